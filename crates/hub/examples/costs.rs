@@ -130,8 +130,8 @@ fn main() {
         let (time, turns) = ask(&mut full, 3, &[Request::Leave], 1);
         assert_eq!(table.len(), 90_000);
         let mut intake = Intake::new();
-        while table.has_left() {
-            table.remove_left();
+        while table.has_removals() {
+            table.remove_some();
             table.push_changes(&mut intake);
         }
         println!("the shard: {:?}", busy() - begun - time);

@@ -109,8 +109,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             && let Some((first, others)) = self.fan_out.take_unsent()
         {
             match first {
-                Unsent::Message { number, silent, message, to } => {
-                    self.fan_out.send_to_all(self.router, (number, silent), &message.message(), &to);
+                Unsent::Message { sending, message, to } => {
+                    self.fan_out.send_to_all(self.router, &sending, &message.message(), &to);
                 }
                 Unsent::Record { visible, kind, record, to } => {
                     let Message { subject, headers, payload, .. } = record.message();
@@ -221,10 +221,15 @@ mod tests {
         assert_eq!(parts.fan_out.messages(), 3);
         parts.publish(b"x");
         assert_eq!(parts.fan_out.messages(), 3, "what was read has not left");
-        let ticket = parts.consumers.table.ticket(number);
-        parts.delivery().reached(ticket, NOW.steady_ns);
+        let mark = parts.consumers.table.awaited_mark(number).expect("it waits");
+        parts.delivery().reached(mark + (1 << 32), NOW.steady_ns);
+        assert_eq!(parts.fan_out.messages(), 3, "an answer to another mark");
+        parts.delivery().reached(mark, NOW.steady_ns);
         assert_eq!(parts.fan_out.messages(), 4);
-        parts.delivery().reached(ticket, NOW.steady_ns);
+        let next = parts.consumers.table.awaited_mark(number).expect("it waits");
+        parts.delivery().reached(mark, NOW.steady_ns);
+        assert_eq!(parts.consumers.table.awaited_mark(number), Some(next), "a second answer");
+        parts.delivery().reached(next, NOW.steady_ns);
         assert_eq!(parts.consumers.offered(), 0);
         parts.publish(b"x");
         assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (5, 1));

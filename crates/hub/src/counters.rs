@@ -1,4 +1,4 @@
-//! What the hub has done, for whoever wants to look at it from another thread.
+//! What the hub has done, to be read by other threads.
 
 use crate::intake::Door;
 use crate::ledger::Ledger;
@@ -38,6 +38,8 @@ pub struct Counters {
     pub unheard: Figure,
     /// Filters and members of queues that shards have registered.
     pub registrations: Figure,
+    /// Registrations for which there was no room.
+    pub registrations_refused: Figure,
     /// Connections that are parked because their stream is full.
     pub parked: Figure,
     /// Requests of such connections that have ever waited.

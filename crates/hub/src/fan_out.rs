@@ -23,7 +23,7 @@ use stilling_journal::Record;
 use self::shard_queue::ShardQueue;
 pub(crate) use self::unsent::{Unsent, Visible};
 use crate::deliveries::Verdict;
-use crate::intake::{Client, Traits};
+use crate::intake::{Client, RegistrationId};
 use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::registrations::Listener;
@@ -51,6 +51,28 @@ pub(crate) struct Message<'a> {
     pub(crate) reply: &'a [u8],
     pub(crate) headers: &'a [u8],
     pub(crate) payload: Payload<'a>,
+}
+
+/// The connection that has published a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Publisher {
+    pub(crate) client: Client,
+    /// It does not get the message back.
+    pub(crate) no_echo: bool,
+    /// How many requests its shard had made before the message, if that is sent in their order: subscriptions that the shard has
+    /// made behind it do not get it.
+    pub(crate) position: Option<u64>,
+}
+
+/// A message on its way to registrations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sending {
+    /// Numbers messages, so that each is in a shard's piece once.
+    pub(crate) number: u64,
+    /// The connection that does not get it.
+    pub(crate) silent: Option<Client>,
+    /// The shard of its publisher, and [the position](Publisher::position).
+    pub(crate) position: Option<(u32, u64)>,
 }
 
 /// What goes out to all shards.
@@ -130,11 +152,6 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    /// How many requests of a shard are processed.
-    pub(crate) fn processed(&self, shard: u32) -> u64 {
-        self.shards[shard as usize].processed
-    }
-
     /// Sets how many requests of a shard are processed; what is sent to it says so.
     pub(crate) fn set_processed(&mut self, shard: u32, processed: u64) {
         self.shards[shard as usize].processed = processed;
@@ -145,6 +162,11 @@ impl<O: Outlets> FanOut<O> {
         let queue = &mut self.shards[shard as usize];
         let processed = queue.processed;
         queue.open_piece(&mut self.outlets).processed(processed);
+    }
+
+    /// Tells a shard that there was no room for a registration.
+    pub(crate) fn refuse_registration(&mut self, shard: u32, id: RegistrationId) {
+        self.shards[shard as usize].open_piece(&mut self.outlets).refused(id);
     }
 
     /// Ends a turn: hands what there is to the shards.
@@ -287,19 +309,22 @@ impl<O: Outlets> FanOut<O> {
         &mut self,
         router: &mut Router,
         found: &[u32],
-        from: Option<(Client, Traits)>,
+        from: Option<Publisher>,
         message: &Message<'_>,
     ) -> u32 {
         self.messages += 1;
-        let number = self.messages;
         let mut to = std::mem::take(&mut self.to);
         to.clear();
-        let silent = from.filter(|(_, traits)| traits.no_echo).map(|(client, _)| client);
-        let count = router.choose(found, silent, &mut to);
+        let sending = Sending {
+            number: self.messages,
+            silent: from.filter(|from| from.no_echo).map(|from| from.client),
+            position: from.and_then(|from| Some((from.client.shard, from.position?))),
+        };
+        let count = router.choose(found, sending.silent, &mut to);
         if self.has_begun() {
-            self.unsent.push_back(Unsent::of_message(number, silent, message, &to));
+            self.unsent.push_back(Unsent::of_message(sending, message, &to));
         } else {
-            self.send_to_all(router, (number, silent), message, &to);
+            self.send_to_all(router, &sending, message, &to);
         }
         self.to = to;
         count
@@ -342,20 +367,18 @@ impl<O: Outlets> FanOut<O> {
         heard
     }
 
-    /// Sends the message `number` to registrations that may be gone, but not to the client `silent`.
+    /// Sends a message to registrations that may be gone.
     pub(crate) fn send_to_all(
         &mut self,
         router: &mut Router,
-        (number, silent): (u64, Option<Client>),
+        sending: &Sending,
         message: &Message<'_>,
         to: &[u32],
     ) {
         for &place in to {
             let Some(registration) = router.get_mut(place) else { continue };
-            let shard = registration.shard();
-            let silent = silent.filter(|client| client.shard == shard).map(|client| client.token);
-            let queue = &mut self.shards[shard as usize];
-            queue.message(number, silent, message, registration.id, &mut self.outlets);
+            let queue = &mut self.shards[registration.shard() as usize];
+            queue.message(sending, message, registration.id, &mut self.outlets);
             if registration.count_delivery() {
                 self.ended.push(place);
             }

@@ -14,14 +14,14 @@
 
 use std::sync::Arc;
 
-use stilling_wire::nats::{NO_RESPONDERS, PONG, encode_err, strip_status};
+use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
 use self::api::ApiState;
 use crate::clients::Clients;
 use crate::consumers::{ConsumerDelivery, Consumers};
 use crate::counters::Counters;
 use crate::deliveries::Verdict;
-use crate::fan_out::{FanOut, Message, Outlets};
+use crate::fan_out::{FanOut, Message, Outlets, Publisher};
 use crate::intake::{Client, Intake, InterestChange, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::SHARD_QUEUE_SIZE_MAX;
@@ -83,6 +83,23 @@ pub struct Hub<S: Storage, O: Outlets> {
     scratch: Scratch,
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    client: Client,
+    traits: Traits,
+    /// How many requests its shard had made before it.
+    position: u64,
+}
+
+impl Origin {
+    /// The publisher of a message that is sent in the order of its shard's requests.
+    fn publisher(self) -> Publisher {
+        let Origin { client, traits, position } = self;
+        Publisher { client, no_echo: traits.no_echo, position: Some(position) }
+    }
+}
+
 /// Memory that is used again.
 #[derive(Debug, Default)]
 struct Scratch {
@@ -101,6 +118,7 @@ struct Totals {
     verdicts: u64,
     duplicates: u64,
     unheard: u64,
+    registrations_refused: u64,
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -143,7 +161,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.fan_out.outlets_mut()
     }
 
-    /// Whether nothing can be done before somebody asks for something, a shard gives deliveries back or the storage answers.
+    /// Whether nothing can be done before a request comes, a shard gives deliveries back or the storage answers.
     pub fn is_quiet(&self) -> bool {
         // A shard had given a piece back by the end of the turn: the hub is not woken for what was full and has gone out since.
         if self.fan_out.has_room_again() {
@@ -203,11 +221,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut at = from;
         while let Some((token, traits, request)) = intake.get(at) {
             let client = Client { shard: shard as u32, token };
-            if !self.delivery().finish_begun() || !self.deal_or_park(client, traits, &request, now) {
+            let position = intake.first() + at as u64;
+            let origin = Origin { client, traits, position };
+            if !self.delivery().finish_begun() || !self.deal_or_park(origin, &request, now) {
                 break;
             }
             at += 1;
-            self.fan_out.set_processed(client.shard, intake.first() + at as u64);
+            self.fan_out.set_processed(client.shard, position + 1);
         }
         at
     }
@@ -264,7 +284,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn publish_figures(&mut self) {
-        let Totals { messages, bytes, verdicts, duplicates, unheard } = self.totals;
+        let Totals { messages, bytes, verdicts, duplicates, unheard, registrations_refused } = self.totals;
         let RouterWork { removed, left_matches } = self.router.work();
         let counters = &*self.counters;
         for (figure, value) in [
@@ -273,6 +293,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.verdicts, verdicts),
             (&counters.duplicates, duplicates),
             (&counters.unheard, unheard),
+            (&counters.registrations_refused, registrations_refused),
             (&counters.registrations, self.router.registrations() as u64),
             (&counters.parked, self.parked.len() as u64),
             (&counters.parked_requests, self.parked.total()),
@@ -319,15 +340,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         ConsumerDelivery { consumers, storage, streams, router, fan_out }
     }
 
-    fn deal(
-        &mut self,
-        client: Client,
-        traits: Traits,
-        request: &Request<'_>,
-        now: Now,
-    ) -> Result<(), Stalled> {
+    fn deal(&mut self, origin: Origin, request: &Request<'_>, now: Now) -> Result<(), Stalled> {
+        let client = origin.client;
         match *request {
-            Request::Publish(publication) => self.publish(client, traits, &publication, now)?,
+            Request::Publish(publication) => self.publish(origin, &publication, now)?,
             Request::Interest(change) => self.change_interest(client, change),
             Request::Barrier => self.fan_out.bytes(client, |out| out.extend_from_slice(PONG)),
             Request::Reached { mark } => self.delivery().reached(mark, now.steady_ns),
@@ -341,36 +357,25 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Notes what the connections of a shard are subscribed to.
     fn change_interest(&mut self, client: Client, change: InterestChange<'_>) {
-        let noted = match change {
+        let (id, registered) = match change {
             InterestChange::Register { id, filter, queue } => {
-                self.router.register(client, id, (filter, queue))
+                (id, self.router.register(client, id, (filter, queue)))
             }
-            InterestChange::Share { id, filter } => self.router.share(client, id, filter),
-            InterestChange::Sync => {
-                self.fan_out.sync(client.shard);
-                Ok(())
-            }
-            InterestChange::Unshare { id } => {
-                self.router.unshare(client, id);
-                Ok(())
-            }
+            InterestChange::Share { id, filter } => (id, self.router.share(client, id, filter)),
+            InterestChange::Sync => return self.fan_out.sync(client.shard),
+            InterestChange::Unshare { id } => return self.router.unshare(client, id),
             InterestChange::Unregister { id, after, is_shared } => {
-                self.router.unregister(client, id, after, is_shared);
-                Ok(())
+                return self.router.unregister(client, id, after, is_shared);
             }
         };
-        if noted == Err(Full) {
-            self.fan_out.bytes(client, |out| encode_err(out, "maximum subscriptions exceeded"));
+        if registered == Err(Full) {
+            self.totals.registrations_refused += 1;
+            self.fan_out.refuse_registration(client.shard, id);
         }
     }
 
-    fn publish(
-        &mut self,
-        client: Client,
-        traits: Traits,
-        publication: &Publication<'_>,
-        now: Now,
-    ) -> Result<(), Stalled> {
+    fn publish(&mut self, origin: Origin, publication: &Publication<'_>, now: Now) -> Result<(), Stalled> {
+        let Origin { client, traits, .. } = origin;
         let &Publication { subject, reply, headers, payload, .. } = publication;
         if subject.starts_with(api::PREFIX) {
             if self.waits_for_shard(client, reply, None) {
@@ -386,13 +391,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 let mut stripped = std::mem::take(&mut self.scratch.stripped);
                 let headers = strip_status(headers, &mut stripped);
                 let publication = Publication { headers, ..*publication };
-                let outcome = self.store_or_wait(client, traits, (stream, &found[..]), &publication, now);
+                let outcome = self.store_or_wait(origin, (stream, &found[..]), &publication, now);
                 self.scratch.stripped = stripped;
                 outcome
             }
             None => {
                 let message = Message { subject, reply, headers, payload };
-                let count = self.send(&found, Some((client, traits)), &message);
+                let count = self.send(&found, Some(origin.publisher()), &message);
                 if count == 0 {
                     self.totals.unheard += 1;
                     if traits.no_responders && traits.headers {

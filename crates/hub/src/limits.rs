@@ -179,6 +179,9 @@ pub const LEFT_PER_TURN: usize = 256;
 /// milliseconds.
 pub const LEFT_SUBSCRIPTIONS_PER_TURN: usize = 16;
 
+/// Subscriptions that have ended, and that the hub has nothing more for, which a new one of the same shard removes.
+pub const ENDED_SUBSCRIPTIONS_PER_SUB: usize = 2;
+
 /// Matches of messages with such subscriptions that allow one more step in a turn. A match takes some nanoseconds, so the removal
 /// takes about as long as the matches that allow it, and a subscription that was left is met at most about so many times.
 pub const LEFT_MATCHES_PER_STEP: u64 = 128;

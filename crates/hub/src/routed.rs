@@ -66,6 +66,8 @@ pub(crate) enum Entry {
     },
     /// The hub had processed so many requests of the shard.
     Processed(u64),
+    /// There was no room for a registration.
+    Refused(RegistrationId),
     Pause {
         to: u64,
     },
@@ -218,6 +220,11 @@ impl Routed {
     /// Says how many requests of the shard are processed.
     pub(crate) fn processed(&mut self, processed: u64) {
         self.add(Entry::Processed(processed));
+    }
+
+    /// Refuses a registration.
+    pub(crate) fn refused(&mut self, id: RegistrationId) {
+        self.add(Entry::Refused(id));
     }
 
     /// Has a connection's input not read until it is [resumed](Self::resume).

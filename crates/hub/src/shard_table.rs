@@ -2,18 +2,26 @@
 //! all connections that are subscribed to it.
 //!
 //! ```text
-//!   SUB, UNSUB, leave ─▶ ShardTable ─▶ InterestChange     only when a filter has its first or second connection, or
-//!                            │                            comes to its last or has none
+//!   SUB, UNSUB, leave ─▶ ShardTable ─▶ InterestChange     only when a filter gets its first or second connection, or
+//!                            │                            is left with one or none
 //!   Routed ─▶ expand ────────┴───────▶ Deliveries         a line for each subscription
 //! ```
 //!
 //! A message that was published before a SUB does not go to that subscription, and one that was published before an UNSUB
 //! still does. So a subscription begins and ends with requests of the shard, and each message says how many the hub had
-//! processed. Where the hub has nothing to be told of a SUB or an UNSUB, the shard asks it how far it is
-//! ([`InterestChange::Sync`]); one that has ended is removed with the answer.
+//! processed. Where a SUB or an UNSUB changes nothing for the hub, the shard asks it how many it has processed
+//! ([`InterestChange::Sync`]); a subscription that has ended is removed with the answer.
 //!
 //! A connection that leaves may have ten thousand subscriptions. They get nothing more at once, and are removed some at a
-//! time ([`ShardTable::remove_left`]), so that no turn of the shard is long because of them.
+//! time, so that no turn of the shard is long because of them:
+//!
+//! ```text
+//!   each turn:              LEFT_SUBSCRIPTIONS_PER_TURN         (ShardTable::remove_some)
+//!   each message:           those that it would have matched, and one more for each LEFT_MATCHES_PER_STEP such matches
+//!   each new subscription:  one
+//! ```
+//!
+//! A registration whose connections have all left ends in the hub with the first message or mark that comes for it.
 
 use std::collections::hash_map::{self, Entry as MapEntry};
 use std::collections::{HashMap, VecDeque};
@@ -24,7 +32,9 @@ use stilling_ring::planted;
 use crate::counters::ShardCounters;
 use crate::intake::{Intake, InterestChange, RegistrationId, Request, Traits};
 use crate::key::HashKey;
-use crate::limits::{FILTER_TOKENS_PER_CLIENT_MAX, LEFT_SUBSCRIPTIONS_PER_TURN, SUBSCRIPTIONS_MAX};
+use crate::limits::{
+    ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX, LEFT_SUBSCRIPTIONS_PER_TURN, SUBSCRIPTIONS_MAX,
+};
 use crate::registrations::tokens;
 
 use self::members::Members;
@@ -34,10 +44,6 @@ mod members;
 
 /// The place of the connection of a subscription that has ended: its connection may be gone.
 const NO_OWNER: u32 = u32::MAX;
-
-/// Subscriptions that have ended, and are not removed since the hub has not answered. One more is removed at once, and does
-/// not get what is under way.
-const ENDED_MAX: usize = 65_536;
 
 /// Why there is no more room for a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +60,7 @@ struct Subscription {
     token: u64,
     /// The place of its connection.
     owner: u32,
-    /// The place of what is registered for it.
+    /// The place of its registration.
     registered: u32,
     /// Each is younger than those before it.
     age: u64,
@@ -79,19 +85,21 @@ impl Subscription {
 #[derive(Debug)]
 struct Registered {
     filter: Arc<[u8]>,
-    /// Its only subscription is a member of a queue, or ends after so many messages, which the hub counts: no other is added.
-    is_alone: bool,
+    /// No other subscription is added: its only one is a member of a queue, or ends after so many messages, which the hub
+    /// counts; or it [is detached](Self::is_detached).
+    is_exclusive: bool,
+    /// All its connections have left. The hub has forgotten it, and its subscriptions are to be removed.
+    is_detached: bool,
     /// The age of its first subscription.
     first: u64,
     serial: u32,
     members: Members,
-    /// What the hub was told of its connections.
-    told: Told,
+    hub_view: HubView,
 }
 
-/// What the hub knows of the connections that are subscribed to a filter.
+/// What the hub was told of the connections that are subscribed to a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+enum HubView {
     None,
     One(u64),
     Many,
@@ -112,7 +120,7 @@ struct Left {
     sids: hash_map::IntoIter<Box<[u8]>, u32>,
 }
 
-/// A change that the hub is to be told.
+/// A change that is to be reported to the hub.
 #[derive(Debug)]
 struct Change {
     token: u64,
@@ -127,6 +135,7 @@ enum ChangeKind {
     Unshare,
     Sync,
     Unregister { after: Option<u32>, is_shared: bool },
+    Leave,
 }
 
 /// The subscriptions of one shard.
@@ -139,11 +148,11 @@ pub struct ShardTable {
     free_owners: Vec<u32>,
     subscriptions: Vec<Option<Subscription>>,
     free: Vec<u32>,
-    /// What is registered without a queue.
+    /// The registrations without a queue that further subscriptions are added to.
     filters: HashMap<Arc<[u8]>, u32, HashKey>,
     registered: Vec<Option<Registered>>,
     free_registered: Vec<u32>,
-    /// Of what was registered last. Nothing is under way for as long as it takes to come round.
+    /// Of the last registration. It wraps around after longer than anything is under way.
     serial: u32,
     /// Subscriptions that there have ever been.
     age: u64,
@@ -158,12 +167,21 @@ pub struct ShardTable {
     delivered: u64,
     /// Subscriptions that have ended, and get what the hub had sent before.
     ended: VecDeque<u32>,
-    /// The hub was asked to answer behind those that have ended.
+    /// The hub was asked how many requests it has processed.
     is_syncing: bool,
-    /// Subscriptions that have got their last message; memory that is used again.
-    satisfied: Vec<u32>,
+    /// What it has answered last.
+    processed: u64,
+    /// Subscriptions that have got their last message, or were refused; memory that is used again.
+    finished: Vec<u32>,
+    /// Subscriptions of connections that have left which the present message would have matched; how many of these may be
+    /// removed behind it, and matches of that kind that there have ever been.
+    left_matches: Vec<u32>,
+    left_match_steps: usize,
+    left_match_count: u64,
+    /// Registrations that something came for, and whose connections have all left; memory that is used again.
+    unlistened: Vec<u32>,
     /// Marks without a connection that could answer them.
-    unheard_marks: Vec<u64>,
+    unanswerable_marks: Vec<u64>,
 }
 
 impl ShardTable {
@@ -191,8 +209,13 @@ impl ShardTable {
             delivered: 0,
             ended: VecDeque::new(),
             is_syncing: false,
-            satisfied: Vec::new(),
-            unheard_marks: Vec::new(),
+            processed: 0,
+            finished: Vec::new(),
+            left_matches: Vec::new(),
+            left_match_steps: 0,
+            left_match_count: 0,
+            unlistened: Vec::new(),
+            unanswerable_marks: Vec::new(),
         }
     }
 
@@ -206,6 +229,13 @@ impl ShardTable {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Registrations that the hub has been told of. Looks at all, for tests.
+    #[must_use]
+    pub fn registrations(&self) -> usize {
+        let registered = self.registered.iter().flatten();
+        registered.filter(|registered| registered.hub_view != HubView::None).count()
     }
 
     /// Whether a connection has a subscription.
@@ -230,10 +260,15 @@ impl ShardTable {
         self.requests += 1;
     }
 
-    /// Puts the changes that the hub was not told of into an intake, all of them.
+    /// Puts all changes that were not reported to the hub into an intake. To be called behind each call that may make some,
+    /// before anything else is [pushed](Self::push).
     pub fn push_changes(&mut self, intake: &mut Intake) {
         while let Some(Change { token, id, what }) = self.changes.pop_front() {
             let change = match &what {
+                ChangeKind::Leave => {
+                    self.push(intake, token, Traits::default(), &Request::Leave);
+                    continue;
+                }
                 ChangeKind::Register { filter, queue } => InterestChange::Register { id, filter, queue },
                 ChangeKind::Share { filter } => InterestChange::Share { id, filter },
                 ChangeKind::Unshare => InterestChange::Unshare { id },
@@ -263,12 +298,13 @@ impl ShardTable {
         traits: Traits,
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
     ) -> Result<(), TooMany> {
-        // So that subscriptions cannot be made and left faster than they are removed.
+        // So that subscriptions cannot be made and left, or ended, faster than they are removed.
         self.examine_left();
-        while !self.left.is_empty() && self.len() + self.left_count >= SUBSCRIPTIONS_MAX {
+        self.remove_ended(ENDED_SUBSCRIPTIONS_PER_SUB);
+        while !self.left.is_empty() && self.is_full() {
             self.examine_left();
         }
-        if self.len() >= SUBSCRIPTIONS_MAX {
+        if self.is_full() {
             return Err(TooMany::InAll);
         }
         let tokens = tokens(filter);
@@ -305,9 +341,10 @@ impl ShardTable {
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.members.add(self.age, place, token, self.key);
         }
-        let told = self.changes.len();
-        self.tell(number, queue);
-        if self.changes.len() == told {
+        let changes = self.changes.len();
+        self.queue_changes(number, queue);
+        if self.changes.len() == changes {
+            // Not one that was asked for before.
             self.is_syncing = false;
             self.sync();
         }
@@ -315,6 +352,11 @@ impl ShardTable {
             subscription.from = self.requests + self.changes.len() as u64;
         }
         Ok(())
+    }
+
+    /// Whether there is no room for one more subscription: those that are still to be removed count.
+    fn is_full(&self) -> bool {
+        self.subscriptions.len() - self.free.len() >= SUBSCRIPTIONS_MAX
     }
 
     /// The place of a connection, which it gets with its first subscription.
@@ -338,16 +380,17 @@ impl ShardTable {
     }
 
     /// Gives a filter, or a member of a queue, its number.
-    fn register(&mut self, filter: &[u8], is_alone: bool) -> u32 {
+    fn register(&mut self, filter: &[u8], is_exclusive: bool) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let filter: Arc<[u8]> = filter.into();
         let new = Registered {
             filter: Arc::clone(&filter),
-            is_alone,
+            is_exclusive,
+            is_detached: false,
             first: self.age + 1,
             serial: self.serial,
             members: Members::default(),
-            told: Told::None,
+            hub_view: HubView::None,
         };
         let number = match self.free_registered.pop() {
             Some(number) => {
@@ -359,46 +402,53 @@ impl ShardTable {
                 (self.registered.len() - 1) as u32
             }
         };
-        if !is_alone {
+        if !is_exclusive {
             self.filters.insert(filter, number);
         }
         number
     }
 
-    /// Has the hub told what it has to know of a filter's connections, and forgets the filter if there are none.
-    fn tell(&mut self, number: u32, queue: &[u8]) {
+    /// Queues the changes of a registration's connections that the hub has to know, and forgets the registration if no
+    /// subscription is left.
+    fn queue_changes(&mut self, number: u32, queue: &[u8]) {
         let Some(registered) = &mut self.registered[number as usize] else { return };
         let id = RegistrationId { number, serial: registered.serial };
         let filter = &registered.filter;
-        let now = registered.members.clients();
         let is_there = |token: u64| self.clients.contains_key(&token);
-        // What one connection alone was subscribed to ends in the hub with the connection.
-        let now = match now {
-            Told::One(token) if !is_there(token) => Told::None,
+        let now = match registered.members.clients() {
+            _ if registered.is_detached => HubView::None,
+            // What one connection alone was subscribed to ends in the hub with the connection.
+            HubView::One(token) if !is_there(token) => HubView::None,
             now => now,
         };
-        let before = std::mem::replace(&mut registered.told, now);
+        let before = std::mem::replace(&mut registered.hub_view, now);
         let mut change = |token, what| self.changes.push_back(Change { token, id, what });
         match (before, now) {
-            (Told::None, Told::One(token)) => {
+            (HubView::None, HubView::One(token)) => {
                 change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
             }
             // All others of them have left, and are not removed yet.
-            (Told::None, Told::Many) => change(0, ChangeKind::Share { filter: Arc::clone(filter) }),
-            (Told::One(token), Told::Many) => change(token, ChangeKind::Share { filter: Arc::clone(filter) }),
-            (Told::One(before), Told::One(token)) if before != token => {
+            (HubView::None, HubView::Many) => change(0, ChangeKind::Share { filter: Arc::clone(filter) }),
+            (HubView::One(token), HubView::Many) => {
+                change(token, ChangeKind::Share { filter: Arc::clone(filter) })
+            }
+            (HubView::One(before), HubView::One(token)) if before != token => {
                 change(before, ChangeKind::Unregister { after: None, is_shared: false });
                 change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
             }
-            (Told::One(token), Told::None) => {
+            (HubView::One(token), HubView::None) => {
                 change(token, ChangeKind::Unregister { after: None, is_shared: false });
             }
-            (Told::Many, Told::One(token)) => change(token, ChangeKind::Unshare),
-            (Told::Many, Told::None) => change(0, ChangeKind::Unregister { after: None, is_shared: true }),
-            (Told::None, Told::None) | (Told::One(_), Told::One(_)) | (Told::Many, Told::Many) => {}
+            (HubView::Many, HubView::One(token)) => change(token, ChangeKind::Unshare),
+            (HubView::Many, HubView::None) => {
+                change(0, ChangeKind::Unregister { after: None, is_shared: true })
+            }
+            (HubView::None, HubView::None)
+            | (HubView::One(_), HubView::One(_))
+            | (HubView::Many, HubView::Many) => {}
         }
         if registered.members.is_empty() {
-            if !registered.is_alone {
+            if !registered.is_exclusive {
                 self.filters.remove(filter);
             }
             self.registered[number as usize] = None;
@@ -420,7 +470,7 @@ impl ShardTable {
         // Where it was the only one from the beginning the hub sends no more than that: what is sent to a subject on which
         // nothing listens any more goes elsewhere, or is refused.
         if registered.members.only() == Some(age) && registered.first == age {
-            if !std::mem::replace(&mut registered.is_alone, true) {
+            if !std::mem::replace(&mut registered.is_exclusive, true) {
                 self.filters.remove(&registered.filter);
             }
             let id = RegistrationId { number, serial: registered.serial };
@@ -431,9 +481,9 @@ impl ShardTable {
 
     /// Ends a subscription of a connection that is there: it gets what the hub had sent before it processes that.
     fn end(&mut self, place: u32) {
-        let (until, is_much) = (self.requests, self.ended.len() >= ENDED_MAX);
+        let until = self.requests;
         let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
-        if is_much || subscription.is_satisfied() || planted!("early unsubscription") {
+        if subscription.is_satisfied() || planted!("early unsubscription") {
             return self.remove(place);
         }
         let (number, token) = (subscription.registered, subscription.token);
@@ -442,7 +492,7 @@ impl ShardTable {
         self.release(owner, token, number, &sid);
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.members.end(token);
-            self.tell(number, b"");
+            self.queue_changes(number, b"");
         }
         if let Some(subscription) = &mut self.subscriptions[place as usize] {
             (subscription.sid, subscription.until) = (sid, until + self.changes.len() as u64);
@@ -451,7 +501,7 @@ impl ShardTable {
         self.sync();
     }
 
-    /// Has the hub say when it has processed what was asked for until now, unless it is to say that already.
+    /// Asks the hub how many requests it has processed, unless that is under way.
     fn sync(&mut self) {
         if !std::mem::replace(&mut self.is_syncing, true) {
             let id = RegistrationId::default();
@@ -461,14 +511,28 @@ impl ShardTable {
 
     /// The hub had processed so many requests of the shard when it sent what comes next.
     fn synced(&mut self, processed: u64) {
-        self.is_syncing = false;
-        while let Some(&place) = self.ended.front() {
-            let subscription = self.subscriptions[place as usize].as_ref();
-            if subscription.is_some_and(|subscription| subscription.until > processed) {
-                return self.sync();
-            }
-            self.drop_ended(place);
+        (self.is_syncing, self.processed) = (false, processed);
+        self.remove_ended(LEFT_SUBSCRIPTIONS_PER_TURN);
+        if self.ended.back().is_some_and(|&place| !self.gets_nothing_more(place)) {
+            self.sync();
+        }
+    }
+
+    /// Whether the hub has processed the end of a subscription that has ended.
+    fn gets_nothing_more(&self, place: u32) -> bool {
+        let subscription = self.subscriptions[place as usize].as_ref();
+        subscription.is_none_or(|subscription| subscription.until <= self.processed)
+    }
+
+    /// Removes up to so many of those that have ended and get nothing more.
+    fn remove_ended(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(place) = self.ended.front().copied().filter(|&place| self.gets_nothing_more(place))
+            else {
+                return;
+            };
             self.ended.pop_front();
+            self.drop_ended(place);
         }
     }
 
@@ -480,11 +544,11 @@ impl ShardTable {
         self.free.push(place);
         if let Some(of) = &mut self.registered[registered as usize] {
             of.members.remove(age);
-            self.tell(registered, b"");
+            self.queue_changes(registered, b"");
         }
     }
 
-    /// Removes a subscription of a connection that is there, which has got all it was to get.
+    /// Removes a subscription of a connection that is there, which gets nothing more.
     fn remove(&mut self, place: u32) {
         let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
         let (number, token, owner) = (subscription.registered, subscription.token, subscription.owner);
@@ -508,9 +572,10 @@ impl ShardTable {
         }
     }
 
-    /// A connection has left: its subscriptions get nothing more. The hub has to be told that
-    /// ([`Request::Leave`]) before the removals that follow.
+    /// A connection has left: its subscriptions get nothing more. The hub is told so ([`Request::Leave`]), also of a
+    /// connection without subscriptions.
     pub fn leave(&mut self, token: u64) {
+        self.changes.push_back(Change { token, id: RegistrationId::default(), what: ChangeKind::Leave });
         let Some(owner) = self.clients.remove(&token) else { return };
         let of_client = &mut self.owners[owner as usize];
         of_client.has_left = true;
@@ -519,40 +584,67 @@ impl ShardTable {
         self.left.push_back(Left { owner, sids: sids.into_iter() });
     }
 
-    /// Whether subscriptions of connections that have left are to be removed.
+    /// Whether subscriptions are to be removed that get nothing more.
     #[must_use]
-    pub fn has_left(&self) -> bool {
-        !self.left.is_empty()
+    pub fn has_removals(&self) -> bool {
+        !self.left.is_empty() || self.ended.front().is_some_and(|&place| self.gets_nothing_more(place))
     }
 
-    /// Removes some subscriptions of connections that have left.
-    pub fn remove_left(&mut self) {
+    /// Removes some subscriptions that get nothing more.
+    pub fn remove_some(&mut self) {
         for _ in 0..LEFT_SUBSCRIPTIONS_PER_TURN {
             self.examine_left();
         }
+        self.remove_ended(LEFT_SUBSCRIPTIONS_PER_TURN);
     }
 
+    /// Looks at the next subscription of the connection that left first, and removes it unless it was removed already.
     fn examine_left(&mut self) {
         let Some(left) = self.left.front_mut() else { return };
         let (owner, next) = (left.owner, left.sids.next());
         let is_last = left.sids.len() == 0;
-        if let Some((_, place)) = next
-            && let Some(Subscription { token, registered, .. }) = self.subscriptions[place as usize]
-        {
-            self.left_count -= 1;
-            if let Some(registered) = &mut self.registered[registered as usize] {
-                registered.members.end(token);
-                if registered.told == Told::One(token) {
-                    // It has ended in the hub with the connection.
-                    registered.told = Told::None;
-                }
-            }
-            self.drop_ended(place);
+        if let Some((_, place)) = next {
+            // Its place may be another connection's by now.
+            self.remove_if_left(place);
         }
         if is_last {
             self.free_owners.push(owner);
             self.left.pop_front();
         }
+    }
+
+    /// Removes a subscription if its connection has left.
+    fn remove_if_left(&mut self, place: u32) {
+        let Some(Subscription { token, registered, owner, .. }) = self.subscriptions[place as usize] else {
+            return;
+        };
+        if !self.owners.get(owner as usize).is_some_and(|owner| owner.has_left) {
+            return;
+        }
+        self.left_count -= 1;
+        if let Some(registered) = &mut self.registered[registered as usize] {
+            registered.members.end(token);
+            if registered.hub_view == HubView::One(token) {
+                // It has ended in the hub with the connection.
+                registered.hub_view = HubView::None;
+            }
+        }
+        self.drop_ended(place);
+    }
+
+    /// All connections of a registration have left: it ends in the hub before its subscriptions are removed, and one that comes
+    /// meanwhile has another.
+    fn detach(&mut self, number: u32) {
+        let Some(registered) = &mut self.registered[number as usize] else { return };
+        if !std::mem::replace(&mut registered.is_exclusive, true) {
+            self.filters.remove(&registered.filter);
+        }
+        registered.is_detached = true;
+        if let HubView::One(_) = registered.hub_view {
+            // It has ended in the hub with the connection.
+            registered.hub_view = HubView::None;
+        }
+        self.queue_changes(number, b"");
     }
 }
 

@@ -6,7 +6,6 @@ use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
 use super::ConsumerDelivery;
 use super::consumer::State;
 use super::deliver::Sent;
-use super::table::Ticket;
 use crate::fan_out::Outlets;
 use crate::limits::FILTERS_COMPARED_PER_TURN;
 use crate::registrations::Listener;
@@ -47,7 +46,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         match consumer.state {
             State::Asleep | State::Following => {}
             State::Sending(..) => return self.send_chunk(number, now_ns),
-            State::Reading(_) | State::Ahead(_) => return,
+            State::Reading(_) | State::Ahead(..) => return,
         }
         let stream = consumer.wanted.stream;
         let is_pulled = consumer.wanted.deliver.is_none();
@@ -279,17 +278,15 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     /// Has the shard say when the last message has left.
     fn mark(&mut self, number: u32, listener: Option<Listener>) {
-        let ticket = self.consumers.table.ticket(number);
         if let Some(listener) = listener {
-            self.consumers.table.wait_for(number, listener);
-            self.fan_out.mark(listener, ticket);
+            let mark = self.consumers.table.wait_for(number, listener);
+            self.fan_out.mark(listener, mark);
         }
     }
 
     /// What stood before a mark has left.
-    pub(crate) fn reached(&mut self, ticket: Ticket, now_ns: SteadyNanos) {
-        let Some(number) = self.consumers.table.by_ticket(ticket) else { return };
-        if self.consumers.table.has_left(number) {
+    pub(crate) fn reached(&mut self, mark: u64, now_ns: SteadyNanos) {
+        if let Some(number) = self.consumers.table.reached(mark) {
             self.advance(number, now_ns);
         }
     }

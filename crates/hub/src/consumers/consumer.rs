@@ -71,8 +71,8 @@ pub(crate) enum State {
     Reading(u64),
     /// So many records of the chunk have been looked at, which had everything up to that sequence if it says that it ends.
     Sending(Box<Chunk>, usize, u64),
-    /// What was sent has not left the server by this connection, or one of these.
-    Ahead(Listener),
+    /// What was sent has not left the server by this connection, or one of these, which has to answer this mark.
+    Ahead(Listener, u64),
     /// It has everything that is visible.
     Following,
 }

@@ -52,6 +52,8 @@ pub(crate) struct ConsumerTable {
     pub(crate) looked_ns: SteadyNanos,
     /// The first to be looked at next.
     look_from: u32,
+    /// Numbers marks, so that an old one is not taken for a new one.
+    marks: u32,
 }
 
 #[derive(Debug)]
@@ -85,7 +87,7 @@ impl OfClient {
     }
 }
 
-/// A consumer's number in a mark or ticket.
+/// A consumer's number in the ticket of a read.
 pub(crate) type Ticket = u64;
 
 impl ConsumerTable {
@@ -106,6 +108,7 @@ impl ConsumerTable {
             left_next: 0,
             looked_ns: SteadyNanos::START,
             look_from: 0,
+            marks: 0,
         }
     }
 
@@ -227,7 +230,7 @@ impl ConsumerTable {
         if let Some(place) = consumer.left {
             self.left.remove(&place);
         }
-        if let State::Ahead(Listener::Client(client)) = consumer.state {
+        if let State::Ahead(Listener::Client(client), _) = consumer.state {
             self.count(client, |of| of.release(number));
         }
         if let Some(Listener::Client(client)) = consumer.sent_to {
@@ -325,11 +328,28 @@ impl ConsumerTable {
         }
     }
 
-    /// Has a consumer wait until what it sent has left.
-    pub(crate) fn wait_for(&mut self, number: u32, listener: Listener) {
+    /// Has a consumer wait until what it sent has left. Returns the mark that is to be answered then.
+    pub(crate) fn wait_for(&mut self, number: u32, listener: Listener) -> u64 {
+        self.marks = self.marks.wrapping_add(1);
+        let mark = u64::from(self.marks) << 32 | u64::from(number);
         if let Some(consumer) = self.get_mut(number) {
-            consumer.state = State::Ahead(listener);
+            consumer.state = State::Ahead(listener, mark);
             self.concern(number, listener);
+        }
+        mark
+    }
+
+    /// A mark is answered. Returns the consumer that has waited for it; none if that waits no longer, or for another.
+    pub(crate) fn reached(&mut self, mark: u64) -> Option<u32> {
+        let number = mark as u32;
+        (self.awaited_mark(number) == Some(mark) && self.end_wait(number)).then_some(number)
+    }
+
+    /// The mark that a consumer waits for.
+    pub(crate) fn awaited_mark(&self, number: u32) -> Option<u64> {
+        match self.get(number)?.state {
+            State::Ahead(_, mark) => Some(mark),
+            _ => None,
         }
     }
 
@@ -350,10 +370,10 @@ impl ConsumerTable {
         Some(listener)
     }
 
-    /// What it sent has left. Returns whether it waited for that.
-    pub(crate) fn has_left(&mut self, number: u32) -> bool {
+    /// What it sent has left, or cannot leave any more. Returns whether it waited for that.
+    fn end_wait(&mut self, number: u32) -> bool {
         let Some(consumer) = self.get_mut(number) else { return false };
-        let State::Ahead(listener) = consumer.state else { return false };
+        let State::Ahead(listener, _) = consumer.state else { return false };
         consumer.state = State::Asleep;
         self.release(number, listener);
         true
@@ -378,10 +398,11 @@ impl ConsumerTable {
     /// connection listens for the answers. Returns how many requests were looked at.
     pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: Client, number: u32) -> usize {
         let Some(consumer) = self.get(number) else { return 0 };
-        let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == Listener::Client(client));
+        let is_awaited =
+            matches!(consumer.state, State::Ahead(ahead, _) if ahead == Listener::Client(client));
         let has_got_last = consumer.sent_to == Some(Listener::Client(client));
         if is_awaited {
-            self.has_left(number);
+            self.end_wait(number);
         }
         if has_got_last {
             self.take_sent(number);

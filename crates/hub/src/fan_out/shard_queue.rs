@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use stilling_ring::planted;
 
-use super::{Message, Outlets};
+use super::{Message, Outlets, Sending};
 use crate::intake::RegistrationId;
 use crate::routed::Routed;
 
@@ -99,13 +99,16 @@ impl ShardQueue {
     #[inline]
     pub(super) fn message(
         &mut self,
-        number: u64,
-        silent: Option<u64>,
+        sending: &Sending,
         message: &Message<'_>,
         target: RegistrationId,
         outlets: &mut impl Outlets,
     ) {
-        let processed = self.processed;
+        let &Sending { number, silent, position } = sending;
+        let shard = self.shard as u32;
+        let silent = silent.filter(|client| client.shard == shard).map(|client| client.token);
+        let own_position = position.filter(|(of, _)| *of == shard).map(|(_, position)| position);
+        let processed = own_position.unwrap_or(self.processed);
         let piece = if self.piece.ends_with(number) { &mut self.piece } else { self.open_piece(outlets) };
         piece.message((number, processed), silent, message, target);
     }

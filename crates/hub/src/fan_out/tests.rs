@@ -75,6 +75,7 @@ fn outline(out: &mut FanOut<Shards>, shard: usize) -> Vec<String> {
                 Entry::Verdict { ticket, .. } => format!("verdict {ticket}"),
                 Entry::Mark { mark, .. } => format!("mark {mark}"),
                 Entry::Processed(processed) => format!("processed {processed}"),
+                Entry::Refused(id) => format!("refused {}", id.number),
                 Entry::Pause { .. } | Entry::Resume { .. } => "pause".to_owned(),
                 Entry::Close { .. } => "close".to_owned(),
             });
@@ -198,9 +199,9 @@ fn a_member_of_a_queue_ends_with_its_last_message() {
     assert_eq!(send(&mut out, &mut router, b"x"), 4);
     assert_eq!(router.registrations(), 3);
     let short = Message { subject: b"a", reply: b"", headers: b"", payload: b"y".into() };
-    let silent = Traits { no_echo: true, ..Traits::default() };
-    assert_eq!(out.send(&mut router, &found, Some((ALICE, silent)), &short), 2);
-    assert_eq!(out.send(&mut router, &found, Some((BOB, silent)), &short), 1);
+    let silent = |client| Some(Publisher { client, no_echo: true, position: None });
+    assert_eq!(out.send(&mut router, &found, silent(ALICE), &short), 2);
+    assert_eq!(out.send(&mut router, &found, silent(BOB), &short), 1);
     assert_eq!(out.send_heard(&mut router, b"nothing", &short), None);
     assert!(out.send_heard(&mut router, b"a", &short).is_some());
 }
@@ -216,13 +217,49 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
     assert!(out.has_begun() && !out.has_piece_for(0), "the mark waits, too");
     let (first, others) = out.take_unsent().expect("statuses");
     assert!(matches!(first, Unsent::Statuses(_)));
-    out.unsent.push_back(Unsent::of_message(5, None, &message, &[3]));
+    let sending = Sending { number: 5, silent: None, position: Some((0, 7)) };
+    out.unsent.push_back(Unsent::of_message(sending, &message, &[3]));
     assert!(!out.put_back(others), "it is not sent to its end");
     let (first, others) = out.take_unsent().expect("the rest of it");
-    let Unsent::Message { number: 5, message: kept, to, .. } = first else { panic!("a message is first") };
-    assert_eq!((kept.message(), to), (message, vec![3]));
+    let Unsent::Message { sending: of, message: kept, to } = first else { panic!("a message is first") };
+    assert_eq!((of, kept.message(), to), (sending, message, vec![3]));
     assert!(out.put_back(others));
     assert!(matches!(out.take_unsent(), Some((Unsent::Mark { mark: 9, .. }, _))));
     out.mark(Listener::Client(ALICE), 10);
     assert!(!out.has_begun() && out.has_piece_for(0), "nothing waits any more");
+}
+
+/// A message that is sent in the order of its shard's requests says so to this shard alone, also when it has waited.
+#[test]
+fn a_message_says_how_many_requests_of_its_publishers_shard_came_before_it() {
+    let (mut out, mut router) = fan_out(2, &[]);
+    router.register(Client { shard: 1, token: 9 }, id(2), (b"a", b"")).expect("there is room");
+    let mut found = Vec::new();
+    router.find(b"a", &mut found);
+    let message = Message { subject: b"a", reply: b"", headers: b"", payload: b"x".into() };
+    let from = Publisher { client: ALICE, no_echo: false, position: Some(3) };
+    out.set_processed(0, 100);
+    out.set_processed(1, 200);
+    out.send(&mut router, &found, Some(from), &message);
+    out.send(&mut router, &found, Some(Publisher { position: None, ..from }), &message);
+    out.mark(Listener::Client(ALICE), 9);
+    // The next one waits behind what was begun.
+    out.keep_statuses(VecDeque::new());
+    out.send(&mut router, &found, Some(from), &message);
+    let (_, mut others) = out.take_unsent().expect("statuses");
+    let Some(Unsent::Message { sending, message: kept, to }) = others.pop_front() else { panic!("it waits") };
+    out.send_to_all(&mut router, &sending, &kept.message(), &to);
+    out.flush();
+    for (shard, expected) in [(0, [3, 100, 3]), (1, [200; 3])] {
+        let mut processed = Vec::new();
+        for mut piece in out.outlets_mut().handed[shard].drain(..) {
+            while let Some(entry) = piece.next() {
+                if let Entry::Message(entry) = entry {
+                    processed.push(entry.processed);
+                }
+                piece.advance();
+            }
+        }
+        assert_eq!(processed, expected, "shard {shard}");
+    }
 }

@@ -6,8 +6,7 @@ use std::ops::Range;
 use stilling_journal::{Kind, Record};
 use stilling_ring::SharedBlock;
 
-use super::Message;
-use crate::intake::Client;
+use super::{Message, Sending};
 use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::registrations::Listener;
@@ -17,7 +16,7 @@ use crate::time::{SteadyNanos, UnixNanos};
 #[derive(Debug)]
 pub(crate) enum Unsent {
     /// A message behind what has waited before it.
-    Message { number: u64, silent: Option<Client>, message: KeptMessage, to: Vec<u32> },
+    Message { sending: Sending, message: KeptMessage, to: Vec<u32> },
     /// A record for the rest of the consumers that want it.
     Record { visible: Visible, kind: Kind, record: KeptMessage, to: Vec<u32> },
     /// Ends of requests for messages, which their clients are told.
@@ -45,13 +44,8 @@ pub(crate) struct KeptMessage {
 }
 
 impl Unsent {
-    pub(super) fn of_message(
-        number: u64,
-        silent: Option<Client>,
-        message: &Message<'_>,
-        to: &[u32],
-    ) -> Unsent {
-        Unsent::Message { number, silent, message: KeptMessage::new(message), to: to.to_vec() }
+    pub(super) fn of_message(sending: Sending, message: &Message<'_>, to: &[u32]) -> Unsent {
+        Unsent::Message { sending, message: KeptMessage::new(message), to: to.to_vec() }
     }
 
     pub(super) fn of_record(visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) -> Unsent {

@@ -1,31 +1,25 @@
 //! Requests whose stream is full, or that ask more of the API than fits into a turn: their connections are parked, and
 //! go on when the stream has room or refuses, or in the next turn.
 
-use super::{Hub, Outlets};
-use crate::intake::{Client, Request, Traits};
+use super::{Hub, Origin, Outlets};
+use crate::intake::{Client, Request};
 use crate::limits::UNPARKED_PER_TURN;
 use crate::storage::Storage;
 use crate::time::Now;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Deals with a request, or parks its connection if that is not possible now. Returns whether it is taken.
-    pub(super) fn deal_or_park(
-        &mut self,
-        client: Client,
-        traits: Traits,
-        request: &Request<'_>,
-        now: Now,
-    ) -> bool {
+    pub(super) fn deal_or_park(&mut self, origin: Origin, request: &Request<'_>, now: Now) -> bool {
+        let Origin { client, traits, position } = origin;
         if matches!(request, Request::Leave) && self.parked.note_left(client) {
             // Nothing is sent to it any more. What it has published was taken in, and is stored when there is room.
             self.leave(client);
             return true;
         }
-        let position = self.fan_out.processed(client.shard);
         if self.parked.is_behind(client, request) {
             return self.parked.push((client, traits), request, position);
         }
-        let Err(stalled) = self.deal(client, traits, request, now) else { return true };
+        let Err(stalled) = self.deal(origin, request, now) else { return true };
         let is_parked = self.parked.park((client, traits), request, position, stalled);
         if is_parked {
             self.fan_out.pause(client);
@@ -55,11 +49,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let stalled_in = if !self.delivery().finish_begun() || !self.parked.has_turn() {
                 Some((queue, true))
             } else {
-                // Subscriptions that the shard has made behind it do not get what comes of it.
-                let processed = self.fan_out.processed(client.shard);
-                self.fan_out.set_processed(client.shard, position);
-                let stalled = self.deal(client, traits, &request, now).err();
-                self.fan_out.set_processed(client.shard, processed);
+                let stalled = self.deal(Origin { client, traits, position }, &request, now).err();
                 stalled.map(|stalled| match self.parked.queue(stalled) {
                     Some(other) => (other, other == queue),
                     // For a shard; the others in the queue need not.

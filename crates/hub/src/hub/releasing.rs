@@ -18,8 +18,8 @@ use stilling_wire::nats::strip_status;
 
 use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
-use crate::fan_out::Visible;
-use crate::intake::{Door, Traits};
+use crate::fan_out::{Publisher, Visible};
+use crate::intake::Door;
 use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
 use crate::loss::Loss;
 use crate::payload::Payload;
@@ -130,8 +130,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         Some(AckTarget::Reply(start, size)) => acks.reply(start, size),
                         _ => b"",
                     };
-                    let from = sender.map(|PendingAck { client, no_echo, .. }| {
-                        (client, Traits { no_echo, ..Traits::default() })
+                    let from = sender.map(|PendingAck { client, no_echo, .. }| Publisher {
+                        client,
+                        no_echo,
+                        position: None,
                     });
                     let Record { subject, headers, payload, .. } = record;
                     let headers = strip_status(headers, &mut stripped);

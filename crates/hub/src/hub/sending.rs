@@ -4,7 +4,8 @@ use stilling_wire::nats::{DISK_FULL, DISK_HUNG, PubAck, PubRefusal};
 
 use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
-use crate::intake::{Client, Publication, Traits};
+use crate::fan_out::Publisher;
+use crate::intake::{Client, Publication};
 use crate::loss::Loss;
 use crate::storage::Storage;
 
@@ -67,16 +68,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Sends a message to the registrations `found`, one of each queue. Returns to how many connections, at least.
-    pub(super) fn send(
-        &mut self,
-        found: &[u32],
-        from: Option<(Client, Traits)>,
-        message: &Message<'_>,
-    ) -> u32 {
+    pub(super) fn send(&mut self, found: &[u32], from: Option<Publisher>, message: &Message<'_>) -> u32 {
         self.fan_out.send(&mut self.router, found, from, message)
     }
 
-    /// Sends a message of the hub's own to whoever listens to its subject; to nobody, if it has none.
+    /// Sends a message of the hub's own to the subscriptions that take its subject; to none if it has none.
     pub(super) fn send_by_subject(&mut self, message: &Message<'_>) {
         self.fan_out.send_by_subject(&mut self.router, message);
     }

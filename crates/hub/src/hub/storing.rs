@@ -1,12 +1,12 @@
-//! Into a stream: what becomes of a message that its writer has judged, and who is told.
+//! Into a stream: what becomes of a message that its writer has judged, and the answers to its publisher.
 
 use stilling_journal::{Kind, Record};
 use stilling_ring::planted;
 
-use super::{Hub, Message, Now, Outlets, Stalled};
+use super::{Hub, Message, Now, Origin, Outlets, Stalled};
 use crate::deliveries::{Refusal, Verdict};
 use crate::fan_out::Visible;
-use crate::intake::{Client, Publication, Traits};
+use crate::intake::{Client, Publication};
 use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
 use crate::payload::Payload;
 use crate::storage::Storage;
@@ -20,13 +20,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a stream take a message, or wait for its disk; refuses it when that has been waited for too long.
     pub(super) fn store_or_wait(
         &mut self,
-        client: Client,
-        traits: Traits,
+        origin: Origin,
         (number, found): (usize, &[u32]),
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), Stalled> {
-        self.store(client, traits, (number, found), publication, now).or_else(|stalled| {
+        self.store(origin, (number, found), publication, now).or_else(|stalled| {
             let stream = number as u32;
             let refusal = if self.streams[number].waiting_since.is_some() {
                 // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
@@ -48,7 +47,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 }
                 Refusal::Hung { stream }
             };
-            self.refuse(client, publication, refusal);
+            self.refuse(origin.client, publication, refusal);
             Ok(())
         })
     }
@@ -56,16 +55,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a stream take a message.
     fn store(
         &mut self,
-        client: Client,
-        traits: Traits,
+        origin: Origin,
         (number, found): (usize, &[u32]),
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), Stalled> {
+        let Origin { client, traits, .. } = origin;
         let id = match self.streams[number].judge(publication, now.steady_ns) {
             Judgement::Accept(id) => id,
             Judgement::Duplicate(sequence) => {
-                return self.acknowledge_again(client, traits, (number, sequence), publication, now);
+                return self.acknowledge_again(origin, (number, sequence), publication, now);
             }
             Judgement::Reject(refusal) => {
                 self.refuse(client, publication, refusal);
@@ -97,7 +96,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return Ok(());
             }
             if has_ack {
-                stream.push_ack(pending_ack(client, traits, ticket, (sequence, false)), reply);
+                stream.push_ack(pending_ack(origin, ticket, (sequence, false)), reply);
             }
             stream.note_pending();
             return Ok(());
@@ -111,7 +110,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
         let visible = Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
         self.delivery().follow(visible, &record.with_payload(payload));
-        self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
+        self.send(found, Some(origin.publisher()), &Message { subject, reply, headers, payload });
         if let Some((block, _)) = stored {
             self.streams[number].put_stored_back(block);
         }
@@ -123,8 +122,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Acknowledges a message that its stream has taken before under `sequence`, when that is durable.
     fn acknowledge_again(
         &mut self,
-        client: Client,
-        traits: Traits,
+        origin: Origin,
         (number, sequence): (usize, u64),
         publication: &Publication<'_>,
         now: Now,
@@ -135,14 +133,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if !is_pending {
             self.totals.duplicates += 1;
             let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: true };
-            self.answer(client, ticket, reply, stored);
+            self.answer(origin.client, ticket, reply, stored);
             return Ok(());
         }
         if ticket.is_some() || !reply.is_empty() {
             if !stream.has_room_for(reply, now.steady_ns) {
                 return Err(Stalled::Stream(number));
             }
-            stream.push_duplicate(pending_ack(client, traits, ticket, (sequence, true)), reply);
+            stream.push_duplicate(pending_ack(origin, ticket, (sequence, true)), reply);
             stream.note_pending();
         }
         self.totals.duplicates += 1;
@@ -169,8 +167,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 }
 
 fn pending_ack(
-    client: Client,
-    traits: Traits,
+    Origin { client, traits, .. }: Origin,
     ticket: Option<u32>,
     (sequence, is_duplicate): (u64, bool),
 ) -> PendingAck {

@@ -1,18 +1,20 @@
 //! What the hub hands to the shard becomes deliveries for its connections.
 
 use stilling_ring::planted;
-use stilling_wire::nats::Msg;
+use stilling_wire::nats::{Msg, encode_err};
 
 use super::{NO_OWNER, ShardTable, Subscription};
 use crate::deliveries::{Body, Deliveries};
 use crate::fan_out::Message;
 use crate::intake::RegistrationId;
+use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_PER_TURN};
 use crate::routed::{Entry, MarkTarget, MessageEntry, Routed};
 
 impl ShardTable {
     /// Makes deliveries of what the hub has handed over, until they are full or nothing is left of it. Returns whether
     /// nothing is left.
     pub fn expand(&mut self, piece: &mut Routed, into: &mut Deliveries) -> bool {
+        self.left_match_steps = LEFT_SUBSCRIPTIONS_PER_TURN;
         let is_done = loop {
             let Some(entry) = piece.next() else { break true };
             if into.is_full() {
@@ -20,7 +22,11 @@ impl ShardTable {
             }
             match entry {
                 Entry::Message(entry) => {
-                    if !self.expand_message(piece, &entry, into) {
+                    let is_done = self.expand_message(piece, &entry, into);
+                    if !self.left_matches.is_empty() {
+                        self.remove_left_matches();
+                    }
+                    if !is_done {
                         break false;
                     }
                 }
@@ -30,8 +36,13 @@ impl ShardTable {
                 Entry::Verdict { to, ticket, verdict } => into.verdict(to, ticket, verdict),
                 Entry::Mark { to, mark } => match self.mark_target(to) {
                     Some(token) => into.mark(token, mark),
-                    None => self.unheard_marks.push(mark),
+                    None => self.unanswerable_marks.push(mark),
                 },
+                Entry::Refused(id) => {
+                    if !self.expand_refusal(piece, id, into) {
+                        break false;
+                    }
+                }
                 Entry::Processed(processed) => self.synced(processed),
                 Entry::Pause { to } => into.pause(to),
                 Entry::Resume { to } => into.resume(to),
@@ -39,26 +50,66 @@ impl ShardTable {
             }
             piece.advance();
         };
-        while let Some(place) = self.satisfied.pop() {
+        while let Some(place) = self.finished.pop() {
             self.remove(place);
+        }
+        while let Some(number) = self.unlistened.pop() {
+            self.detach(number);
         }
         is_done
     }
 
-    /// The next mark that no connection can answer. It counts as reached.
-    pub fn next_unheard_mark(&mut self) -> Option<u64> {
-        self.unheard_marks.pop()
+    /// The next mark that no connection can answer. It is to be answered for them, behind
+    /// [the changes](Self::push_changes): the hub does not send to the registration again.
+    pub fn next_unanswerable_mark(&mut self) -> Option<u64> {
+        self.unanswerable_marks.pop()
     }
 
-    fn mark_target(&self, to: MarkTarget) -> Option<u64> {
+    fn mark_target(&mut self, to: MarkTarget) -> Option<u64> {
         match to {
             MarkTarget::Connection(token) => Some(token),
             MarkTarget::Registration(id) => {
                 let registered = self.registered.get(id.number as usize)?.as_ref()?;
-                let is_same = registered.serial == id.serial;
+                if registered.serial != id.serial {
+                    return None;
+                }
                 let mut members = registered.members.from(0).filter_map(|(_, place)| self.get(place));
-                members.next().filter(|_| is_same).map(|subscription| subscription.token)
+                let token = members.next().map(|subscription| subscription.token);
+                if token.is_none() {
+                    self.unlistened.push(id.number);
+                }
+                token
             }
+        }
+    }
+
+    /// The hub had no room for a registration: its subscriptions end, and their connections are told so. Returns whether there
+    /// was room for all.
+    fn expand_refusal(&mut self, piece: &mut Routed, id: RegistrationId, into: &mut Deliveries) -> bool {
+        let Some(Some(registered)) = self.registered.get(id.number as usize) else { return true };
+        if registered.serial != id.serial {
+            return true;
+        }
+        for (age, place) in registered.members.from(piece.position.age) {
+            if into.is_full() {
+                piece.position.age = age;
+                return false;
+            }
+            if let Some(subscription) = self.get(place) {
+                into.bytes(subscription.token, |out| encode_err(out, "maximum subscriptions exceeded"));
+                self.finished.push(place);
+            }
+        }
+        true
+    }
+
+    /// Removes subscriptions of connections that have left which a message would have matched, so that the next message to their
+    /// filter does not find them. Each [`LEFT_MATCHES_PER_STEP`] such matches allow one more step, so their time is bounded for
+    /// each subscription, however many messages a piece has.
+    fn remove_left_matches(&mut self) {
+        while let Some(place) = self.left_matches.pop() {
+            self.left_match_steps = self.left_match_steps.saturating_sub(1);
+            self.remove_if_left(place);
         }
     }
 
@@ -105,14 +156,25 @@ impl ShardTable {
             return None;
         }
         let has_left = !self.left.is_empty();
+        let mut has_listener = from > 0 || !has_left;
         for (age, place) in registered.members.from(from) {
             if into.is_full() {
                 return Some(age);
             }
             let Some(subscription) = self.subscriptions[place as usize].as_mut() else { continue };
-            let owner = self.owners.get(subscription.owner as usize);
-            if has_left && owner.is_some_and(|owner| owner.has_left)
-                || processed < subscription.from && !planted!("early subscription")
+            if has_left && subscription.owner != NO_OWNER {
+                if self.owners[subscription.owner as usize].has_left {
+                    self.left_match_count += 1;
+                    let adds_step = self.left_match_count.is_multiple_of(LEFT_MATCHES_PER_STEP);
+                    self.left_match_steps += usize::from(adds_step);
+                    if self.left_matches.len() < self.left_match_steps {
+                        self.left_matches.push(place);
+                    }
+                    continue;
+                }
+                has_listener = true;
+            }
+            if processed < subscription.from && !planted!("early subscription")
                 || processed >= subscription.until
                 || silent == Some(subscription.token)
                 || subscription.is_satisfied()
@@ -123,8 +185,11 @@ impl ShardTable {
             self.delivered += 1;
             subscription.delivered += 1;
             if subscription.is_satisfied() {
-                self.satisfied.push(place);
+                self.finished.push(place);
             }
+        }
+        if !has_listener {
+            self.unlistened.push(number);
         }
         None
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Told;
+use super::HubView;
 use crate::key::HashKey;
 
 /// Subscriptions by their ages and places. Most filters have one.
@@ -92,15 +92,15 @@ impl Members {
     }
 
     /// The connections, as the hub is told of them.
-    pub(super) fn clients(&self) -> Told {
+    pub(super) fn clients(&self) -> HubView {
         match self {
-            Members::None => Told::None,
-            Members::One { has_ended: true, .. } => Told::None,
-            Members::One { token, .. } => Told::One(*token),
+            Members::None => HubView::None,
+            Members::One { has_ended: true, .. } => HubView::None,
+            Members::One { token, .. } => HubView::One(*token),
             Members::Many(list) => match list.clients.keys().next() {
-                Some(token) if list.clients.len() == 1 => Told::One(*token),
-                Some(_) => Told::Many,
-                None => Told::None,
+                Some(token) if list.clients.len() == 1 => HubView::One(*token),
+                Some(_) => HubView::Many,
+                None => HubView::None,
             },
         }
     }
@@ -170,18 +170,18 @@ mod tests {
         for number in 0..100_u32 {
             members.add(u64::from(number) + 1, number, u64::from(number % 3), KEY);
         }
-        assert_eq!(members.clients(), Told::Many);
+        assert_eq!(members.clients(), HubView::Many);
         assert_eq!(places(&members, 99), [98, 99]);
         for number in (0..100_u32).filter(|number| number % 3 != 1) {
             remove(&mut members, u64::from(number) + 1, u64::from(number % 3));
         }
         let expected: Vec<_> = (0..100).filter(|number| number % 3 == 1).collect();
-        assert_eq!((places(&members, 0), members.clients()), (expected, Told::One(1)));
+        assert_eq!((places(&members, 0), members.clients()), (expected, HubView::One(1)));
         assert_eq!(places(&members, 96), [97], "the rest of a message that was begun");
         for number in (0..100_u32).filter(|number| number % 3 == 1) {
             remove(&mut members, u64::from(number) + 1, 1);
         }
-        assert!(members.is_empty() && members.clients() == Told::None);
+        assert!(members.is_empty() && members.clients() == HubView::None);
     }
 
     #[test]
@@ -189,15 +189,18 @@ mod tests {
         let mut members = Members::default();
         members.add(1, 7, 5, KEY);
         members.end(5);
-        assert_eq!((members.clients(), places(&members, 0), members.only()), (Told::None, vec![7], Some(1)));
+        assert_eq!(
+            (members.clients(), places(&members, 0), members.only()),
+            (HubView::None, vec![7], Some(1))
+        );
         members.add(2, 8, 6, KEY);
         assert_eq!(
             (members.clients(), places(&members, 0), members.only()),
-            (Told::One(6), vec![7, 8], None)
+            (HubView::One(6), vec![7, 8], None)
         );
         members.end(6);
         members.remove(1);
-        assert_eq!((members.clients(), places(&members, 0)), (Told::None, vec![8]));
+        assert_eq!((members.clients(), places(&members, 0)), (HubView::None, vec![8]));
         members.remove(2);
         assert!(members.is_empty());
     }
@@ -208,15 +211,15 @@ mod tests {
         members.add(1, 7, 5, KEY);
         assert_eq!(
             (members.clients(), places(&members, 0), places(&members, 2)),
-            (Told::One(5), vec![7], vec![])
+            (HubView::One(5), vec![7], vec![])
         );
         members.add(2, 8, 5, KEY);
-        assert_eq!(members.clients(), Told::One(5));
+        assert_eq!(members.clients(), HubView::One(5));
         members.add(3, 9, 6, KEY);
-        assert_eq!(members.clients(), Told::Many);
+        assert_eq!(members.clients(), HubView::Many);
         remove(&mut members, 3, 6);
         remove(&mut members, 1, 5);
-        assert_eq!((members.clients(), places(&members, 0)), (Told::One(5), vec![8]));
+        assert_eq!((members.clients(), places(&members, 0)), (HubView::One(5), vec![8]));
         remove(&mut members, 2, 5);
         assert!(members.is_empty());
     }

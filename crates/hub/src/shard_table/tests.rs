@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::deliveries::{Deliveries, Delivery};
 use crate::fan_out::Message;
-use crate::limits::DELIVERIES_SIZE;
+use crate::limits::{DELIVERIES_SIZE, LEFT_MATCHES_PER_STEP};
 use crate::routed::{MarkTarget, Routed};
 
 const ALICE: u64 = 1;
@@ -42,7 +42,11 @@ impl Shard {
         (0..intake.len())
             .filter_map(|at| intake.get(at))
             .map(|(token, _, request)| {
-                let Request::Interest(change) = request else { panic!("{request:?}") };
+                let change = match request {
+                    Request::Leave => return format!("{token} leaves"),
+                    Request::Interest(change) => change,
+                    other => panic!("{other:?}"),
+                };
                 match change {
                     InterestChange::Register { id, filter, queue } => {
                         let text = [filter, queue].map(String::from_utf8_lossy).concat();
@@ -82,7 +86,8 @@ impl Shard {
                 match deliveries.current().expect("there is one") {
                     Delivery::Bytes(first, _) => {
                         let text = String::from_utf8_lossy(first).into_owned();
-                        let sids = text.split("MSG a ").skip(1);
+                        let mut sids = text.split("MSG a ");
+                        heard.extend(sids.next().filter(|text| !text.is_empty()).map(str::to_owned));
                         heard.extend(sids.map(|line| line.split(' ').next().unwrap_or_default().to_owned()));
                     }
                     other => heard.push(format!("{other:?}")),
@@ -221,21 +226,22 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     shard.route(number, 9999, None, b"x");
     assert_eq!(shard.heard(), ["b"]);
     let mut turns = 0;
-    while shard.table.has_left() {
+    // What it had alone ends in the hub with the connection; the one that the message would have matched is removed.
+    assert_eq!(shard.told(), ["1 leaves".to_owned(), format!("2 alone has {number}")]);
+    while shard.table.has_removals() {
         let before = shard.table.left_count;
-        shard.table.remove_left();
+        shard.table.remove_some();
         assert!(before - shard.table.left_count <= LEFT_SUBSCRIPTIONS_PER_TURN);
         turns += 1;
     }
     assert!(turns >= 3, "{turns}");
-    // What it had alone ends in the hub with the connection.
-    assert_eq!(shard.told(), [format!("2 alone has {number}")]);
+    assert_eq!(shard.told(), [""; 0]);
     assert_eq!(shard.table.filters.len(), 1);
     shard.table.leave(BOB);
-    while shard.table.has_left() {
-        shard.table.remove_left();
+    while shard.table.has_removals() {
+        shard.table.remove_some();
     }
-    assert_eq!(shard.told(), [""; 0]);
+    assert_eq!(shard.told(), ["2 leaves"]);
     let table = &shard.table;
     assert_eq!(
         (table.subscriptions.len(), table.registered.len()),
@@ -252,9 +258,9 @@ fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
     assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 shares 0"]);
     shard.table.leave(ALICE);
     shard.table.leave(BOB);
-    shard.table.remove_left();
-    assert_eq!(shard.told(), ["all ends 0"]);
-    assert!(!shard.table.has_left() && shard.table.filters.is_empty());
+    shard.table.remove_some();
+    assert_eq!(shard.told(), ["1 leaves", "2 leaves", "all ends 0"]);
+    assert!(!shard.table.has_removals() && shard.table.filters.is_empty());
 }
 
 /// What is sent back to its publisher where several are subscribed is decided by the shard.
@@ -340,5 +346,140 @@ fn a_mark_goes_to_a_connection_that_is_subscribed() {
     shard.table.leave(BOB);
     shard.piece.mark(MarkTarget::Registration(shard.id(0)), 8);
     assert_eq!(shard.heard(), [""; 0]);
-    assert_eq!((shard.table.next_unheard_mark(), shard.table.next_unheard_mark()), (Some(8), None));
+    assert_eq!(shard.told(), ["1 leaves", "2 leaves", "all ends 0"], "before the answer");
+    let table = &mut shard.table;
+    assert_eq!((table.next_unanswerable_mark(), table.next_unanswerable_mark()), (Some(8), None));
+}
+
+/// The hub must not take messages for subscriptions that are gone for as long as it takes to remove ten thousand others.
+#[test]
+fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left() {
+    let mut shard = Shard::new();
+    for number in 0..50 {
+        shard.subscribe(ALICE, &format!("f{number}"), &number.to_string());
+    }
+    shard.subscribe(BOB, "a", "1");
+    shard.subscribe(3, "a", "1");
+    let id = shard.id(50);
+    for token in [ALICE, BOB, 3] {
+        shard.table.leave(token);
+    }
+    assert_eq!(shard.told(), ["1 leaves", "2 leaves", "3 leaves"]);
+    shard.route(50, 999, None, b"x");
+    assert_eq!((shard.heard(), shard.told()), (vec![], vec!["all ends 50".to_owned()]));
+    // It stays until its subscriptions are removed, and one that comes meanwhile has its own.
+    let told = shard.subscribe(4, "a", "1");
+    let number = told[0].strip_prefix("4 registers a as ").and_then(|number| number.parse().ok());
+    let number = number.unwrap_or_else(|| panic!("{told:?}"));
+    while shard.table.has_removals() {
+        shard.table.remove_some();
+    }
+    assert_eq!(shard.told(), [""; 0]);
+    let message = Message { subject: b"a", reply: b"", headers: b"", payload: b"x".as_slice().into() };
+    shard.piece.message((99, 999), None, &message, id);
+    shard.route(number, 999, None, b"x");
+    assert_eq!((shard.heard(), shard.table.registrations()), (vec!["1".to_owned()], 1));
+}
+
+/// A shared filter of which all connections have left is registered again by those that come before it is removed.
+#[test]
+fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    shard.subscribe(ALICE, "a", "2");
+    shard.table.leave(ALICE);
+    // One of the two is removed with it.
+    assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 leaves", "0 shares 0"]);
+    while shard.table.has_removals() {
+        shard.table.remove_some();
+    }
+    assert_eq!(shard.told(), ["2 alone has 0"]);
+    shard.table.leave(BOB);
+    assert_eq!(shard.subscribe(ALICE, "a", "1"), ["2 leaves", "1 registers a as 0"]);
+}
+
+/// Messages to a filter of which very many subscriptions have left do not meet all of them again and again.
+#[test]
+fn messages_remove_subscriptions_that_they_would_have_matched() {
+    const LEFT: usize = 5000;
+    let mut shard = Shard::new();
+    shard.table = ShardTable::new(HashKey(1, 2), LEFT);
+    shard.subscribe(BOB, "a", "b");
+    for sid in 0..LEFT {
+        shard.subscribe(ALICE, "a", &sid.to_string());
+    }
+    shard.table.leave(ALICE);
+    let mut messages = 0;
+    while shard.table.left_count > 0 {
+        let (before, matches) = (shard.table.left_count, shard.table.left_match_count);
+        shard.route(0, 99_999, None, b"x");
+        assert_eq!(shard.heard(), ["b"]);
+        let removed = before - shard.table.left_count;
+        let allowed = (shard.table.left_match_count - matches) / LEFT_MATCHES_PER_STEP + 1;
+        let most = LEFT_SUBSCRIPTIONS_PER_TURN + allowed as usize;
+        assert!((1..=most).contains(&removed), "{removed} with one message");
+        messages += 1;
+    }
+    let (matches, most) = (shard.table.left_match_count, LEFT as u64 * LEFT_MATCHES_PER_STEP);
+    assert!(matches < most && messages > 10, "{matches} matches with {messages} messages");
+    while shard.table.has_removals() {
+        shard.table.remove_some();
+    }
+    assert_eq!((shard.table.len(), shard.table.subscriptions.len() - shard.table.free.len()), (1, 1));
+    assert_eq!(shard.told().last().map(String::as_str), Some("2 alone has 0"));
+}
+
+/// The hub had no room: the connections are told so, and may try again.
+#[test]
+fn the_subscriptions_of_a_refused_registration_end() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    shard.subscribe(BOB, "a", "2");
+    shard.subscribe(3, "a", "3");
+    shard.table.leave(3);
+    shard.told();
+    let id = shard.id(0);
+    shard.piece.refused(id);
+    assert_eq!(shard.heard(), ["-ERR 'maximum subscriptions exceeded'\r\n"; 2]);
+    assert_eq!(shard.told(), ["all ends 0"], "the hub may have had room for a part of them");
+    while shard.table.has_removals() {
+        shard.table.remove_some();
+    }
+    assert_eq!((shard.table.len(), shard.table.registrations(), shard.table.filters.len()), (0, 0, 0));
+    assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
+    // What comes late does not concern the new one.
+    shard.piece.refused(id);
+    shard.heard();
+    assert_eq!(shard.table.len(), 1);
+}
+
+/// Ten thousand subscriptions that end at once are removed in short steps when the hub has answered.
+#[test]
+fn subscriptions_that_have_ended_are_removed_in_steps() {
+    let mut shard = Shard::new();
+    shard.table = ShardTable::new(HashKey(1, 2), 1000);
+    shard.subscribe(BOB, "a", "b");
+    for sid in 0..1000 {
+        shard.subscribe(ALICE, "a", &sid.to_string());
+    }
+    for sid in 0..1000 {
+        shard.unsubscribe(ALICE, &sid.to_string(), None);
+    }
+    assert_eq!((shard.table.ended.len(), shard.table.has_removals()), (1000, false));
+    shard.answer(99_999);
+    let mut turns = 0;
+    while shard.table.has_removals() {
+        let before = shard.table.ended.len();
+        shard.table.remove_some();
+        assert!(before - shard.table.ended.len() <= LEFT_SUBSCRIPTIONS_PER_TURN);
+        turns += 1;
+    }
+    assert!(turns > 10 && shard.table.ended.is_empty(), "{turns} turns");
+    // One that subscribes and unsubscribes again and again leaves no more behind than it makes.
+    for _ in 0..1000 {
+        shard.subscribe(ALICE, "a", "1");
+        shard.unsubscribe(ALICE, "1", None);
+        shard.answer(99_999_999);
+    }
+    assert!(shard.table.ended.len() <= 1);
 }

@@ -359,10 +359,15 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
             }
             let count: usize = clients.iter().map(|(_, table)| table.len()).sum();
             assert_eq!(rig.hub.counters().subscriptions(), count as u64);
+            if step % 30 == 29 {
+                rig.look();
+                rig.check_registrations();
+            }
         }
         for (by, _) in clients {
             rig.ask(by, ABLE, &[Request::Leave]);
         }
+        rig.check_registrations();
         while removed_next(&mut rig) > 0 {}
         let left = rig.hub.counters().left.get();
         rig.turn();

@@ -193,10 +193,10 @@ fn what_waits_goes_on_where_it_was() {
     fill_bobs_queue(&mut rig);
     let mut intake = Intake::new();
     for request in [publish("alice.a", "1"), publish("all.a", "2"), Request::Barrier] {
-        intake.push(ALICE.token, ABLE, &request);
+        rig.tables[0].push(&mut intake, ALICE.token, ABLE, &request);
     }
     let last = Request::Publish(publication("alice.a", "3"));
-    intake.push(ALICE.token, ABLE, &last);
+    rig.tables[0].push(&mut intake, ALICE.token, ABLE, &last);
     let mut at = rig.hub.take(0, &intake, 0, rig.now());
     rig.hub.flush();
     assert_eq!(at, 1);

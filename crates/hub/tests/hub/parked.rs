@@ -130,6 +130,25 @@ fn later_requests_of_a_parked_connection_wait_in_order() {
     assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }
 
+/// A consumer gets a record that was parked before it was made, with all subscriptions that are there by then: it does not get
+/// the record again.
+#[test]
+fn a_parked_publication_goes_to_consumers_whose_subscriptions_came_later() {
+    let mut rig = rig();
+    park_alice(&mut rig, &[publish_for("memory.a", "kept", "alice.memory")]);
+    let config = r#"{"config":{"ack_policy":"none","name":"c","deliver_subject":"push.c"}}"#;
+    rig.ask_all(CAROL, &[publish_for("$JS.API.CONSUMER.CREATE.memory.c", config, "carol.api")]);
+    rig.subscribe(CAROL, "push.c", "7");
+    rig.turn();
+    let heard = rig.heard(CAROL);
+    assert!(heard.contains(r#""name":"c""#) && !heard.contains("kept"), "{heard}");
+    rig.settle();
+    let heard = rig.heard(CAROL);
+    assert!(heard.contains("MSG memory.a 7 $JS.ACK.memory.c.1.1.1.") && heard.contains("kept"), "{heard}");
+    // Subscriptions of its shard that came later do not get the publication itself.
+    assert!(!rig.heard(ALICE).contains("kept"));
+}
+
 /// A connection that closes when it is answered, and is parked, is closed behind its last answer.
 #[test]
 fn a_farewell_of_a_parked_connection_waits_for_its_answers() {

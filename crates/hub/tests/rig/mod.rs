@@ -259,9 +259,9 @@ pub(crate) fn put(
 ) -> Result<(), TooMany> {
     let put = match ask {
         Ask::Hub(request) => {
-            table.push(intake, token, traits, &request);
-            if matches!(request, Request::Leave) {
-                table.leave(token);
+            match request {
+                Request::Leave => table.leave(token),
+                _ => table.push(intake, token, traits, &request),
             }
             Ok(())
         }
@@ -465,13 +465,13 @@ impl Rig {
         ends.iter().filter(|end| **end <= done).count()
     }
 
-    /// The shards tell the hub of changes that no connection has asked for, and remove what connections have left.
-    fn tell_changes(&mut self) {
+    /// The shards report changes that no connection has asked for, and remove subscriptions that get nothing more.
+    fn report_changes(&mut self) {
         for shard in 0..self.tables.len() {
             let (table, mut intake) = (&mut self.tables[shard], Intake::new());
-            table.remove_left();
+            table.remove_some();
             table.push_changes(&mut intake);
-            while let Some(mark) = table.next_unheard_mark() {
+            while let Some(mark) = table.next_unanswerable_mark() {
                 table.push(&mut intake, 0, Traits::default(), &Request::Reached { mark });
             }
             self.changes[shard].push_back((intake, 0));
@@ -492,6 +492,16 @@ impl Rig {
         true
     }
 
+    /// Has the shards remove all that gets nothing more. Then the hub has exactly what they have registered.
+    pub(crate) fn check_registrations(&mut self) {
+        while self.tables.iter().any(ShardTable::has_removals) {
+            self.turn();
+        }
+        self.turn();
+        let registered: usize = self.tables.iter().map(ShardTable::registrations).sum();
+        assert_eq!(self.hub.counters().registrations.get(), registered as u64);
+    }
+
     /// The shards publish their figures.
     pub(crate) fn count(&self) {
         let counters = self.hub.counters();
@@ -502,7 +512,7 @@ impl Rig {
 
     /// A turn of the hub in which the disk does nothing.
     pub(crate) fn turn(&mut self) {
-        self.tell_changes();
+        self.report_changes();
         self.hub.absorb(self.now());
         self.hub.flush();
         self.count();

@@ -97,8 +97,8 @@ impl HubHandle {
     /// Ends a turn of the shard. Returns for how long it may sleep.
     pub(crate) fn turn(&mut self, now: impl FnOnce() -> Now) -> Option<Duration> {
         self.port.flush();
-        // What connections have left is removed some at a time.
-        let left = self.port.has_left().then_some(LEFT_LOOK);
+        // Subscriptions of connections that have left are removed some at a time.
+        let left = self.port.has_removals().then_some(LEFT_LOOK);
         let Some(runner) = &mut self.runner else { return left };
         runner.turn(now());
         runner.looks_again_in().into_iter().chain(left).min()
@@ -158,7 +158,7 @@ mod tests {
         }
         port.leave(member);
         port.flush();
-        assert!(!port.has_room() && !port.errands_are_done(), "every intake is with the hub, and full");
+        assert!(!port.has_room() && port.has_control(), "every intake is with the hub, and full");
         // One turn, and those who wait fill what came back before the turn of the shard is over.
         for _ in 0..4 {
             runner.turn(Now::simulated(0));
@@ -170,7 +170,7 @@ mod tests {
             }
             port.flush();
         }
-        assert!(port.errands_are_done());
+        assert!(!port.has_control());
         runner.turn(Now::simulated(0));
         assert_eq!(counters.registrations.get(), 0, "it has left");
     }

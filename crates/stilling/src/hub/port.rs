@@ -1,9 +1,10 @@
-//! A shard's side of the hub: what its sessions ask for, gathered per turn, and what comes back for them.
+//! A shard's side of the hub: the requests of its sessions, gathered per turn, and what comes back for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use stilling_engine::Token;
+use stilling_hub::limits::DELIVERIES;
 use stilling_hub::{Counters, Deliveries, Delivery, Intake, Request, Routed, ShardTable, TooMany, Traits};
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
@@ -12,7 +13,7 @@ use super::wait_queue::WaitQueue;
 /// A payload goes by reference all the way, or is copied all the way.
 const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN);
 
-/// What a connection hears from the hub.
+/// What the hub has for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
     /// There is a delivery for it: [`Port::take_current`].
@@ -35,6 +36,9 @@ pub(crate) struct Port {
     piece: Option<Routed>,
     /// What came of it, and is being handed out. None while a session looks at it.
     current: Option<Deliveries>,
+    /// How many more deliveries may be made before the end of the turn: what they hold for connections that do not read is
+    /// copied, so a turn would be long with all that waits.
+    expansions_left: usize,
     /// The subscriptions of the shard's connections.
     table: ShardTable,
     /// Where their figures go, and the number of the shard.
@@ -45,23 +49,22 @@ pub(crate) struct Port {
     /// Connections that the hub has parked because their stream is full, and whether each waits to be told of room. The hub
     /// bounds them by their requests.
     parked: HashMap<Token, bool>,
-    /// A piece of deliveries has been handed out since one of those who wait was told of room.
+    /// Deliveries have been handed out since a connection that waits was told of room.
     owes_room: bool,
-    /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
-    errands: VecDeque<(Token, Errand)>,
+    /// What goes into an intake before the requests of connections that wait for room.
+    control: VecDeque<(Token, ControlRequest)>,
     /// Tokens under which the shard itself waits for room.
     wanted: Vec<Token>,
     /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
     is_gathering: bool,
 }
 
-/// What cannot be put off until its connection is called again.
+/// A request that cannot be put off until its connection is called again.
 #[derive(Clone, Copy, Debug)]
-enum Errand {
+enum ControlRequest {
     Reached(u64),
     EndPulls,
     Farewell,
-    Leave,
 }
 
 impl Port {
@@ -80,13 +83,14 @@ impl Port {
             emptied,
             piece: None,
             current: Some(Deliveries::new()),
+            expansions_left: DELIVERIES,
             table,
             figures: None,
             hub,
             waiting: WaitQueue::default(),
             parked: HashMap::new(),
             owes_room: false,
-            errands: VecDeque::new(),
+            control: VecDeque::new(),
             wanted: Vec::new(),
             is_gathering: false,
         }
@@ -121,7 +125,7 @@ impl Port {
             self.intake = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
             let Some(intake) = &mut self.intake else { return false };
             // Connections that wait for room take all there is: what is short, and cannot wait, goes in first.
-            tell(&mut self.table, intake, &mut self.errands);
+            push_control(&mut self.table, intake, &mut self.control);
             if !intake.is_full() {
                 return true;
             }
@@ -168,11 +172,18 @@ impl Port {
     /// request is lost.
     #[inline]
     pub(crate) fn ask_more(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
+        let (table, intake) = self.open_intake();
+        table.push(intake, token.bits(), traits, request);
+    }
+
+    /// The intake that takes the next request, however full it is, with the table that counts requests.
+    #[inline]
+    fn open_intake(&mut self) -> (&mut ShardTable, &mut Intake) {
         let intake = match &mut self.intake {
             Some(intake) => intake,
             None => self.overflow.get_or_insert_with(Intake::new),
         };
-        self.table.push(intake, token.bits(), traits, request);
+        (&mut self.table, intake)
     }
 
     /// Subscribes a connection to a filter, as a member of a queue if that has a name; like [`ask_more`](Self::ask_more).
@@ -185,66 +196,74 @@ impl Port {
         traits: Traits,
         subscription: (&[u8], &[u8], &[u8]),
     ) -> Result<(), TooMany> {
+        self.prepare();
         let subscribed = self.table.subscribe(token.bits(), traits, subscription);
-        self.tell_changes();
+        self.push_changes();
         subscribed
     }
 
     /// Ends a subscription of a connection, at once or after so many messages in all.
     pub(crate) fn unsubscribe(&mut self, token: Token, sid: &[u8], after: Option<u32>) {
+        self.prepare();
         self.table.unsubscribe(token.bits(), sid, after);
-        self.tell_changes();
+        self.push_changes();
     }
 
-    /// Tells the hub which filters the shard's connections are subscribed to.
-    fn tell_changes(&mut self) {
+    /// Reports changes of the shard's subscriptions to the hub.
+    fn push_changes(&mut self) {
         if self.table.has_changes() {
-            let intake = match &mut self.intake {
-                Some(intake) => intake,
-                None => self.overflow.get_or_insert_with(Intake::new),
-            };
-            self.table.push_changes(intake);
+            let (table, intake) = self.open_intake();
+            table.push_changes(intake);
         }
     }
 
-    /// Removes some subscriptions of connections that have left, if the hub can be told.
-    fn remove_left(&mut self) {
-        if self.table.has_left() && self.errands.is_empty() && self.has_room() {
-            self.table.remove_left();
-            self.tell_changes();
+    /// Removes some subscriptions that get nothing more, if there is room to report that.
+    fn remove_some(&mut self) {
+        if self.table.has_removals() && self.has_room() {
+            self.table.remove_some();
+            self.push_changes();
         }
     }
 
-    /// Whether subscriptions of connections that have left are to be removed in the next turns.
-    pub(crate) fn has_left(&self) -> bool {
-        self.table.has_left()
+    /// Whether subscriptions that get nothing more are to be removed in the next turns.
+    pub(crate) fn has_removals(&self) -> bool {
+        self.table.has_removals()
     }
 
-    /// Tells the hub that a connection is gone, at the end of the turn or in the next intake that comes back.
+    /// A connection is gone. The hub is told so before anything that the shard asks for later.
     pub(crate) fn leave(&mut self, token: Token) {
+        self.prepare();
         self.table.leave(token.bits());
-        self.errands.push_back((token, Errand::Leave));
+        self.push_changes();
+    }
+
+    /// Prepares for changes of the table, which are to be the next requests: takes an intake if one has come back, and puts
+    /// control requests into it.
+    fn prepare(&mut self) {
+        if self.intake.is_none() {
+            self.next_intake();
+        }
     }
 
     /// Has the hub end the connection's requests for messages of consumers, since the server drains.
     pub(crate) fn end_pulls(&mut self, token: Token) {
-        self.errands.push_back((token, Errand::EndPulls));
+        self.control.push_back((token, ControlRequest::EndPulls));
     }
 
     /// Has the connection closed behind everything that is promised to it.
     pub(crate) fn bid_farewell(&mut self, token: Token) {
-        self.errands.push_back((token, Errand::Farewell));
+        self.control.push_back((token, ControlRequest::Farewell));
     }
 
     /// Tells the hub that what stood before a mark has left.
     pub(crate) fn reach(&mut self, token: Token, mark: u64) {
-        self.errands.push_back((token, Errand::Reached(mark)));
+        self.control.push_back((token, ControlRequest::Reached(mark)));
     }
 
-    /// Whether everything has been handed over, or there is nobody to hand it to.
+    /// Whether everything has been handed over, or the hub has ended.
     pub(crate) fn is_settled(&self) -> bool {
         self.intakes.is_closed()
-            || self.errands.is_empty()
+            || self.control.is_empty()
                 && self.overflow.is_none()
                 && self.intake.as_ref().is_none_or(Intake::is_empty)
     }
@@ -256,28 +275,23 @@ impl Port {
     }
 
     #[cfg(test)]
-    pub(super) fn errands_are_done(&self) -> bool {
-        self.errands.is_empty()
+    pub(super) fn has_control(&self) -> bool {
+        !self.control.is_empty() || self.overflow.is_some()
     }
 
-    /// The next connection that hears something. Between two pieces one of the connections that wait for room has its
-    /// turn: where deliveries never end, they would have none.
+    /// The next connection that the hub has something for. A connection that waits for room has its turn behind all deliveries
+    /// that are made at once: where deliveries never end, it would have none. A turn makes a bounded number of deliveries.
     pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
         loop {
             if let Some(mail) = self.next_delivery() {
                 return Some(mail);
-            }
-            if self.piece.is_some() {
-                self.expand();
-                continue;
             }
             if std::mem::take(&mut self.owes_room)
                 && let Some(token) = self.next_with_room()
             {
                 return Some((token, HubMail::Room));
             }
-            self.piece = self.routed.pop();
-            if self.piece.is_none() {
+            if self.expansions_left == 0 || !self.expand() {
                 return self.next_with_room().map(|token| (token, HubMail::Room));
             }
         }
@@ -299,7 +313,7 @@ impl Port {
                 Some(Delivery::Resume) => {}
                 // Its connection cannot say that what was sent has left.
                 Some(Delivery::Mark(mark)) if !self.table.has_client(to) => {
-                    self.errands.push_back((token, Errand::Reached(mark)));
+                    self.control.push_back((token, ControlRequest::Reached(mark)));
                 }
                 _ => return Some((token, HubMail::Delivery)),
             }
@@ -307,28 +321,32 @@ impl Port {
         None
     }
 
-    /// Makes deliveries of the rest of the piece, as many as are handed out at once, or gives the piece back.
-    fn expand(&mut self) {
-        let (Some(piece), Some(current)) = (&mut self.piece, &mut self.current) else { return };
+    /// Makes deliveries of the next piece or of the rest of one, as many as are handed out at once. Returns whether there was a
+    /// piece.
+    fn expand(&mut self) -> bool {
+        self.prepare();
+        let Some(current) = &mut self.current else { return false };
+        let Some(mut piece) = self.piece.take().or_else(|| self.routed.pop()) else { return false };
         current.clear();
-        if piece.is_empty() {
-            if let Some(mut piece) = self.piece.take() {
-                piece.clear();
-                // There is a place for every piece there is.
-                let _ = self.emptied.push(piece);
-                self.owes_room = true;
-            }
-            return;
-        }
-        self.table.expand(piece, current);
+        let is_done = self.table.expand(&mut piece, current);
         current.group();
-        while let Some(mark) = self.table.next_unheard_mark() {
-            self.errands.push_back((Token::from_bits(0), Errand::Reached(mark)));
+        self.expansions_left -= 1;
+        self.owes_room = true;
+        if is_done {
+            piece.clear();
+            // There is a place for every piece there is.
+            let _ = self.emptied.push(piece);
+        } else {
+            self.piece = Some(piece);
         }
-        self.tell_changes();
+        self.push_changes();
+        while let Some(mark) = self.table.next_unanswerable_mark() {
+            self.control.push_back((Token::from_bits(0), ControlRequest::Reached(mark)));
+        }
+        true
     }
 
-    /// Of those who wait for room the one who has waited longest, if there is some.
+    /// Of the connections that wait for room the one that has waited longest, if there is room.
     fn next_with_room(&mut self) -> Option<Token> {
         if self.waiting.is_empty() || !self.has_room() {
             return None;
@@ -341,7 +359,7 @@ impl Port {
         let has_room =
             || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
         let is_wanted = self.wanted.iter().any(|token| !self.parked.contains_key(token));
-        let is_behind = !self.errands.is_empty() || self.overflow.is_some();
+        let is_behind = !self.control.is_empty() || self.overflow.is_some();
         let wants_room = !self.waiting.is_empty() || is_behind || is_wanted;
         let has_deliveries = self.current.as_ref().is_some_and(|current| !current.is_empty());
         has_deliveries || self.piece.is_some() || !self.routed.is_empty() || wants_room && has_room()
@@ -359,10 +377,11 @@ impl Port {
 
     /// Ends a turn: hands over what has been asked for.
     pub(crate) fn flush(&mut self) {
-        self.remove_left();
-        while (!self.errands.is_empty() || self.overflow.is_some()) && self.has_room() {
+        self.expansions_left = DELIVERIES;
+        self.remove_some();
+        while (!self.control.is_empty() || self.overflow.is_some()) && self.has_room() {
             if let Some(intake) = &mut self.intake {
-                tell(&mut self.table, intake, &mut self.errands);
+                push_control(&mut self.table, intake, &mut self.control);
             }
         }
         let gathers = |intake: &Intake| self.is_gathering && !intake.is_full();
@@ -392,16 +411,19 @@ impl Port {
     }
 }
 
-/// Puts errands into an intake, as far as it has room.
-fn tell(table: &mut ShardTable, intake: &mut Intake, errands: &mut VecDeque<(Token, Errand)>) {
+/// Puts control requests into an intake, as far as it has room.
+fn push_control(
+    table: &mut ShardTable,
+    intake: &mut Intake,
+    control: &mut VecDeque<(Token, ControlRequest)>,
+) {
     while !intake.is_full()
-        && let Some((token, errand)) = errands.pop_front()
+        && let Some((token, request)) = control.pop_front()
     {
-        let request = match errand {
-            Errand::Reached(mark) => Request::Reached { mark },
-            Errand::EndPulls => Request::EndPulls,
-            Errand::Farewell => Request::Farewell,
-            Errand::Leave => Request::Leave,
+        let request = match request {
+            ControlRequest::Reached(mark) => Request::Reached { mark },
+            ControlRequest::EndPulls => Request::EndPulls,
+            ControlRequest::Farewell => Request::Farewell,
         };
         table.push(intake, token.bits(), Traits::default(), &request);
     }
@@ -418,8 +440,10 @@ impl Drop for Port {
 
 #[cfg(test)]
 mod tests {
-    use stilling_hub::HashKey;
+    use stilling_hub::limits::DELIVERIES_SIZE;
+    use stilling_hub::{Door, HashKey, Now, Publication};
 
+    use super::super::testing::hub_of_one_shard;
     use super::*;
 
     /// A port with one intake, and the hub's ends of its mailboxes.
@@ -505,6 +529,65 @@ mod tests {
         assert!(!stage.port.has_mail());
         stage.deliver(|piece| piece.resume(PARKED));
         assert!(stage.port.has_mail());
+    }
+
+    /// Invariant 7: a message to very many connections keeps neither others from publishing nor the shard from ending its turn.
+    #[test]
+    fn a_turn_makes_some_deliveries_and_connections_that_wait_have_room_in_between() {
+        const SUBSCRIPTIONS: usize = 100_000;
+        let (mut port, mut runner, _) = hub_of_one_shard();
+        for number in 0..SUBSCRIPTIONS {
+            let (token, sid) = (Token::from_bits(100 + number as u64 / 1000), number.to_string());
+            port.subscribe(token, Traits::default(), (b"a", b"", sid.as_bytes())).expect("there is room");
+        }
+        port.flush();
+        runner.turn(Now::simulated(0));
+        while port.next_mail().is_some() {}
+        port.flush();
+        let publication = Publication {
+            door: Door::Nats,
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload: b"x".into(),
+            ticket: None,
+        };
+        for _ in 0..3 {
+            port.ask(Token::from_bits(OTHER), Traits::default(), &Request::Publish(publication));
+        }
+        port.flush();
+        runner.turn(Now::simulated(0));
+        port.flush();
+        let waiting = Token::from_bits(PARKED);
+        let (mut delivered, mut turns) = (0, 0);
+        while delivered < 3 * SUBSCRIPTIONS {
+            assert!(port.has_mail(), "{delivered} are delivered");
+            port.wait(waiting);
+            let (mut rooms, mut lines) = (0, 0);
+            while let Some((token, mail)) = port.next_mail() {
+                if mail == HubMail::Room {
+                    assert_eq!(token, waiting);
+                    rooms += 1;
+                    port.wait(waiting);
+                    // It uses the room, once for each time that it is told of it.
+                    if rooms > 2 * DELIVERIES {
+                        break;
+                    }
+                } else if let Some(Delivery::Bytes(first, _)) =
+                    port.current.as_ref().and_then(Deliveries::current)
+                {
+                    lines += first.windows(4).filter(|four| four == b"MSG ").count();
+                }
+            }
+            assert!(lines * 20 <= (DELIVERIES + 1) * DELIVERIES_SIZE, "{lines} in one turn");
+            assert!(rooms >= 1, "it has a turn");
+            delivered += lines;
+            turns += 1;
+            port.flush();
+            runner.turn(Now::simulated(0));
+        }
+        assert_eq!(delivered, 3 * SUBSCRIPTIONS);
+        assert!(turns > 1, "{turns}");
     }
 
     /// A request that is made although there is no room goes to the hub all the same, before anything later.

@@ -26,6 +26,15 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions())?;
+    let registrations = hub.registrations.get();
+    gauge(
+        to,
+        "hub_registrations",
+        "Filters and queue members that I/O threads have registered",
+        registrations,
+    )?;
+    let refused = hub.registrations_refused.get();
+    counter(to, "hub_registrations_refused", "Registrations for which there was no room", refused)?;
     gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
     let requests = hub.parked_requests.get();
     counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;

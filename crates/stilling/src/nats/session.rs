@@ -294,22 +294,27 @@ impl NatsSession {
         cx: &mut NatsContext<'_>,
     ) -> bool {
         self.is_new = false;
+        if matches!(self.course, Course::Mute(_)) {
+            // It has left the hub, and gets nothing more.
+            return true;
+        }
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
-        let subscribed = hub.port.subscribe(io.token(), self.traits, subscription);
-        if subscribed.is_err() {
-            self.say_error("maximum subscriptions exceeded", io);
+        match hub.port.subscribe(io.token(), self.traits, subscription) {
+            Ok(()) => self.confirm(io),
+            Err(too_many) => {
+                self.say_error("maximum subscriptions exceeded", io);
+                if too_many == TooMany::OfClient {
+                    self.leave(CloseReason::ProtocolError, io, cx);
+                    return false;
+                }
+            }
         }
-        if subscribed == Err(TooMany::OfClient) {
-            self.leave(CloseReason::ProtocolError, io, cx);
-            return false;
-        }
-        self.confirm(io);
         true
     }
 
-    /// Confirms what has been done, for a client that wants that.
+    /// Confirms what has been done, to a client that wants that and can still be sent something.
     fn confirm(&mut self, io: &mut Io<'_>) {
-        if self.verbose {
+        if self.verbose && !self.is_muted() {
             self.say(OK, io);
         }
     }
@@ -443,8 +448,8 @@ impl NatsSession {
     fn take(&mut self, delivery: Delivery<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match delivery {
             // It can be told no more.
-            Delivery::Mark(mark) if self.hears_nothing() => self.reach(mark, io, cx),
-            Delivery::Bytes(..) | Delivery::Message(..) if self.hears_nothing() => {}
+            Delivery::Mark(mark) if self.is_muted() => self.reach(mark, io, cx),
+            Delivery::Bytes(..) | Delivery::Message(..) if self.is_muted() => {}
             Delivery::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return io.end_slow_consumer();
@@ -466,7 +471,7 @@ impl NatsSession {
     }
 
     /// Whether nothing can be sent any more.
-    fn hears_nothing(&self) -> bool {
+    fn is_muted(&self) -> bool {
         matches!(self.course, Course::Mute(_) | Course::Disconnected)
     }
 
@@ -518,7 +523,7 @@ impl NatsSession {
     }
 
     fn say(&mut self, bytes: &[u8], io: &mut Io<'_>) {
-        if self.hears_nothing() {
+        if self.is_muted() {
             return;
         }
         if bytes.len() > io.room() {

@@ -244,6 +244,34 @@ fn publish(world: &mut World, count: usize, size: usize) {
     assert!(world.read(&mut subscriber, |text| text.len() >= expected.len()) == expected);
 }
 
+/// A connection that was told of the end of the server, and has left the hub, does not subscribe any more: messages of a queue
+/// would go to it.
+#[test]
+fn a_connection_that_has_left_the_hub_registers_nothing() {
+    let mut world = World::new();
+    world.shard.service().lifecycle.end();
+    let mut client = TcpStream::connect(world.address).expect("it listens");
+    client.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket takes options");
+    world.show(&mut client, b"CONNECT {\"verbose\":true}\r\nSUB work q 1\r\n");
+    world.turn_until(|stage| stage.hub_counters.registrations.get() == 1);
+    // It is quiet, and has been told everything.
+    for _ in 0..10_000 {
+        world.time.advance(Duration::from_millis(10));
+        world.shard.turn(false).expect("it turns");
+        if world.shard.service().hub_counters.registrations.get() == 0 {
+            break;
+        }
+    }
+    assert_eq!(world.shard.service().hub_counters.registrations.get(), 0);
+    world.show(&mut client, b"SUB work q 2\r\nPUB a 1\r\nx\r\n");
+    world.turn_until(|stage| stage.hub_counters.messages.get() == 1);
+    assert_eq!(world.shard.service().hub_counters.registrations.get(), 0);
+    let mut text = Vec::new();
+    client.read_to_end(&mut text).expect("the server has ended its part");
+    let text = String::from_utf8(text).expect("text");
+    assert_eq!(text.matches("+OK").count(), 2, "{text}");
+}
+
 /// Design, section 4: what a streaming connection publishes is delivered from the very memory that it was received into.
 #[test]
 fn long_payloads_are_delivered_from_where_they_were_received() {

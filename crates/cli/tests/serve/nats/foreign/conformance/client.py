@@ -44,6 +44,16 @@ async def connect(address, **options):
     return await nats.connect(address, **options)
 
 
+async def flush(client):
+    """Waits until the server has read all that the client was asked to send.
+
+    `Client.flush` of nats-py writes its PING at once, ahead of commands that still wait for the task which writes them. That
+    task has written them by the time of the first PONG.
+    """
+    await client.flush()
+    await client.flush()
+
+
 def equal(got, expected):
     assert got == expected, f"{got!r}, expected {expected!r}"
 
@@ -90,9 +100,9 @@ async def connect_options(client, address):
         other = await connect(address, **options)
         subject = new_subject()
         subscription = await client.subscribe(subject)
-        await client.flush()
+        await flush(client)
         await other.publish(subject, b"x")
-        await other.flush()
+        await flush(other)
         equal((await subscription.next_msg(PATIENCE)).data, b"x")
         await other.close()
 
@@ -109,7 +119,7 @@ async def wildcards(client, address):
     one, rest = await client.subscribe(f"{base}.*.c"), await client.subscribe(f"{base}.>")
     for subject in ("a.c", "b.c", "a.d", "a.c.e"):
         await client.publish(f"{base}.{subject}", subject.encode())
-    await client.flush()
+    await flush(client)
     equal([(await one.next_msg(PATIENCE)).data for _ in range(2)], [b"a.c", b"b.c"])
     equal([(await rest.next_msg(PATIENCE)).data for _ in range(4)], [b"a.c", b"b.c", b"a.d", b"a.c.e"])
     equal(one.pending_msgs, 0)
@@ -141,7 +151,7 @@ async def queue_groups(client, address):
     await client.subscribe(subject, cb=count(2))
     for _ in range(100):
         await client.publish(subject, b"x")
-    await client.flush()
+    await flush(client)
     await eventually(lambda: sum(counts) == 200)
     assert counts[0] > 0 and counts[1] > 0 and counts[2] == 100, counts
 
@@ -210,10 +220,10 @@ async def drain_of_a_subscription(client, address):
     subscription = await client.subscribe(subject, cb=keep)
     for number in range(50):
         await client.publish(subject, b"%d" % number)
-    await client.flush()
+    await flush(client)
     await subscription.drain()
     await client.publish(subject, b"late")
-    await client.flush()
+    await flush(client)
     equal(len(got), 50)
 
 
@@ -221,7 +231,7 @@ async def drain_of_a_subscription(client, address):
 async def drain_of_a_connection(client, address):
     other, subject = await connect(address), new_subject()
     subscription = await client.subscribe(subject)
-    await client.flush()
+    await flush(client)
     for number in range(50):
         await other.publish(subject, b"%d" % number)
     await other.drain()
@@ -253,8 +263,8 @@ async def a_message_over_max_payload(client, address):
 async def no_echo(client, address):
     other, subject = await connect(address, no_echo=True), new_subject()
     own, foreign = await other.subscribe(subject), await client.subscribe(subject)
-    await other.flush()
-    await client.flush()
+    await flush(other)
+    await flush(client)
     await other.publish(subject, b"own")
     equal((await foreign.next_msg(PATIENCE)).data, b"own")
     await client.publish(subject, b"foreign")
@@ -281,10 +291,10 @@ async def permissions(client, address):
     other = await connect(address, user="sensor", password="s", error_cb=errors.note)
     inbox = other.new_inbox()
     subscription, watched = await other.subscribe(inbox), await client.subscribe(subject)
-    await client.flush()
+    await flush(client)
     await other.publish("orders.a", b"x")
     await other.subscribe("orders.b")
-    await other.flush()
+    await flush(other)
     await eventually(lambda: len(errors) >= 2)
     told = " ".join(errors).lower()
     assert "permissions violation for publish" in told and "permissions violation for subscription" in told, errors
@@ -304,10 +314,10 @@ async def reconnect(client, address):
 
     other = await connect(address, reconnected_cb=reconnected, reconnect_time_wait=0.05)
     subscription = await other.subscribe(subject)
-    await other.flush()
+    await flush(other)
     await other.force_reconnect()
     await asyncio.wait_for(back.wait(), PATIENCE)
-    await other.flush()
+    await flush(other)
     await client.publish(subject, b"afterwards")
     equal((await subscription.next_msg(PATIENCE)).data, b"afterwards")
     await other.close()

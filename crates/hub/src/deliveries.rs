@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A message that goes to several connections of a shard has its payload in there once. What goes to one connection in a
-//! row is one entry. A payload that lies in a shared block stays there. Pieces go round like intakes.
+//! row is one entry. A payload that lies in a shared block stays there.
 //!
 //! A shard looks at a piece connection by connection, since it sends what one gets in a row from one place; what alternates
 //! it would have to copy together. Only the order for each connection means something.
@@ -124,7 +124,7 @@ pub enum Delivery<'a> {
     Pause,
     /// Its input may be read again.
     Resume,
-    /// The connection has to be closed after what it was sent: it has more subscriptions than it may have, or it has said
+    /// The connection has to be closed behind what it was sent: it has asked for that with
     /// [`Farewell`](crate::Request::Farewell), and all that it had published is answered.
     Close,
 }

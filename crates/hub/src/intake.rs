@@ -1,8 +1,8 @@
-//! What a shard hands to the hub: everything its sessions asked for in a turn, in order, in one piece of memory.
+//! What a shard hands to the hub: all requests of its sessions in a turn, in order, in one piece of memory.
 //!
 //! ```text
-//!   bytes       │ subject reply headers payload │ filter queue sid │ …      copied once, from the receive buffer
-//!   requests    [ Publish 0.. ] [ Subscribe .. ] [ Barrier ] …              where in `bytes` its parts lie
+//!   bytes       │ subject reply headers payload │ filter queue │ …          copied once, from the receive buffer
+//!   requests    [ Publish 0.. ] [ Register .. ] [ Barrier ] …               where in `bytes` its parts lie
 //!   blocks      [ block 0 ] [ block 1 ] …                                   where payloads lie that are not copied
 //! ```
 //!

@@ -1,7 +1,7 @@
-//! Where messages go: the stream that takes a subject, the subscriptions that are sent it, and whose turn it is in a queue.
+//! Where messages go: the stream that takes a subject, the registrations that it is sent to, and the next member of a queue.
 //!
 //! ```text
-//!   subject ─▶ find ─▶ stream, subscriptions ─▶ choose ─▶ recipients: all without a queue, one of each queue
+//!   subject ─▶ find ─▶ stream, registrations ─▶ choose ─▶ targets: all without a queue, one of each queue
 //! ```
 //!
 //! The registrations of clients that have left are removed some at a time, so that no turn of the hub is long because of them.

@@ -430,7 +430,7 @@ impl ShardTable {
             // All others of them have left, and are not removed yet.
             (HubView::None, HubView::Many) => change(0, ChangeKind::Share { filter: Arc::clone(filter) }),
             (HubView::One(token), HubView::Many) => {
-                change(token, ChangeKind::Share { filter: Arc::clone(filter) })
+                change(token, ChangeKind::Share { filter: Arc::clone(filter) });
             }
             (HubView::One(before), HubView::One(token)) if before != token => {
                 change(before, ChangeKind::Unregister { after: None, is_shared: false });
@@ -441,7 +441,7 @@ impl ShardTable {
             }
             (HubView::Many, HubView::One(token)) => change(token, ChangeKind::Unshare),
             (HubView::Many, HubView::None) => {
-                change(0, ChangeKind::Unregister { after: None, is_shared: true })
+                change(0, ChangeKind::Unregister { after: None, is_shared: true });
             }
             (HubView::None, HubView::None)
             | (HubView::One(_), HubView::One(_))

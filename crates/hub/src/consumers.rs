@@ -16,8 +16,9 @@ use stilling_journal::Record;
 
 pub(crate) use self::consumer::{Consumer, Wanted};
 pub(crate) use self::table::{ConsumerTable, Unwelcome};
-use crate::fan_out::{FanOut, Message, Outlets, Unsent};
+use crate::fan_out::{FanOut, Outlets, Unsent};
 use crate::key::HashKey;
+use crate::message::Message;
 use crate::router::Router;
 use crate::storage::Storage;
 use crate::streams::Streams;

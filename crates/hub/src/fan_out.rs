@@ -24,6 +24,7 @@ use self::shard_queue::ShardQueue;
 pub(crate) use self::unsent::{Unsent, Visible};
 use crate::deliveries::Verdict;
 use crate::intake::{Client, RegistrationId};
+use crate::message::Message;
 use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::registrations::Listener;
@@ -42,15 +43,6 @@ pub trait Outlets {
     fn is_gone(&self, _shard: usize) -> bool {
         false
     }
-}
-
-/// What is sent to subscriptions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Message<'a> {
-    pub(crate) subject: &'a [u8],
-    pub(crate) reply: &'a [u8],
-    pub(crate) headers: &'a [u8],
-    pub(crate) payload: Payload<'a>,
 }
 
 /// The connection that has published a message.

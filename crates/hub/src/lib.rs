@@ -27,6 +27,7 @@ pub mod limits;
 mod loss;
 mod losses;
 mod match_cache;
+mod message;
 mod parked;
 mod payload;
 mod pull;

@@ -13,9 +13,9 @@
 use stilling_ring::SharedBlock;
 
 use crate::deliveries::Verdict;
-use crate::fan_out::Message;
 use crate::intake::RegistrationId;
 use crate::limits::DELIVERIES_SIZE;
+use crate::message::Message;
 use crate::payload::{Payload, keep_block};
 
 /// Messages and other entries for one shard, in order.

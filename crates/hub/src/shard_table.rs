@@ -298,15 +298,7 @@ impl ShardTable {
         traits: Traits,
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
     ) -> Result<(), TooMany> {
-        // So that subscriptions cannot be made and left, or ended, faster than they are removed.
-        self.examine_left();
-        self.remove_ended(ENDED_SUBSCRIPTIONS_PER_SUB);
-        while !self.left.is_empty() && self.is_full() {
-            self.examine_left();
-        }
-        if self.is_full() {
-            return Err(TooMany::InAll);
-        }
+        self.make_room()?;
         let tokens = tokens(filter);
         let owner = self.owner(token);
         let of_client = &mut self.owners[owner as usize];
@@ -354,9 +346,16 @@ impl ShardTable {
         Ok(())
     }
 
-    /// Whether there is no room for one more subscription: those that are still to be removed count.
-    fn is_full(&self) -> bool {
-        self.subscriptions.len() - self.free.len() >= SUBSCRIPTIONS_MAX
+    /// Prepares for a new subscription: removes some that get nothing more, so that subscriptions cannot be made and left, or
+    /// ended, faster than they are removed, and as many as have to make room for it.
+    fn make_room(&mut self) -> Result<(), TooMany> {
+        let is_full = |table: &ShardTable| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
+        self.examine_left();
+        self.remove_ended(ENDED_SUBSCRIPTIONS_PER_SUB);
+        while !self.left.is_empty() && is_full(self) {
+            self.examine_left();
+        }
+        if is_full(self) { Err(TooMany::InAll) } else { Ok(()) }
     }
 
     /// The place of a connection, which it gets with its first subscription.

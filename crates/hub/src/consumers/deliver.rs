@@ -5,7 +5,8 @@ use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
 
 use super::consumer::{Consumer, State, Wanted};
 use super::{ConsumerDelivery, flow_subject};
-use crate::fan_out::{Message, Outlets, Visible};
+use crate::fan_out::{Outlets, Visible};
+use crate::message::Message;
 use crate::payload::Payload;
 use crate::registrations::Listener;
 use crate::storage::Storage;

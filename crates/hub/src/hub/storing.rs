@@ -101,6 +101,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             stream.note_pending();
             return Ok(());
         }
+        self.send_stored(origin, (number, sequence, found), publication, now);
+        Ok(())
+    }
+
+    /// Sends a message that a stream in memory has taken to subscriptions and consumers, and acknowledges it.
+    fn send_stored(
+        &mut self,
+        origin: Origin,
+        (number, sequence, found): (usize, u64, &[u32]),
+        publication: &Publication<'_>,
+        now: Now,
+    ) {
+        let &Publication { subject, reply, headers, payload, ticket, .. } = publication;
+        let stream = &mut self.streams[number];
         let stored = if payload.len() >= SHARED_PAYLOAD_SIZE_MIN {
             stream.take_stored_payload(payload.len())
         } else {
@@ -109,14 +123,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         // What is delivered refers to where the stream keeps it.
         let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
         let visible = Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
-        self.delivery().follow(visible, &record.with_payload(payload));
+        self.delivery().follow(visible, &Record { kind: Kind::Ordinary, subject, headers, payload });
         self.send(found, Some(origin.publisher()), &Message { subject, reply, headers, payload });
         if let Some((block, _)) = stored {
             self.streams[number].put_stored_back(block);
         }
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
-        self.answer(client, ticket, reply, stored);
-        Ok(())
+        self.answer(origin.client, ticket, reply, stored);
     }
 
     /// Acknowledges a message that its stream has taken before under `sequence`, when that is durable.

@@ -5,9 +5,9 @@ use stilling_wire::nats::{Msg, encode_err};
 
 use super::{NO_OWNER, ShardTable, Subscription};
 use crate::deliveries::{Body, Deliveries};
-use crate::fan_out::Message;
 use crate::intake::RegistrationId;
 use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_PER_TURN};
+use crate::message::Message;
 use crate::routed::{Entry, MarkTarget, MessageEntry, Routed};
 
 impl ShardTable {

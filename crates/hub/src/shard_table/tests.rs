@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::deliveries::{Deliveries, Delivery};
-use crate::fan_out::Message;
 use crate::limits::{DELIVERIES_SIZE, LEFT_MATCHES_PER_STEP};
+use crate::message::Message;
 use crate::routed::{MarkTarget, Routed};
 
 const ALICE: u64 = 1;

@@ -123,15 +123,15 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
         wanted: &[
             Wanted::RateTimes(Peer::JetStreamAlways, 10.0),
             Wanted::RateTimes(Peer::RedisAlways, 8.0),
-            Wanted::RateTimes(Peer::JetStream, 2.5),
-            Wanted::CpuTimes(Peer::JetStream, 0.25),
+            Wanted::RateTimes(Peer::JetStream, 4.0),
+            Wanted::CpuTimes(Peer::JetStream, 0.17),
         ],
         ..USUAL
     },
     Scenario {
         title: "Acknowledged, 128 bytes",
         load: Load { size: 128, ..ACKNOWLEDGED },
-        wanted: &[Wanted::RateTimes(Peer::JetStream, 1.0), Wanted::CpuTimes(Peer::JetStream, 0.5)],
+        wanted: &[Wanted::RateTimes(Peer::JetStream, 4.0), Wanted::CpuTimes(Peer::JetStream, 0.18)],
         ..USUAL
     },
     Scenario {
@@ -147,14 +147,14 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
                 them, and publishers go no further ahead of it than 4,096 messages each, or 4 MiB together.",
         load: Load { size: 128, ..CORE },
         peers: &DELIVERING,
-        wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
+        wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.26)],
         ..USUAL
     },
     Scenario {
         title: "Subjects alone with one subscriber, 4 KB",
         load: CORE,
         peers: &DELIVERING,
-        wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
+        wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.68)],
         ..USUAL
     },
     Scenario {

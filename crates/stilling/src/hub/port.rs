@@ -326,8 +326,9 @@ impl Port {
     fn expand(&mut self) -> bool {
         self.prepare();
         let Some(current) = &mut self.current else { return false };
-        let Some(mut piece) = self.piece.take().or_else(|| self.routed.pop()) else { return false };
+        // Also without a next piece: what was handed out refers to batches of streams.
         current.clear();
+        let Some(mut piece) = self.piece.take().or_else(|| self.routed.pop()) else { return false };
         let is_done = self.table.expand(&mut piece, current);
         current.group();
         self.expansions_left -= 1;
@@ -441,7 +442,8 @@ impl Drop for Port {
 #[cfg(test)]
 mod tests {
     use stilling_hub::limits::DELIVERIES_SIZE;
-    use stilling_hub::{Door, HashKey, Now, Publication};
+    use stilling_hub::{Door, HashKey, Now, Payload, Publication};
+    use stilling_ring::BlockWriter;
 
     use super::super::testing::hub_of_one_shard;
     use super::*;
@@ -588,6 +590,29 @@ mod tests {
         }
         assert_eq!(delivered, 3 * SUBSCRIPTIONS);
         assert!(turns > 1, "{turns}");
+    }
+
+    /// What was handed out keeps no memory of a stream from being used again, although nothing comes behind it.
+    #[test]
+    fn payloads_are_released_when_they_have_been_handed_out() {
+        const SIZE: usize = stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN;
+        let (mut port, mut runner, _) = hub_of_one_shard();
+        let (subscriber, publisher) = (Token::from_bits(OTHER), Token::from_bits(PARKED));
+        port.subscribe(subscriber, Traits::default(), (b"a", b"", b"1")).expect("there is room");
+        let mut block = BlockWriter::new(SIZE);
+        let range = block.append(&[b'x'; SIZE]).expect("there is room");
+        let payload = Payload::shared(block.shared(), range);
+        let publication =
+            Publication { door: Door::Nats, subject: b"a", reply: b"", headers: b"", payload, ticket: None };
+        port.ask(publisher, Traits::default(), &Request::Publish(publication));
+        port.flush();
+        runner.turn(Now::simulated(0));
+        assert_eq!(port.next_mail(), Some((subscriber, HubMail::Delivery)));
+        assert!(block.is_shared(), "it is delivered from the block");
+        assert_eq!(port.next_mail(), None);
+        port.flush();
+        runner.turn(Now::simulated(0));
+        assert!(!block.is_shared());
     }
 
     /// A request that is made although there is no room goes to the hub all the same, before anything later.

@@ -38,9 +38,11 @@ use crate::limits::{
 use crate::registrations::tokens;
 
 use self::members::Members;
+use self::sid::Sid;
 
 mod expand;
 mod members;
+mod sid;
 
 /// The place of the connection of a subscription that has ended: its connection may be gone.
 const NO_OWNER: u32 = u32::MAX;
@@ -64,12 +66,13 @@ struct Subscription {
     registered: u32,
     /// Each is younger than those before it.
     age: u64,
-    sid: Box<[u8]>,
+    sid: Sid,
     takes_headers: bool,
     /// It gets messages for which the hub had processed at least so many requests of the shard, and fewer than so many.
     from: u64,
     until: u64,
-    delivered: u64,
+    /// Messages that it has got, up to the maximum.
+    delivered: u32,
     /// It ends after so many messages.
     ends_after: Option<u32>,
 }
@@ -77,12 +80,14 @@ struct Subscription {
 impl Subscription {
     /// Whether it has got as many messages as it was to get.
     fn is_satisfied(&self) -> bool {
-        self.ends_after.is_some_and(|after| self.delivered >= u64::from(after))
+        self.ends_after.is_some_and(|after| self.delivered >= after)
     }
 }
 
-/// A filter that is registered for its subscriptions, or one subscription of a queue.
+/// A filter that is registered for its subscriptions, or one subscription of a queue. With very many filters each message finds
+/// another one in cold memory, so it has one cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Registered {
     filter: Arc<[u8]>,
     /// No other subscription is added: its only one is a member of a queue, or ends after so many messages, which the hub
@@ -90,12 +95,14 @@ struct Registered {
     is_exclusive: bool,
     /// All its connections have left. The hub has forgotten it, and its subscriptions are to be removed.
     is_detached: bool,
-    /// The age of its first subscription.
-    first: u64,
+    /// A second subscription was added at some time.
+    has_had_others: bool,
     serial: u32,
     members: Members,
     hub_view: HubView,
 }
+
+const _: () = assert!(size_of::<Option<Registered>>() == 64);
 
 /// What the hub was told of the connections that are subscribed to a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +115,7 @@ enum HubView {
 /// A connection with subscriptions.
 #[derive(Debug)]
 struct Owner {
-    sids: HashMap<Box<[u8]>, u32, HashKey>,
+    sids: HashMap<Sid, u32, HashKey>,
     /// Tokens of its filters.
     tokens: usize,
     has_left: bool,
@@ -117,7 +124,7 @@ struct Owner {
 #[derive(Debug)]
 struct Left {
     owner: u32,
-    sids: hash_map::IntoIter<Box<[u8]>, u32>,
+    sids: hash_map::IntoIter<Sid, u32>,
 }
 
 /// A change that is to be reported to the hub.
@@ -331,6 +338,7 @@ impl ShardTable {
             None => self.subscriptions.push(Some(subscription)),
         }
         if let Some(registered) = &mut self.registered[number as usize] {
+            registered.has_had_others |= !registered.members.is_empty();
             registered.members.add(self.age, place, token, self.key);
         }
         let changes = self.changes.len();
@@ -386,7 +394,7 @@ impl ShardTable {
             filter: Arc::clone(&filter),
             is_exclusive,
             is_detached: false,
-            first: self.age + 1,
+            has_had_others: false,
             serial: self.serial,
             members: Members::default(),
             hub_view: HubView::None,
@@ -468,7 +476,7 @@ impl ShardTable {
         let Some(registered) = &mut self.registered[number as usize] else { return };
         // Where it was the only one from the beginning the hub sends no more than that: what is sent to a subject on which
         // nothing listens any more goes elsewhere, or is refused.
-        if registered.members.only() == Some(age) && registered.first == age {
+        if registered.members.only() == Some(age) && !registered.has_had_others {
             if !std::mem::replace(&mut registered.is_exclusive, true) {
                 self.filters.remove(&registered.filter);
             }
@@ -560,7 +568,7 @@ impl ShardTable {
     }
 
     /// Takes a subscription out of its connection's list.
-    fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &[u8]) {
+    fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &Sid) {
         let size = self.registered[registered as usize].as_ref().map_or(0, |of| tokens(&of.filter));
         let of_client = &mut self.owners[owner as usize];
         of_client.sids.remove(sid);

@@ -183,7 +183,7 @@ impl ShardTable {
             }
             encode(into, subscription, self.messages, message);
             self.delivered += 1;
-            subscription.delivered += 1;
+            subscription.delivered = subscription.delivered.saturating_add(1);
             if subscription.is_satisfied() {
                 self.finished.push(place);
             }
@@ -202,7 +202,7 @@ fn encode(into: &mut Deliveries, to: &Subscription, number: u64, message: &Messa
     let has_headers = to.takes_headers && !headers.is_empty();
     let headers = if has_headers { headers } else { b"" };
     let reply = (!reply.is_empty()).then_some(reply);
-    let line = Msg { subject, sid: &to.sid, reply, headers, payload: payload.bytes() };
+    let line = Msg { subject, sid: to.sid.bytes(), reply, headers, payload: payload.bytes() };
     if let Some(range) = payload.block() {
         let line = |out: &mut Vec<u8>| {
             line.encode_line(out);

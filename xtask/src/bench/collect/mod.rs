@@ -141,7 +141,7 @@ impl Bench {
              that brought its acknowledgement. A send (mean and max, row 0.28) is the caller's: until the acknowledgement or, \
              without waiting, until the system took the message. Server CPU is user and system time of all processes of the server, the \
              kernel's threads for io_uring among them; what the kernel does later on its own, such as writing back its page \
-             cache, is nobody's and is left out. Context switches are those of all threads of the server, voluntary or \
+             cache, belongs to no process and is left out. Context switches are those of all threads of the server, voluntary or \
              not. System calls are those of Stilling's drivers, which count them (`driver_enters` in \
              its metrics); those of its journal's thread are not among them, and the other servers do not tell. The columns *÷ bare* say how many \
              times the rate and the CPU of *bare* a server has. Failures are messages without the right acknowledgement, deliveries that \

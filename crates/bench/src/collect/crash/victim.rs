@@ -157,7 +157,8 @@ pub fn writes_directly(process: u32) -> Option<bool> {
 }
 
 /// Bytes that the segments in the folder of a stream hold, each up to its last written block: bytes that were preallocated
-/// and not written read as zeros.
+/// and not written read as zeros. A folder that does not exist holds none: a server that was killed before it opened the
+/// stream has not made it.
 pub(super) fn written(folder: &Path) -> io::Result<u64> {
     for _ in 1..SCANS_MAX {
         match scan(folder) {
@@ -170,8 +171,12 @@ pub(super) fn written(folder: &Path) -> io::Result<u64> {
 }
 
 fn scan(folder: &Path) -> io::Result<u64> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
     let mut bytes = 0;
-    for entry in fs::read_dir(folder)? {
+    for entry in entries {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "segment") {
             bytes += written_to(&path)?;
@@ -205,6 +210,13 @@ mod tests {
         assert_eq!(resident("VmRSS:\t 900 kB\nRssAnon:\t     123 kB\nRssFile:\t 7 kB\n"), Some(123 * 1024));
         assert_eq!(resident("VmRSS:\t 900 kB\n"), None);
         assert!(resident_bytes(std::process::id()) > Some(0));
+    }
+
+    /// A server that is killed before it opens its stream has made no folder.
+    #[test]
+    fn a_folder_that_is_not_there_holds_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(written(&folder.path().join("events")).expect("it is counted"), 0);
     }
 
     #[test]

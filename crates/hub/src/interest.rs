@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use stilling_wire::nats::{Filter, Tokens};
 
 use crate::key::HashKey;
+use crate::short_bytes::ShortBytes;
 
 /// The owner of a filter; what the numbers mean is the caller's.
 type Id = u32;
@@ -45,13 +46,13 @@ const ROOT: u32 = 0;
 
 #[derive(Debug)]
 struct Node {
-    children: HashMap<Box<[u8]>, u32, HashKey>,
+    children: HashMap<ShortBytes, u32, HashKey>,
     /// The child for any one token; the root if there is none.
     any: u32,
     /// Filters that end here.
-    here: Vec<Listed>,
+    here: List,
     /// Filters that have `>` here.
-    rest: Vec<Listed>,
+    rest: List,
 }
 
 /// A filter in the list of its node.
@@ -61,13 +62,52 @@ struct Listed {
     entry: u32,
 }
 
+/// The filters of a node. Most nodes have one, which is stored inline: a subject that is looked up follows one pointer less.
+#[derive(Debug)]
+enum List {
+    None,
+    One(Listed),
+    Many(Vec<Listed>),
+}
+
+impl List {
+    fn as_slice(&self) -> &[Listed] {
+        match self {
+            List::None => &[],
+            List::One(listed) => std::slice::from_ref(listed),
+            List::Many(all) => all,
+        }
+    }
+
+    fn push(&mut self, listed: Listed) {
+        match self {
+            List::None => *self = List::One(listed),
+            List::One(first) => *self = List::Many(vec![*first, listed]),
+            List::Many(all) => all.push(listed),
+        }
+    }
+
+    /// Removes the filter at `position`; the last one moves there.
+    fn swap_remove(&mut self, position: usize) {
+        match self {
+            List::Many(all) if all.len() > 1 => {
+                all.swap_remove(position);
+            }
+            List::None | List::One(_) | List::Many(_) => *self = List::None,
+        }
+    }
+}
+
 impl Node {
     fn new(key: HashKey) -> Node {
-        Node { children: HashMap::with_hasher(key), any: ROOT, here: Vec::new(), rest: Vec::new() }
+        Node { children: HashMap::with_hasher(key), any: ROOT, here: List::None, rest: List::None }
     }
 
     fn is_empty(&self) -> bool {
-        self.children.is_empty() && self.any == ROOT && self.here.is_empty() && self.rest.is_empty()
+        self.children.is_empty()
+            && self.any == ROOT
+            && self.here.as_slice().is_empty()
+            && self.rest.as_slice().is_empty()
     }
 }
 
@@ -109,7 +149,7 @@ impl Interest {
     fn list(&mut self, at: u32, is_rest: bool, id: Id) -> Entry {
         let node = &mut self.nodes[at as usize];
         let list = if is_rest { &mut node.rest } else { &mut node.here };
-        let position = list.len() as u32;
+        let position = list.as_slice().len() as u32;
         let entry = match self.free_entries.pop() {
             Some(entry) => {
                 self.positions[entry as usize] = position;
@@ -152,7 +192,7 @@ impl Interest {
 
     fn find_below(&self, at: u32, rest: &[u8], into: &mut Vec<Id>) -> bool {
         let node = &self.nodes[at as usize];
-        into.extend(node.rest.iter().map(|listed| listed.id));
+        into.extend(node.rest.as_slice().iter().map(|listed| listed.id));
         // Tokens are a few bytes long; a search by words would cost more to set up.
         let (token, behind) = match rest.iter().position(|&byte| byte == b'.') {
             Some(dot) => (&rest[..dot], Some(&rest[dot + 1..])),
@@ -164,7 +204,9 @@ impl Interest {
         for child in literal.into_iter().chain(any) {
             match behind {
                 Some(behind) => is_for_all &= self.find_below(child, behind, into),
-                None => into.extend(self.nodes[child as usize].here.iter().map(|listed| listed.id)),
+                None => {
+                    into.extend(self.nodes[child as usize].here.as_slice().iter().map(|listed| listed.id))
+                }
             }
         }
         is_for_all
@@ -197,11 +239,11 @@ impl Interest {
         let node = &mut self.nodes[at as usize];
         let list = if is_rest { &mut node.rest } else { &mut node.here };
         let Some(&position) = self.positions.get(entry as usize) else { return false };
-        if list.get(position as usize).is_none_or(|listed| listed.entry != entry) {
+        if list.as_slice().get(position as usize).is_none_or(|listed| listed.entry != entry) {
             return false;
         }
         list.swap_remove(position as usize);
-        if let Some(moved) = list.get(position as usize) {
+        if let Some(moved) = list.as_slice().get(position as usize) {
             self.positions[moved.entry as usize] = position;
         }
         true

@@ -37,6 +37,7 @@ mod registrations;
 mod routed;
 mod router;
 mod shard_table;
+mod short_bytes;
 mod stall;
 mod storage;
 mod stream;

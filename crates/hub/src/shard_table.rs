@@ -36,13 +36,12 @@ use crate::limits::{
     ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX, LEFT_SUBSCRIPTIONS_PER_TURN, SUBSCRIPTIONS_MAX,
 };
 use crate::registrations::tokens;
+use crate::short_bytes::ShortBytes;
 
 use self::members::Members;
-use self::sid::Sid;
 
 mod expand;
 mod members;
-mod sid;
 
 /// The place of the connection of a subscription that has ended: its connection may be gone.
 const NO_OWNER: u32 = u32::MAX;
@@ -66,7 +65,7 @@ struct Subscription {
     registered: u32,
     /// Each is younger than those before it.
     age: u64,
-    sid: Sid,
+    sid: ShortBytes,
     takes_headers: bool,
     /// It gets messages for which the hub had processed at least so many requests of the shard, and fewer than so many.
     from: u64,
@@ -115,7 +114,7 @@ enum HubView {
 /// A connection with subscriptions.
 #[derive(Debug)]
 struct Owner {
-    sids: HashMap<Sid, u32, HashKey>,
+    sids: HashMap<ShortBytes, u32, HashKey>,
     /// Tokens of its filters.
     tokens: usize,
     has_left: bool,
@@ -124,7 +123,7 @@ struct Owner {
 #[derive(Debug)]
 struct Left {
     owner: u32,
-    sids: hash_map::IntoIter<Sid, u32>,
+    sids: hash_map::IntoIter<ShortBytes, u32>,
 }
 
 /// A change that is to be reported to the hub.
@@ -568,7 +567,7 @@ impl ShardTable {
     }
 
     /// Takes a subscription out of its connection's list.
-    fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &Sid) {
+    fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &ShortBytes) {
         let size = self.registered[registered as usize].as_ref().map_or(0, |of| tokens(&of.filter));
         let of_client = &mut self.owners[owner as usize];
         of_client.sids.remove(sid);

@@ -18,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fdatasync, statx};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
 use super::{Disk, DiskFile, Entry, FileStatus, LockError, WriteMethod};
@@ -214,7 +214,7 @@ impl Disk for FileDisk {
     }
 
     fn size_of(&self, name: &str) -> io::Result<u64> {
-        let status = rustix::fs::statat(&self.directory, name, rustix::fs::AtFlags::empty())?;
+        let status = rustix::fs::statat(&self.directory, name, AtFlags::empty())?;
         Ok(u64::try_from(status.st_size).unwrap_or(0))
     }
 
@@ -340,8 +340,16 @@ impl OpenFile {
 
 impl DiskFile for OpenFile {
     fn status(&self) -> io::Result<FileStatus> {
-        let metadata = self.file.metadata()?;
-        Ok(FileStatus { links: metadata.nlink(), size: metadata.len() })
+        // Only these fields: reading a file's times makes the next write record a new one (multigrain timestamps, Linux 6.13),
+        // and a durable write then writes the inode as well.
+        match statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::NLINK | StatxFlags::SIZE) {
+            Ok(status) => Ok(FileStatus { links: status.stx_nlink.into(), size: status.stx_size }),
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let metadata = self.file.metadata()?;
+                Ok(FileStatus { links: metadata.nlink(), size: metadata.len() })
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {

@@ -3,17 +3,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stilling_wire::http1::Limits;
+use stilling_wire::http1::HttpLimits;
 use stilling_wire::http1::check::{request_oracle, request_splits};
 
-const SMALL: Limits = Limits { head_size_max: 96, headers_max: 4, body_size_max: 64 };
+const SMALL: HttpLimits = HttpLimits { head_size_max: 96, headers_max: 4, body_size_max: 64 };
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&count, rest)) = bytes.split_first() else { return };
     let Some((cuts, input)) = rest.split_at_checked(usize::from(count % 8)) else { return };
     let cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut)).collect();
     let each: Vec<usize> = (0..input.len()).collect();
-    for limits in [Limits::default(), SMALL] {
+    for limits in [HttpLimits::default(), SMALL] {
         request_splits(&limits, input, &cuts);
         request_splits(&limits, input, &each);
         request_oracle(&limits, input);

@@ -4,17 +4,17 @@
 
 use libfuzzer_sys::fuzz_target;
 use stilling_wire::http1::check::{response_oracle, response_splits};
-use stilling_wire::http1::{Limits, ReplyTo};
+use stilling_wire::http1::{HttpLimits, AnsweredMethod};
 
-const SMALL: Limits = Limits { head_size_max: 96, headers_max: 4, body_size_max: 64 };
+const SMALL: HttpLimits = HttpLimits { head_size_max: 96, headers_max: 4, body_size_max: 64 };
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&count, rest)) = bytes.split_first() else { return };
     let Some((cuts, input)) = rest.split_at_checked(usize::from(count % 8)) else { return };
     let cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut)).collect();
     let each: Vec<usize> = (0..input.len()).collect();
-    for limits in [Limits::default(), SMALL] {
-        for answered in [ReplyTo::Other, ReplyTo::Head] {
+    for limits in [HttpLimits::default(), SMALL] {
+        for answered in [AnsweredMethod::Other, AnsweredMethod::Head] {
             response_splits(&limits, answered, input, &cuts);
             response_splits(&limits, answered, input, &each);
         }

@@ -6,10 +6,10 @@
 use libfuzzer_sys::fuzz_target;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
-use stilling_journal::{Batch, Config, From, Gap, Log, OpenError, Read, Record};
+use stilling_journal::{Batch, LogConfig, StartAt, Gap, Log, OpenError, ReadOutcome, Record};
 
 const BLOCK: usize = 4096;
-const CONFIG: Config = Config { segment_size: 5 * BLOCK as u64, created_ns: 1 };
+const CONFIG: LogConfig = LogConfig { segment_size: 5 * BLOCK as u64, created_ns: 1 };
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&is_repaired, edits)) = bytes.split_first() else { return };
@@ -41,8 +41,8 @@ fuzz_target!(|bytes: &[u8]| {
     batch.begin(recovery.next, 9);
     batch.push(&Record::new(b"new", b"record")).expect("it fits");
     if log.append(&mut [batch]).is_ok() {
-        let mut reader = log.source().read_from(From::Sequence(recovery.next));
-        let Ok(Read::Batch(batch)) = reader.read() else { panic!("the new record is not there") };
+        let mut reader = log.source().read_from(StartAt::Sequence(recovery.next));
+        let Ok(ReadOutcome::Batch(batch)) = reader.read() else { panic!("the new record is not there") };
         assert!(batch.records.eq([(recovery.next, Record::new(b"new", b"record"))]));
         drop(log);
         assert!(read_all(&disk));
@@ -56,16 +56,16 @@ fn read_all(disk: &SimulatedDisk) -> bool {
         Err(OpenError::Version { .. }) => return false,
         Err(error) => panic!("{error}"),
     };
-    let mut reader = log.source().read_from(From::Sequence(1));
+    let mut reader = log.source().read_from(StartAt::Sequence(1));
     let mut next = 1;
     loop {
         match reader.read().expect("every file can be opened") {
-            Read::End => break,
-            Read::Gap(Gap { first, last, .. }) => {
+            ReadOutcome::End => break,
+            ReadOutcome::Gap(Gap { first, last, .. }) => {
                 assert!(first == next && last >= first);
                 next = last + 1;
             }
-            Read::Batch(batch) => {
+            ReadOutcome::Batch(batch) => {
                 for (sequence, _) in batch.records {
                     assert_eq!(sequence, next);
                     next += 1;

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use stilling_wire::nats::check::{client_oracle, client_splits, subject_oracle};
-use stilling_wire::nats::{Headers, Limits, SubjectLimits};
+use stilling_wire::nats::{Headers, NatsLimits, SubjectLimits};
 
-const SMALL: Limits = Limits {
+const SMALL: NatsLimits = NatsLimits {
     control_line_size_max: 48,
     payload_size_max: 40,
     whole_size_max: 24,
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((cuts, input)) = rest.split_at_checked(usize::from(count % 8)) else { return };
     let cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut)).collect();
     let each: Vec<usize> = (0..input.len()).collect();
-    for limits in [Limits::default(), SMALL] {
+    for limits in [NatsLimits::default(), SMALL] {
         client_splits(&limits, input, &cuts);
         client_splits(&limits, input, &each);
         client_oracle(&limits, input);

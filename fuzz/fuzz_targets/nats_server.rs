@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use stilling_wire::nats::check::server_splits;
-use stilling_wire::nats::{AckSubject, Connect, Info, Limits, PubVerdict, SubjectLimits};
+use stilling_wire::nats::{AckSubject, Connect, Info, NatsLimits, PubAckResponse, SubjectLimits};
 
-const SMALL: Limits = Limits {
+const SMALL: NatsLimits = NatsLimits {
     control_line_size_max: 48,
     payload_size_max: 40,
     whole_size_max: 24,
@@ -18,11 +18,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((cuts, input)) = rest.split_at_checked(usize::from(count % 8)) else { return };
     let cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut)).collect();
     let each: Vec<usize> = (0..input.len()).collect();
-    for limits in [Limits::for_client(), SMALL] {
+    for limits in [NatsLimits::for_client(), SMALL] {
         server_splits(&limits, input, &cuts);
         server_splits(&limits, input, &each);
     }
-    let _ = (Connect::parse(input), Info::parse(input), PubVerdict::parse(input));
+    let _ = (Connect::parse(input), Info::parse(input), PubAckResponse::parse(input));
     if let Some(subject) = AckSubject::parse(input) {
         let mut written = Vec::new();
         subject.encode(&mut written);

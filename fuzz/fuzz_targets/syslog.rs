@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stilling_wire::syslog::Limits;
+use stilling_wire::syslog::SyslogLimits;
 use stilling_wire::syslog::check::{frame_splits, parsed};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((cuts, input)) = rest.split_at_checked(usize::from(count % 8)) else { return };
     let cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut)).collect();
     let each: Vec<usize> = (0..input.len()).collect();
-    for limits in [Limits::default(), Limits { message_size_max: 24 }] {
+    for limits in [SyslogLimits::default(), SyslogLimits { message_size_max: 24 }] {
         frame_splits(&limits, input, &each);
         for (message, _) in frame_splits(&limits, input, &cuts) {
             parsed(&message);

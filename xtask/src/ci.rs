@@ -1,14 +1,14 @@
 //! `cargo xtask ci`: what has to hold before a change is taken.
 
-use crate::Outcome;
-use crate::steps::{Steps, cargo};
+use crate::XtaskResult;
+use crate::steps::{StepRunner, cargo};
 use crate::style;
 use crate::test;
 
 /// Runs everything, cheapest first.
-pub(crate) fn run() -> Outcome {
-    Steps::through(|steps| {
-        steps.act("style", style::run)?;
+pub(crate) fn run() -> XtaskResult {
+    StepRunner::run_all(|steps| {
+        steps.run_step("style", style::run)?;
         steps.command("format", &mut cargo(["fmt", "--all", "--check"]))?;
         let strict = ["--", "-D", "warnings"];
         let mut lints = cargo(["clippy", "--workspace", "--all-targets"]);

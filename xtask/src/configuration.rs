@@ -5,21 +5,21 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::tree;
 
 /// The page.
 const PAGE: &str = "docs/configuration.md";
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ConfigurationArguments {
     /// Write docs/configuration.md instead of showing it
     #[arg(long)]
     write: bool,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
+impl ConfigurationArguments {
+    pub(crate) fn run(self) -> XtaskResult {
         let mut command = Command::new("cargo");
         command.args(["run", "--quiet", "--package", "stilling-cli", "--", "options"]);
         let output = command.current_dir(tree::root()).stderr(Stdio::inherit()).output()?;

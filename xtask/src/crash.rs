@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::Outcome;
-use crate::bench::collect::{Demands, Peer, Place, VICTIMS, kill};
+use crate::XtaskResult;
+use crate::bench::collect::{CollectPeer, CollectPrograms, CrashDemands, KILLED_PEERS, kill};
 
 /// Most acknowledgements of a life: enough for segments of 1 MiB to follow each other.
 const ACKS: u64 = 50_000;
@@ -12,7 +12,7 @@ const ACKS: u64 = 50_000;
 const RETAINED_MAX: u64 = 50_000;
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct CrashArguments {
     /// How often each driver's server is killed, shared out over the combinations of retention and write method
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
@@ -21,59 +21,61 @@ pub(crate) struct Arguments {
     seed: u64,
     /// Only this driver
     #[arg(long, value_enum, value_name = "DRIVER")]
-    driver: Option<Driver>,
+    driver: Option<CrashDriver>,
     /// Only this bound of retention
     #[arg(long, value_enum, value_name = "BYTES")]
-    retention_bytes: Option<Retention>,
+    retention_bytes: Option<CrashRetention>,
     /// Only this way of writing
     #[arg(long, value_enum, value_name = "METHOD")]
-    write_method: Option<Method>,
+    write_method: Option<CrashWriteMethod>,
     /// Also kill nats-server, for comparison
     #[arg(long)]
     peers: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Driver {
+enum CrashDriver {
     Uring,
     Poll,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Retention {
+enum CrashRetention {
     #[value(name = "8MiB")]
     Small,
     #[value(name = "10GiB")]
     Large,
 }
 
-impl Retention {
+impl CrashRetention {
     const fn words(self) -> &'static str {
         match self {
-            Retention::Small => "8MiB",
-            Retention::Large => "10GiB",
+            CrashRetention::Small => "8MiB",
+            CrashRetention::Large => "10GiB",
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Method {
+enum CrashWriteMethod {
     Direct,
     Buffered,
 }
 
 /// All values, or the only one that is wanted.
-fn chosen<T: ValueEnum + Copy>(only: Option<T>) -> Vec<T> {
+fn selected_values<T: ValueEnum + Copy>(only: Option<T>) -> Vec<T> {
     only.map_or_else(|| T::value_variants().to_vec(), |only| vec![only])
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
-        Place::prepare()?;
-        let (_guard, place) = Place::find()?;
+impl CrashArguments {
+    pub(crate) fn run(self) -> XtaskResult {
+        CollectPrograms::prepare()?;
+        let (_guard, place) = CollectPrograms::find()?;
         let mut broken = Vec::new();
         let mut judged = 0;
-        for peer in VICTIMS.into_iter().filter(|peer| self.wants(*peer) && peer.is_able(&place)) {
+        for peer in
+            KILLED_PEERS.into_iter().filter(|peer| self.matches_driver(*peer) && peer.is_available(&place))
+        {
             for demands in self.demands(peer) {
                 judged += 1;
                 if !report(peer, &place, &demands)? {
@@ -90,7 +92,7 @@ impl Arguments {
             return Ok(());
         }
         broken.dedup();
-        let Arguments { kills, seed, .. } = self;
+        let CrashArguments { kills, seed, .. } = self;
         let names = broken.join(", ");
         Err(format!(
             "{names} broke their word; repeat it with\n    cargo xtask crash --kills {kills} --seed {seed}"
@@ -98,18 +100,18 @@ impl Arguments {
         .into())
     }
 
-    fn wants(&self, peer: Peer) -> bool {
-        let wants = |driver| self.driver.is_none_or(|only| only == driver);
+    fn matches_driver(&self, peer: CollectPeer) -> bool {
+        let matches_driver = |driver| self.driver.is_none_or(|only| only == driver);
         match peer {
-            Peer::StillingUring => wants(Driver::Uring),
-            Peer::StillingPoll => wants(Driver::Poll),
+            CollectPeer::StillingUring => matches_driver(CrashDriver::Uring),
+            CollectPeer::StillingPoll => matches_driver(CrashDriver::Poll),
             _ => self.peers,
         }
     }
 
     /// The runs of one server.
-    fn demands(&self, peer: Peer) -> Vec<Demands> {
-        let one = Demands {
+    fn demands(&self, peer: CollectPeer) -> Vec<CrashDemands> {
+        let one = CrashDemands {
             kills: self.kills,
             seed: self.seed,
             acks: ACKS,
@@ -121,13 +123,13 @@ impl Arguments {
         if !is_ours(peer) {
             return vec![one];
         }
-        let (bounds, methods) = (chosen(self.retention_bytes), chosen(self.write_method));
+        let (bounds, methods) = (selected_values(self.retention_bytes), selected_values(self.write_method));
         let kills = self.kills.div_ceil((bounds.len() * methods.len()) as u32);
-        let of = |bound: &Retention, method: &Method| Demands {
+        let of = |bound: &CrashRetention, method: &CrashWriteMethod| CrashDemands {
             kills,
             retention_bytes: Some(bound.words()),
-            retention_removes: *bound == Retention::Small,
-            is_buffered: *method == Method::Buffered,
+            retention_removes: *bound == CrashRetention::Small,
+            is_buffered: *method == CrashWriteMethod::Buffered,
             descriptors_every: 1,
             ..one
         };
@@ -135,12 +137,12 @@ impl Arguments {
     }
 }
 
-fn is_ours(peer: Peer) -> bool {
-    matches!(peer, Peer::StillingUring | Peer::StillingPoll)
+fn is_ours(peer: CollectPeer) -> bool {
+    matches!(peer, CollectPeer::StillingUring | CollectPeer::StillingPoll)
 }
 
 /// Kills, and prints what was found; whether a server of ours kept its word.
-fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
+fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) -> XtaskResult<bool> {
     let found = kill(peer, place, demands)?;
     let keeps = demands.retention_bytes.map(|bytes| format!(", keeps {bytes}")).unwrap_or_default();
     let method = if demands.is_buffered { ", buffered" } else { "" };
@@ -185,7 +187,7 @@ mod tests {
     /// The 10 GiB bound is out of reach of the first lives of a run, so one without a comparison has not tested memory.
     #[test]
     fn memory_is_demanded_of_the_runs_with_the_large_bound() {
-        let arguments = Arguments {
+        let arguments = CrashArguments {
             kills: 500,
             seed: 1,
             driver: None,
@@ -193,8 +195,8 @@ mod tests {
             write_method: None,
             peers: false,
         };
-        let found = crate::bench::collect::Found { acknowledged: 1, ..Default::default() };
-        for peer in [Peer::StillingUring, Peer::StillingPoll] {
+        let found = crate::bench::collect::CrashFindings { acknowledged: 1, ..Default::default() };
+        for peer in [CollectPeer::StillingUring, CollectPeer::StillingPoll] {
             let runs = arguments.demands(peer);
             assert_eq!(runs.len(), 4);
             for demands in runs {

@@ -5,12 +5,12 @@ use std::process::Stdio;
 
 use clap::Args;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps::{cargo, run};
 use crate::tree;
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct FuzzArguments {
     /// The target: a file of fuzz/fuzz_targets without `.rs`
     target: String,
     /// How long
@@ -18,8 +18,8 @@ pub(crate) struct Arguments {
     seconds: u32,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
+impl FuzzArguments {
+    pub(crate) fn run(self) -> XtaskResult {
         let targets = targets()?;
         if !targets.contains(&self.target) {
             return Err(format!("no fuzz target `{}`; there are: {}", self.target, targets.join(", ")).into());
@@ -38,7 +38,7 @@ impl Arguments {
     }
 }
 
-fn targets() -> Outcome<Vec<String>> {
+fn targets() -> XtaskResult<Vec<String>> {
     let mut targets = Vec::new();
     for entry in fs::read_dir(tree::root().join("fuzz/fuzz_targets"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps;
 use crate::tree;
 
@@ -26,7 +26,7 @@ pub(crate) fn go<const N: usize>(arguments: [&str; N]) -> Command {
 ///
 /// # Errors
 /// If there is no Go, or the module proxy does not answer; the message says what to do.
-pub(crate) fn build_nats_go() -> Outcome {
+pub(crate) fn build_nats_go() -> XtaskResult {
     let place = place();
     std::fs::create_dir_all(&place)?;
     let client = place.canonicalize()?.join("client");

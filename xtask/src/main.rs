@@ -28,55 +28,55 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 /// What a command comes to; the error is a message for the person who called it.
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+type XtaskResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// All that people do to this repository.
 #[derive(Parser)]
 #[command(name = "cargo xtask", arg_required_else_help = true)]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Install what the tests need, then run them all
-    Test(test::Arguments),
+    Test(test::TestArguments),
     /// Formatting, lints, documentation, house style, then all tests
     Ci,
     /// Check the house rules that no compiler checks
     Style,
     /// Show the table of every maximum, or write it to docs/limits.md
-    Limits(limits::Arguments),
+    Limits(limits::LimitsArguments),
     /// Show everything that can be chosen, or write it to docs/configuration.md
-    Configuration(configuration::Arguments),
+    Configuration(configuration::ConfigurationArguments),
     /// Run the deterministic world over seeds
-    Sim(sim::Arguments),
+    Sim(sim::SimCommandArguments),
     /// Run a fuzz target
-    Fuzz(fuzz::Arguments),
+    Fuzz(fuzz::FuzzArguments),
     /// Measure side by side with others
-    Bench(bench::Arguments),
+    Bench(bench::BenchArguments),
     /// Kill the server under load and compare what it acknowledged with what it has
-    Crash(crash::Arguments),
+    Crash(crash::CrashArguments),
     /// Restart the server under load and account for every message
-    Restarts(restarts::Arguments),
+    Restarts(restarts::RestartsArguments),
     /// Put a long load on and see that everything stays level
-    Soak(soak::Arguments),
+    Soak(soak::SoakArguments),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Test(arguments) => arguments.run(),
-        Command::Ci => ci::run(),
-        Command::Style => style::run(),
-        Command::Limits(arguments) => arguments.run(),
-        Command::Configuration(arguments) => arguments.run(),
-        Command::Sim(arguments) => arguments.run(),
-        Command::Fuzz(arguments) => arguments.run(),
-        Command::Bench(arguments) => arguments.run(),
-        Command::Crash(arguments) => arguments.run(),
-        Command::Restarts(arguments) => arguments.run(),
-        Command::Soak(arguments) => arguments.run(),
+    let outcome = match XtaskCli::parse().command {
+        XtaskCommand::Test(arguments) => arguments.run(),
+        XtaskCommand::Ci => ci::run(),
+        XtaskCommand::Style => style::run(),
+        XtaskCommand::Limits(arguments) => arguments.run(),
+        XtaskCommand::Configuration(arguments) => arguments.run(),
+        XtaskCommand::Sim(arguments) => arguments.run(),
+        XtaskCommand::Fuzz(arguments) => arguments.run(),
+        XtaskCommand::Bench(arguments) => arguments.run(),
+        XtaskCommand::Crash(arguments) => arguments.run(),
+        XtaskCommand::Restarts(arguments) => arguments.run(),
+        XtaskCommand::Soak(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

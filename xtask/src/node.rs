@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps;
 use crate::tree;
 
@@ -20,7 +20,7 @@ const PROOF: &str = ".installed";
 ///
 /// # Errors
 /// If there is no npm, or its registry does not answer; the message says what to do.
-pub(crate) fn install_nats() -> Outcome {
+pub(crate) fn install_nats() -> XtaskResult {
     let (from, place) = (tree::root().join(NATS), place());
     std::fs::create_dir_all(&place)?;
     for file in FILES {

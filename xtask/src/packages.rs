@@ -3,21 +3,21 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps;
 
 /// A program and the Debian package that brings it.
-pub(crate) struct Program {
+pub(crate) struct RequiredProgram {
     name: &'static str,
     package: &'static str,
 }
 
-const fn program(name: &'static str, package: &'static str) -> Program {
-    Program { name, package }
+const fn program(name: &'static str, package: &'static str) -> RequiredProgram {
+    RequiredProgram { name, package }
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 19] = [
+pub(crate) const FOR_TESTS: [RequiredProgram; 19] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
@@ -40,7 +40,7 @@ pub(crate) const FOR_TESTS: [Program; 19] = [
 ];
 
 /// What `cargo xtask bench http` needs.
-pub(crate) const FOR_BENCH: [Program; 6] = [
+pub(crate) const FOR_BENCH: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("ip", "iproute2"),
     program("nginx", "nginx-light"),
@@ -50,7 +50,7 @@ pub(crate) const FOR_BENCH: [Program; 6] = [
 ];
 
 /// What `cargo xtask bench app` needs, besides gunicorn.
-pub(crate) const FOR_BENCH_APP: [Program; 5] = [
+pub(crate) const FOR_BENCH_APP: [RequiredProgram; 5] = [
     program("ip", "iproute2"),
     program("nginx", "nginx-light"),
     program("node", "nodejs"),
@@ -59,11 +59,11 @@ pub(crate) const FOR_BENCH_APP: [Program; 5] = [
 ];
 
 /// What `cargo xtask bench collect` and `cargo xtask crash` need, besides nats-server.
-pub(crate) const FOR_BENCH_COLLECT: [Program; 3] =
+pub(crate) const FOR_BENCH_COLLECT: [RequiredProgram; 3] =
     [program("ip", "iproute2"), program("redis-server", "redis-server"), program("rsyslogd", "rsyslog")];
 
 /// What `cargo xtask soak http` needs.
-pub(crate) const FOR_SOAK: [Program; 6] = [
+pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("curl", "curl"),
     program("ip", "iproute2"),
@@ -76,7 +76,7 @@ pub(crate) const FOR_SOAK: [Program; 6] = [
 ///
 /// # Errors
 /// If there is no apt-get, if the user may not install, or if installing fails; the message says what to do.
-pub(crate) fn install(programs: &[Program]) -> Outcome {
+pub(crate) fn install(programs: &[RequiredProgram]) -> XtaskResult {
     let missing = missing(programs, is_there);
     if missing.is_empty() {
         println!("all {} programs are there", programs.len());
@@ -105,7 +105,7 @@ pub(crate) fn install(programs: &[Program]) -> Outcome {
 }
 
 /// The packages of the programs that `is_there` does not find, each once.
-fn missing<'a>(programs: &[Program], is_there: impl Fn(&str) -> bool) -> Vec<&'a str> {
+fn missing<'a>(programs: &[RequiredProgram], is_there: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let mut packages: Vec<_> =
         programs.iter().filter(|program| !is_there(program.name)).map(|program| program.package).collect();
     packages.sort_unstable();

@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps;
 use crate::tree;
 
 /// A package in an environment of its own.
-pub(crate) struct Package {
+pub(crate) struct PythonPackage {
     /// The folder, beside others of the build.
     folder: &'static str,
     /// The version that tests and measurements speak of.
@@ -20,15 +20,15 @@ pub(crate) struct Package {
 const PROOF: &str = ".installed";
 
 /// A worker process.
-pub(crate) const GUNICORN: Package = Package { folder: "gunicorn", version: "gunicorn==27.0.1" };
+pub(crate) const GUNICORN: PythonPackage = PythonPackage { folder: "gunicorn", version: "gunicorn==27.0.1" };
 
 /// A client of NATS.
-pub(crate) const NATS_PY: Package = Package { folder: "nats-py", version: "nats-py==2.16.0" };
+pub(crate) const NATS_PY: PythonPackage = PythonPackage { folder: "nats-py", version: "nats-py==2.16.0" };
 
 /// The program that runs all cases on it.
 pub(crate) const NATS_CASES: &str = "crates/cli/tests/serve/nats/foreign/conformance/client.py";
 
-impl Package {
+impl PythonPackage {
     /// Where it is: cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
     pub(crate) fn place(&self) -> PathBuf {
         tree::target().join("tmp").join(self.folder)
@@ -38,7 +38,7 @@ impl Package {
     ///
     /// # Errors
     /// If Python cannot make an environment of its own, or PyPI does not answer; the message says what to do.
-    pub(crate) fn install(&self) -> Outcome {
+    pub(crate) fn install(&self) -> XtaskResult {
         let place = self.place();
         let proof = place.join(PROOF);
         if std::fs::read_to_string(&proof).is_ok_and(|version| version == self.version) {

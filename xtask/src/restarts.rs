@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 
-use crate::Outcome;
-use crate::steps::{Steps, cargo, shown};
+use crate::XtaskResult;
+use crate::steps::{StepRunner, cargo, shown};
 
 /// The test that does it.
 const TEST: &str = "published_messages_are_stored_once_and_no_datagram_is_lost";
@@ -18,21 +18,21 @@ const TEST: &str = "published_messages_are_stored_once_and_no_datagram_is_lost";
 const DRIVERS: [&str; 3] = ["on_uring", "on_uring_direct", "on_poll"];
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct RestartsArguments {
     /// Hot restarts in all, shared out over the drivers
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=100_000))]
     count: u32,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
+impl RestartsArguments {
+    pub(crate) fn run(self) -> XtaskResult {
         let each = self.count.div_ceil(DRIVERS.len() as u32);
-        Steps::through(|steps| {
+        StepRunner::run_all(|steps| {
             for driver in DRIVERS {
                 let name = format!("hand_over::streams::{driver}::{TEST}");
                 let mut command = cargo(["test", "-p", "stilling-cli", "--test", "serve", "--", "--exact"]);
                 command.arg(name).env("STILLING_RESTARTS", each.to_string());
-                steps.act(&format!("{each} restarts {driver}"), || run_one_test(&mut command))?;
+                steps.run_step(&format!("{each} restarts {driver}"), || run_one_test(&mut command))?;
             }
             Ok(())
         })
@@ -41,7 +41,7 @@ impl Arguments {
 
 /// Runs a test command, passes its output on, and checks that it ran one test: a name that no test has any more is no error
 /// of cargo's.
-fn run_one_test(command: &mut Command) -> Outcome {
+fn run_one_test(command: &mut Command) -> XtaskResult {
     let shown = shown(command);
     println!("$ {shown}");
     let spawned = command.stdout(Stdio::piped()).spawn();

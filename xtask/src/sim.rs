@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps::{cargo, run};
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SimCommandArguments {
     /// Run so many worlds
     #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "seed")]
     seeds: u64,
@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     verbose: bool,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
+impl SimCommandArguments {
+    pub(crate) fn run(self) -> XtaskResult {
         let mut command = cargo([
             "run",
             "--quiet",

@@ -7,52 +7,56 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::tree;
 
 /// The steps done so far.
 #[derive(Default)]
-pub(crate) struct Steps {
-    done: Vec<Done>,
+pub(crate) struct StepRunner {
+    done: Vec<FinishedStep>,
 }
 
-struct Done {
+struct FinishedStep {
     name: String,
-    took: Duration,
+    duration: Duration,
     passed: bool,
 }
 
-impl Steps {
+impl StepRunner {
     /// Runs `stages`, prints the table whatever comes of it, and hands the outcome on.
-    pub(crate) fn through(stages: impl FnOnce(&mut Steps) -> Outcome) -> Outcome {
-        let mut steps = Steps::default();
+    pub(crate) fn run_all(stages: impl FnOnce(&mut StepRunner) -> XtaskResult) -> XtaskResult {
+        let mut steps = StepRunner::default();
         let outcome = stages(&mut steps);
         println!("\n{}", steps.table());
         outcome
     }
 
     /// A step that is a command of its own.
-    pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> Outcome {
-        self.act(name, || run(command))
+    pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> XtaskResult {
+        self.run_step(name, || run(command))
     }
 
     /// A step that runs inside this process.
-    pub(crate) fn act(&mut self, name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
+    pub(crate) fn run_step(&mut self, name: &str, step: impl FnOnce() -> XtaskResult) -> XtaskResult {
         println!("\n== {name}");
         let start = Instant::now();
         let outcome = step();
-        self.done.push(Done { name: name.to_owned(), took: start.elapsed(), passed: outcome.is_ok() });
+        self.done.push(FinishedStep {
+            name: name.to_owned(),
+            duration: start.elapsed(),
+            passed: outcome.is_ok(),
+        });
         outcome.map_err(|error| format!("the step `{name}` failed: {error}").into())
     }
 
     fn table(&self) -> String {
         let width = self.done.iter().map(|done| done.name.chars().count()).max().unwrap_or(0).max(5);
         let mut table = String::new();
-        for Done { name, took, passed } in &self.done {
+        for FinishedStep { name, duration, passed } in &self.done {
             let verdict = if *passed { "passed" } else { "FAILED" };
-            table += &format!("{name:width$}  {:>7.1} s  {verdict}\n", took.as_secs_f64());
+            table += &format!("{name:width$}  {:>7.1} s  {verdict}\n", duration.as_secs_f64());
         }
-        let total: Duration = self.done.iter().map(|done| done.took).sum();
+        let total: Duration = self.done.iter().map(|done| done.duration).sum();
         table + &format!("{:width$}  {:>7.1} s", "total", total.as_secs_f64())
     }
 }
@@ -68,7 +72,7 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> 
 ///
 /// # Errors
 /// If it cannot be started or does not end with 0; the message has the command to repeat it.
-pub(crate) fn run(command: &mut Command) -> Outcome {
+pub(crate) fn run(command: &mut Command) -> XtaskResult {
     let shown = shown(command);
     println!("$ {shown}");
     let status = command.status().map_err(|error| format!("`{shown}` does not start: {error}"))?;
@@ -79,7 +83,7 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
 ///
 /// # Errors
 /// If it cannot be started, or prints no report.
-pub(crate) fn report<T: DeserializeOwned>(command: &mut Command) -> Outcome<T> {
+pub(crate) fn report<T: DeserializeOwned>(command: &mut Command) -> XtaskResult<T> {
     let output = command.output().map_err(|error| format!("`{}`: {error}", shown(command)))?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -126,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_failed_step_ends_the_command_and_names_the_way_to_repeat_it() {
-        let mut steps = Steps::default();
-        steps.act("first", || Ok(())).expect("nothing fails");
+        let mut steps = StepRunner::default();
+        steps.run_step("first", || Ok(())).expect("nothing fails");
         let error = steps.command("second", &mut Command::new("false")).expect_err("false fails").to_string();
         assert!(error.contains("`second`") && error.ends_with("    false"), "{error}");
         let table = steps.table();

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::limits;
-use crate::tree::{self, Text};
+use crate::tree::{self, TextFile};
 
 /// Lines of a source file. A longer one hides a second idea.
 const LINES_MAX: usize = 700;
@@ -40,7 +40,7 @@ const MACHINE_PATHS: [&str; 5] = [
 ///
 /// # Errors
 /// With every finding, one per line.
-pub(crate) fn run() -> Outcome {
+pub(crate) fn run() -> XtaskResult {
     let texts = tree::texts("")?;
     let mut findings: Vec<String> = texts.iter().flat_map(findings).collect();
     findings.extend(crates_without_a_page(&texts));
@@ -55,7 +55,7 @@ pub(crate) fn run() -> Outcome {
 }
 
 /// What is wrong with one file.
-fn findings(Text { path, text }: &Text) -> Vec<String> {
+fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
     let mut findings = Vec::new();
     let is_licence = path.starts_with("LICENSE");
     if path.ends_with(".lock") || is_licence {
@@ -136,9 +136,9 @@ fn forbids_unsafe(text: &str) -> bool {
 }
 
 /// A crate without a README, or without a description in its manifest.
-fn crates_without_a_page(texts: &[Text]) -> Vec<String> {
+fn crates_without_a_page(texts: &[TextFile]) -> Vec<String> {
     let mut findings = Vec::new();
-    for Text { path, text } in texts {
+    for TextFile { path, text } in texts {
         let Some(folder) = path.strip_suffix("/Cargo.toml").filter(|folder| *folder != "fuzz") else {
             continue;
         };
@@ -155,10 +155,10 @@ fn crates_without_a_page(texts: &[Text]) -> Vec<String> {
 }
 
 /// Source files that ARCHITECTURE.md names by the end of a path, and that are not there.
-fn paths_without_a_file(texts: &[Text]) -> Vec<String> {
+fn paths_without_a_file(texts: &[TextFile]) -> Vec<String> {
     let Some(page) = texts.iter().find(|text| text.path == "ARCHITECTURE.md") else { return Vec::new() };
     let is_there = |name: &str| {
-        texts.iter().any(|Text { path, .. }| {
+        texts.iter().any(|TextFile { path, .. }| {
             path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
         })
     };
@@ -174,7 +174,7 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, text: &str, expected: &[&str]) {
-        let found = findings(&Text { path: path.to_owned(), text: text.to_owned() });
+        let found = findings(&TextFile { path: path.to_owned(), text: text.to_owned() });
         assert_eq!(found.len(), expected.len(), "{path} {text:?}: {found:?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.contains(expected), "{found} lacks {expected}");
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_crate_has_a_page_and_a_description() {
-        let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
+        let text = |path: &str, text: &str| TextFile { path: path.to_owned(), text: text.to_owned() };
         let whole = [text("a/Cargo.toml", "description = \"Something\"\n"), text("a/README.md", "# a\n")];
         assert_eq!(crates_without_a_page(&whole), [""; 0]);
         assert_eq!(crates_without_a_page(&[text("a/Cargo.toml", "description = \"\"\n")]).len(), 2);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn files_that_the_architecture_names_are_there() {
-        let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
+        let text = |path: &str, text: &str| TextFile { path: path.to_owned(), text: text.to_owned() };
         let page = text("ARCHITECTURE.md", "see `a/src/b.rs` and `b.rs`\n`a/tests/b.rs` or `c.rs`, `Name`\n");
         let found =
             paths_without_a_file(&[page, text("crates/a/src/b.rs", ""), text("crates/a/src/cc.rs", "")]);

@@ -4,36 +4,36 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::go;
 use crate::limits;
 use crate::node;
 use crate::packages;
 use crate::python;
-use crate::steps::{Steps, cargo};
+use crate::steps::{StepRunner, cargo};
 use crate::tree;
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct TestArguments {
     /// Only the ordinary tests: no models, no planted bugs
     #[arg(long)]
     quick: bool,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
-        Steps::through(|steps| stages(steps, self.quick))
+impl TestArguments {
+    pub(crate) fn run(self) -> XtaskResult {
+        StepRunner::run_all(|steps| stages(steps, self.quick))
     }
 }
 
 /// The steps; `ci` appends them to its own.
-pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
-    steps.act("programs", || packages::install(&packages::FOR_TESTS))?;
-    steps.act("gunicorn", || python::GUNICORN.install())?;
-    steps.act("nats-py", || python::NATS_PY.install())?;
-    steps.act("nats.go", go::build_nats_go)?;
-    steps.act("nats for node", node::install_nats)?;
-    steps.act("limits", limits::check)?;
+pub(crate) fn stages(steps: &mut StepRunner, quick: bool) -> XtaskResult {
+    steps.run_step("programs", || packages::install(&packages::FOR_TESTS))?;
+    steps.run_step("gunicorn", || python::GUNICORN.install())?;
+    steps.run_step("nats-py", || python::NATS_PY.install())?;
+    steps.run_step("nats.go", go::build_nats_go)?;
+    steps.run_step("nats for node", node::install_nats)?;
+    steps.run_step("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
     if quick {
         return Ok(());

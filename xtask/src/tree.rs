@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Outcome;
+use crate::XtaskResult;
 
 /// Folders that hold what tools made.
 const MADE_BY_TOOLS: [&str; 5] = ["target", ".git", "corpus", "artifacts", "coverage"];
@@ -22,13 +22,13 @@ pub(crate) fn target() -> PathBuf {
 
 /// One file: its path from the root, with `/`, and its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Text {
+pub(crate) struct TextFile {
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
 /// All text files below `folder` of the root, in order of their paths; what is not UTF-8 is left out.
-pub(crate) fn texts(folder: &str) -> Outcome<Vec<Text>> {
+pub(crate) fn texts(folder: &str) -> XtaskResult<Vec<TextFile>> {
     let mut found = Vec::new();
     collect(&root().join(folder), &mut found)?;
     found.sort();
@@ -40,12 +40,12 @@ pub(crate) fn texts(folder: &str) -> Outcome<Vec<Text>> {
         };
         let path =
             file.strip_prefix(&root).expect("found below the root").to_string_lossy().replace('\\', "/");
-        texts.push(Text { path, text });
+        texts.push(TextFile { path, text });
     }
     Ok(texts)
 }
 
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Outcome {
+fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> XtaskResult {
     for entry in fs::read_dir(folder).map_err(|error| at(folder, &error))? {
         let entry = entry?;
         let kind = entry.file_type()?;
@@ -64,7 +64,7 @@ fn at(path: &Path, error: &std::io::Error) -> String {
 }
 
 /// Writes a file of the repository, given by its path from the root.
-pub(crate) fn write(path: &str, text: &str) -> Outcome {
+pub(crate) fn write(path: &str, text: &str) -> XtaskResult {
     let file = root().join(path);
     fs::write(&file, text).map_err(|error| at(&file, &error))?;
     println!("wrote {path}");

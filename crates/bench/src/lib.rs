@@ -21,5 +21,5 @@
 #![forbid(unsafe_code)]
 
 pub mod collect;
-mod figures;
 pub mod http;
+mod statistics;

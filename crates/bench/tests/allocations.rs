@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use stilling::http::Routes;
 use stilling::{DriverChoice, ServeConfig, Server};
-use stilling_bench::http::{self, Length, Plan, Url};
+use stilling_bench::http::{self, HttpPlan, RunLength, Url};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-struct Counting;
+struct TrackingAllocator;
 
 // SAFETY: every call is passed on unchanged; the counter is plain data that needs no allocation.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for TrackingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promises hold for the system's allocator too.
@@ -35,10 +35,10 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: TrackingAllocator = TrackingAllocator;
 
 /// What a whole run allocates, server included.
-fn allocated(plan: &Plan) -> u64 {
+fn allocated(plan: &HttpPlan) -> u64 {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     assert!(http::run(plan).expect("a report").is_good());
     ALLOCATIONS.load(Ordering::Relaxed) - before
@@ -57,19 +57,19 @@ fn more_requests_need_no_more_memory() {
         };
         let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("a server starts");
         let url = Url::parse(&format!("http://{}/test/fast", server.addresses()[0])).expect("a URL");
-        let modes: [fn(&mut Plan); 4] = [
+        let modes: [fn(&mut HttpPlan); 4] = [
             |_| {},
             |plan| plan.pipeline = 8,
             |plan| plan.keep_alive = false,
             |plan| plan.rate = Some(50_000.0),
         ];
         for (mode, change) in modes.into_iter().enumerate() {
-            let mut plan = Plan::new(url.clone());
+            let mut plan = HttpPlan::new(url.clone());
             plan.driver = driver;
             change(&mut plan);
-            plan.length = Length::Requests(1_000);
+            plan.length = RunLength::Requests(1_000);
             let few = allocated(&plan);
-            plan.length = Length::Requests(11_000);
+            plan.length = RunLength::Requests(11_000);
             let many = allocated(&plan);
             assert!(few > 0 && many < few + 100, "mode {mode}, {driver:?}: {few} grew to {many}");
         }

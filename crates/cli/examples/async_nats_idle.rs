@@ -15,24 +15,24 @@ use async_nats::jetstream::{self, Message};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::timeout;
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type ExampleResult<T = ()> = Result<T, Box<dyn Error>>;
 
 const SUBJECT: &str = "events.async_nats.idle";
 
 /// How long a message may take before the program gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn main() -> Outcome {
+fn main() -> ExampleResult {
     let words: Vec<String> = std::env::args().collect();
     let [_, address, seconds] = words.as_slice() else {
         return Err("arguments: ADDRESS SECONDS".into());
     };
     let silence = Duration::from_secs(seconds.parse()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { timeout(silence + PATIENCE, idle(address, silence)).await? })
+    runtime.block_on(async { timeout(silence + REPLY_TIMEOUT, idle(address, silence)).await? })
 }
 
-async fn idle(address: &str, silence: Duration) -> Outcome {
+async fn idle(address: &str, silence: Duration) -> ExampleResult {
     let options = ConnectOptions::with_user_and_password("root".to_owned(), "all".to_owned());
     let client = options.connect(address).await?;
     let events = jetstream::new(client.clone()).get_stream("events").await?;
@@ -63,7 +63,7 @@ async fn idle(address: &str, silence: Duration) -> Outcome {
     }
     publish().await?;
     for _ in 0..before.len() {
-        let Arrival { kind, consumer, delay } = arrivals.next().await.ok_or("the consumers ended")??;
+        let ArrivalDelay { kind, consumer, delay } = arrivals.next().await.ok_or("the consumers ended")??;
         let verdict = if before[kind] == consumer { "kept" } else { "reset" };
         println!("{kind} {} {verdict}", delay.as_micros());
     }
@@ -72,14 +72,14 @@ async fn idle(address: &str, silence: Duration) -> Outcome {
 
 /// A message that an ordered consumer delivered.
 #[derive(Debug)]
-struct Arrival {
+struct ArrivalDelay {
     kind: &'static str,
     consumer: String,
     delay: Duration,
 }
 
-fn arrival(kind: &'static str, message: &Message, begin: Instant) -> Result<Arrival, String> {
+fn arrival(kind: &'static str, message: &Message, begin: Instant) -> Result<ArrivalDelay, String> {
     let sent = String::from_utf8_lossy(&message.payload).parse().map_err(|error| format!("{error}"))?;
     let consumer = message.info().map_err(|error| error.to_string())?.consumer.to_owned();
-    Ok(Arrival { kind, consumer, delay: begin.elapsed().saturating_sub(Duration::from_nanos(sent)) })
+    Ok(ArrivalDelay { kind, consumer, delay: begin.elapsed().saturating_sub(Duration::from_nanos(sent)) })
 }

@@ -12,30 +12,31 @@ use clap::builder::TypedValueParser;
 use clap::{Args, CommandFactory, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use stilling_bench::http::{
-    self, BenchError, Length, Plan, Progress, Report, Sources, Spread, StepFigures, Steps, Url,
+    self, HttpBenchError, HttpBenchReport, HttpPlan, HttpProgress, HttpStepReport, LatencySummary, RateSteps,
+    RunLength, SourceAddresses, Url,
 };
 use stilling_engine::driver::choice::DriverChoice;
 
 /// The options of `bench`.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    what: What,
+    what: BenchSubcommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchSubcommand {
     /// Load an HTTP server and check every byte of its answers
-    Http(Box<Http>),
+    Http(Box<HttpArguments>),
     /// Send one-way messages and account for every one of them
-    Collect(Box<collect::Collect>),
+    Collect(Box<collect::CollectArguments>),
     /// Kill a server under load and compare what it acknowledged with what it has
-    Crash(Box<crash::Crash>),
+    Crash(Box<crash::CrashBenchArguments>),
 }
 
 /// The options of `bench http`.
 #[derive(Args)]
-struct Http {
+struct HttpArguments {
     /// Where the requests go, such as http://127.0.0.1:9000/test/fast
     #[arg(value_parser = url())]
     url: Url,
@@ -67,7 +68,7 @@ struct Http {
     /// An open loop whose rate changes: requests per second and seconds, such as 400:2,8000:5,400:5; each
     /// step has figures of its own
     #[arg(long, value_name = "R:S,…", conflicts_with_all = ["rate", "length", "warmup"])]
-    steps: Option<Steps>,
+    steps: Option<RateSteps>,
     /// Requests per thread that may wait for a free connection in an open loop; more are dropped and counted
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     backlog: u32,
@@ -91,22 +92,22 @@ struct Http {
     #[arg(long, value_name = "FILE|TEXT")]
     expect_body: Option<String>,
     /// How to talk to the kernel; auto takes io_uring where it is allowed
-    #[arg(long, value_enum, default_value_t = Driver::Auto)]
-    driver: Driver,
+    #[arg(long, value_enum, default_value_t = HttpBenchDriver::Auto)]
+    driver: HttpBenchDriver,
     /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files
     /// then holds for each thread, not for all together
     #[arg(long)]
     direct_descriptors: bool,
     /// Spread the connections over N local addresses from this one on, such as 127.0.1.1/20
     #[arg(long, value_name = "ADDRESS/N")]
-    source: Option<Sources>,
+    source: Option<SourceAddresses>,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Driver {
+enum HttpBenchDriver {
     /// io_uring where the kernel allows it, else epoll
     Auto,
     /// io_uring, or an error
@@ -146,28 +147,28 @@ fn rate() -> impl TypedValueParser<Value = f64> {
     })
 }
 
-impl Arguments {
+impl BenchArguments {
     /// Runs the load. A report with failures is an error, after it has been printed.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         match self.what {
-            What::Http(options) => options.run(),
-            What::Collect(options) => options.run(),
-            What::Crash(options) => options.run(),
+            BenchSubcommand::Http(options) => options.run(),
+            BenchSubcommand::Collect(options) => options.run(),
+            BenchSubcommand::Crash(options) => options.run(),
         }
     }
 }
 
-impl Http {
+impl HttpArguments {
     fn run(self) -> Result<(), Box<dyn Error>> {
         let json = self.json;
         let plan = self.plan()?;
         if let Err(contradiction) = plan.check() {
             // The same end as for options that clap itself refuses.
-            let mut command = crate::Cli::command();
+            let mut command = crate::StillingArguments::command();
             command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
             return Err(Box::new(crate::WrongUsage));
         }
-        let report = watched(&plan)?;
+        let report = run_with_progress(&plan)?;
         let mut out = std::io::stdout().lock();
         if json {
             serde_json::to_writer(&mut out, &report)?;
@@ -176,21 +177,21 @@ impl Http {
             write!(out, "{}", table(&report))?;
         }
         out.flush()?;
-        if report.is_good() { Ok(()) } else { Err(complaint(&report).into()) }
+        if report.is_good() { Ok(()) } else { Err(failure_summary(&report).into()) }
     }
 
-    fn plan(self) -> Result<Plan, Box<dyn Error>> {
-        let defaults = Plan::new(self.url);
-        let steps = self.steps.map_or_else(Vec::new, |Steps(steps)| steps);
+    fn plan(self) -> Result<HttpPlan, Box<dyn Error>> {
+        let defaults = HttpPlan::new(self.url);
+        let steps = self.steps.map_or_else(Vec::new, |RateSteps(steps)| steps);
         let stepped = steps.iter().fold(Duration::ZERO, |sum, step| sum.saturating_add(step.span));
         let length = match (self.requests, self.duration, self.hold) {
-            (Some(count), _, _) => Length::Requests(count),
-            (_, Some(span), _) => Length::For(span),
-            (_, _, Some(span)) => Length::Hold(span),
-            (None, None, None) if !steps.is_empty() => Length::For(stepped),
+            (Some(count), _, _) => RunLength::Requests(count),
+            (_, Some(span), _) => RunLength::For(span),
+            (_, _, Some(span)) => RunLength::Hold(span),
+            (None, None, None) if !steps.is_empty() => RunLength::For(stepped),
             (None, None, None) => defaults.length,
         };
-        Ok(Plan {
+        Ok(HttpPlan {
             method: self.method,
             body_size: self.body_size,
             connections: self.connections,
@@ -206,9 +207,9 @@ impl Http {
             expect_status: self.expect_status,
             expect_body: self.expect_body.map(file_or_text).transpose()?,
             driver: match self.driver {
-                Driver::Auto => DriverChoice::Auto,
-                Driver::Uring => DriverChoice::Uring,
-                Driver::Poll => DriverChoice::Poll,
+                HttpBenchDriver::Auto => DriverChoice::Auto,
+                HttpBenchDriver::Uring => DriverChoice::Uring,
+                HttpBenchDriver::Poll => DriverChoice::Poll,
             },
             direct_descriptors: self.direct_descriptors,
             sources: self.source,
@@ -222,24 +223,24 @@ fn file_or_text(argument: String) -> std::io::Result<Vec<u8>> {
 }
 
 /// Runs the plan, with a bar on a terminal's standard error.
-fn watched(plan: &Plan) -> Result<Report, BenchError> {
+fn run_with_progress(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
     if !std::io::stderr().is_terminal() {
-        return unattended(plan);
+        return run_announced(plan);
     }
     let begun = Instant::now();
     let bar = match plan.length {
-        Length::Requests(count) => ProgressBar::new(count).with_style(style("{pos}/{len} requests")),
-        Length::For(span) => {
+        RunLength::Requests(count) => ProgressBar::new(count).with_style(style("{pos}/{len} requests")),
+        RunLength::For(span) => {
             let whole = (plan.warmup + span).as_millis() as u64;
             ProgressBar::new(whole).with_style(style("{elapsed}"))
         }
-        Length::Hold(_) => ProgressBar::new(plan.connections.into()).with_style(style("{pos}/{len} open")),
+        RunLength::Hold(_) => ProgressBar::new(plan.connections.into()).with_style(style("{pos}/{len} open")),
     };
-    let report = http::run_watched(plan, |progress: &Progress| {
+    let report = http::run_watched(plan, |progress: &HttpProgress| {
         bar.set_position(match plan.length {
-            Length::Requests(_) => progress.ok + progress.shed + progress.failures,
-            Length::For(_) => begun.elapsed().as_millis() as u64,
-            Length::Hold(_) => progress.open,
+            RunLength::Requests(_) => progress.ok + progress.shed + progress.failures,
+            RunLength::For(_) => begun.elapsed().as_millis() as u64,
+            RunLength::Hold(_) => progress.open,
         });
         let holding = if progress.holding { ", holding" } else { "" };
         bar.set_message(format!(
@@ -252,10 +253,10 @@ fn watched(plan: &Plan) -> Result<Report, BenchError> {
 }
 
 /// Runs the plan for a program, which is told once when all connections are held: then it can measure.
-fn unattended(plan: &Plan) -> Result<Report, BenchError> {
-    let mut told = false;
+fn run_announced(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
+    let mut announced = false;
     http::run_watched(plan, |progress| {
-        if progress.holding && !std::mem::replace(&mut told, true) {
+        if progress.holding && !std::mem::replace(&mut announced, true) {
             // A closed standard error does not matter to the figures.
             let _ = writeln!(std::io::stderr(), "holding {} connections", progress.open);
         }
@@ -268,7 +269,7 @@ fn style(counter: &str) -> ProgressStyle {
 }
 
 /// One line for the shell: what was not right.
-fn complaint(report: &Report) -> String {
+fn failure_summary(report: &HttpBenchReport) -> String {
     if report.failures_total == 0 {
         return "no request succeeded".to_owned();
     }
@@ -281,7 +282,7 @@ fn complaint(report: &Report) -> String {
 }
 
 /// The report for people.
-fn table(report: &Report) -> String {
+fn table(report: &HttpBenchReport) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| {
         out.push_str(&format!("{name:<22}{value}\n"));
@@ -340,7 +341,7 @@ fn table(report: &Report) -> String {
 }
 
 /// A step in one line.
-fn step_row(step: &StepFigures) -> String {
+fn step_row(step: &HttpStepReport) -> String {
     format!(
         "{} s: {:.2} right/s; of {} due {} right, {} shed, {} failed, {} not sent",
         step.span_s,
@@ -357,7 +358,7 @@ fn spread_heading() -> String {
     ["min", "p50", "p90", "p99", "p99.9", "max", "mean"].map(|name| format!("{name:>10}")).concat()
 }
 
-fn spread_row(spread: &Spread) -> String {
+fn spread_row(spread: &LatencySummary) -> String {
     let values = [
         spread.min_us,
         spread.p50_us,

@@ -4,27 +4,27 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use stilling::settings::{Credential, HubConfig, StreamConfig, UserConfig};
+use stilling::settings::{Credential, MessagingConfig, StreamConfig, UserConfig};
 use stilling::{Admin, DataFolder, ServeConfig};
 
-use crate::serve::Arguments;
+use crate::resolved::ResolvedSettings;
+use crate::serve::ServeArguments;
 use crate::settings::units::{write_bytes, write_seconds};
-use crate::settings::{Complaint, Complaints, Sources};
-use crate::settled::Settled;
+use crate::settings::{Diagnostic, Diagnostics, SettingSources};
 use crate::warnings::warnings;
 
 /// Prints what `serve` would open and what is wrong or unwise about it.
 ///
 /// # Errors
 /// Everything that keeps a server from starting or from storing anything.
-pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn Error>> {
-    let settled = arguments.settle(sources)?;
-    let Settled { config, sources, .. } = &settled;
+pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<(), Box<dyn Error>> {
+    let resolved = arguments.resolve(sources)?;
+    let ResolvedSettings { config, sources, .. } = &resolved;
     config.check(false)?;
     let mut out = settings(sources);
     http(config, sources, &mut out);
     messages(&config.hub, sources, &mut out);
-    for line in settled.not_opened() {
+    for line in resolved.not_opened() {
         let _ = writeln!(out, "{line}");
     }
     let mut wrong = Vec::new();
@@ -32,81 +32,81 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
     match DataFolder::inspect(&config.hub) {
         Ok(Some(data)) => {
             let shown = config.hub.data.display();
-            let _ = writeln!(out, "data       {shown} ({origin}): {}", data_words(&data));
-            wrong.extend(data.shortage().map(|reason| Complaint::new(&origin, reason)));
+            let _ = writeln!(out, "data       {shown} ({origin}): {}", describe_data(&data));
+            wrong.extend(data.shortage().map(|reason| Diagnostic::new(&origin, reason)));
         }
         Ok(None) => {}
-        Err(reason) => wrong.push(Complaint::new(&origin, reason)),
+        Err(reason) => wrong.push(Diagnostic::new(&origin, reason)),
     }
-    for warning in warnings(&settled, &config.exposures()).into_iter().chain(in_use(&settled)) {
+    for warning in warnings(&resolved, &config.exposures()).into_iter().chain(in_use(&resolved)) {
         let _ = writeln!(out, "warning: {warning}");
     }
     if wrong.is_empty() {
         out += "nothing is wrong\n";
     }
     std::io::stdout().write_all(out.as_bytes())?;
-    // Not `Complaints`: the settings are right, the machine does not suit them.
-    if wrong.is_empty() { Ok(()) } else { Err(Complaints(wrong).to_string().into()) }
+    // Not `Diagnostics`: the settings are right, the machine does not suit them.
+    if wrong.is_empty() { Ok(()) } else { Err(Diagnostics(wrong).to_string().into()) }
 }
 
 /// A running server that has the streams already; it is no fault of the settings.
-fn in_use(Settled { config, sources, .. }: &Settled) -> Option<Complaint> {
+fn in_use(ResolvedSettings { config, sources, .. }: &ResolvedSettings) -> Option<Diagnostic> {
     let data = DataFolder::inspect(&config.hub).ok().flatten()?;
     let (stream, process) = data.holder()?;
     let reason = format!(
         "process {process} uses the stream {stream} now; stop it before `serve`, or take over from it (--take-over)"
     );
-    Some(Complaint::new(&sources.origin("data"), reason))
+    Some(Diagnostic::new(&sources.origin("data"), reason))
 }
 
 /// Where settings come from.
-fn settings(sources: &Sources) -> String {
+fn settings(sources: &SettingSources) -> String {
     match &sources.file {
         Some(path) => format!("settings   {}\n", path.display()),
         None => "settings   no file\n".to_owned(),
     }
 }
 
-fn http(config: &ServeConfig, sources: &Sources, said: &mut String) {
+fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
     let origin = sources.listen_origin();
     for address in &config.listen {
-        let _ = writeln!(said, "http       {address} ({origin})");
+        let _ = writeln!(output, "http       {address} ({origin})");
         if config.app.is_some() && config.publishes_at(*address) {
-            let _ = writeln!(said, "publish    http://{address}/publish/* (answered here, not by the app)");
+            let _ = writeln!(output, "publish    http://{address}/publish/* (answered here, not by the app)");
         }
     }
     if let Admin::At(address) = config.admin {
-        let _ = writeln!(said, "admin      {address} ({})", sources.origin("admin"));
+        let _ = writeln!(output, "admin      {address} ({})", sources.origin("admin"));
     }
     if let Some(take_over) = &config.take_over {
-        let _ = writeln!(said, "control    {} ({})", take_over.path.display(), sources.origin("take-over"));
+        let _ = writeln!(output, "control    {} ({})", take_over.path.display(), sources.origin("take-over"));
     }
     if let Some(app) = &config.app {
         let processes = app.processes.processes;
-        let _ = writeln!(said, "app        {processes} × {} ({})", app.command, sources.origin("app"));
+        let _ = writeln!(output, "app        {processes} × {} ({})", app.command, sources.origin("app"));
     }
 }
 
-fn messages(config: &HubConfig, sources: &Sources, said: &mut String) {
+fn messages(config: &MessagingConfig, sources: &SettingSources, output: &mut String) {
     let network =
         [("nats", &config.nats), ("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)];
     for (name, addresses) in network {
         for address in addresses {
-            let _ = writeln!(said, "{name:<10} {address} ({})", sources.origin(name));
+            let _ = writeln!(output, "{name:<10} {address} ({})", sources.origin(name));
         }
     }
     for path in &config.syslog_unix {
-        let _ = writeln!(said, "syslog     {} ({})", path.display(), sources.origin("syslog-unix"));
+        let _ = writeln!(output, "syslog     {} ({})", path.display(), sources.origin("syslog-unix"));
     }
     for stream in &config.streams {
-        let _ = writeln!(said, "stream     {}", stream_words(stream));
+        let _ = writeln!(output, "stream     {}", describe_stream(stream));
     }
     for user in &config.users {
-        let _ = writeln!(said, "user       {}", user_words(user));
+        let _ = writeln!(output, "user       {}", describe_user(user));
     }
 }
 
-fn stream_words(stream: &StreamConfig) -> String {
+fn describe_stream(stream: &StreamConfig) -> String {
     let StreamConfig { name, subjects, durability, retention, .. } = stream;
     let mut words =
         format!("{name}: {}; {durability}; keeps {}", subjects.join(", "), write_bytes(retention.bytes));
@@ -119,7 +119,7 @@ fn stream_words(stream: &StreamConfig) -> String {
     words
 }
 
-fn user_words(user: &UserConfig) -> String {
+fn describe_user(user: &UserConfig) -> String {
     let secret = match user.credential {
         Credential::Password(_) => "password",
         Credential::Token(_) => "token",
@@ -134,7 +134,7 @@ fn user_words(user: &UserConfig) -> String {
     )
 }
 
-fn data_words(data: &DataFolder) -> String {
+fn describe_data(data: &DataFolder) -> String {
     let mebibytes = data.free() >> 20;
     if data.is_there() {
         format!("is there, {mebibytes} MiB free")

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use stilling::settings::{
-    HubConfig, SYSLOG_SUBJECT, Setting, SettingError, SourceRange, StreamConfig, SubjectTemplate, UserConfig,
-    WriteMethodChoice,
+    MessagingConfig, SYSLOG_SUBJECT, SettingError, SettingKey, SourceRange, StreamConfig, SubjectTemplate,
+    UserConfig, WriteMethodChoice,
 };
 
-use crate::settings::tables::{self, Tabled};
+use crate::settings::tables::{self, ParsedTables};
 use crate::settings::units::address;
-use crate::settings::{Complaint, Origin, Sources, Table, render};
+use crate::settings::{Diagnostic, SettingOrigin, SettingSources, SettingTable, render};
 
 /// The NATS listener when no listener is named.
 pub(crate) const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
@@ -19,13 +19,13 @@ pub(crate) const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
 /// The options of the hub.
 #[derive(Args)]
 #[command(next_help_heading = "Messages")]
-pub(crate) struct Hub {
+pub(crate) struct HubArguments {
     /// Listen for NATS clients on this address; repeatable [default: 127.0.0.1:4222, if no listener is named]
     #[arg(long, value_name = "ADDRESS", value_parser = address())]
     nats: Vec<SocketAddr>,
     /// Where the hub runs, which all messages pass; auto gives it a thread of its own where there are more than two cores
-    #[arg(long, value_enum, default_value_t = HubThread::Auto)]
-    hub_thread: HubThread,
+    #[arg(long, value_enum, default_value_t = HubThreadOption::Auto)]
+    hub_thread: HubThreadOption,
     /// Receive syslog datagrams on this address; repeatable [default: nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = address())]
     syslog_udp: Vec<SocketAddr>,
@@ -45,8 +45,8 @@ pub(crate) struct Hub {
     #[arg(long, value_name = "FOLDER", default_value = "./stilling-data")]
     data: PathBuf,
     /// How streams are written: auto goes past the page cache (O_DIRECT) where the volume allows it, buffered never does
-    #[arg(long, value_enum, default_value_t = WriteMethod::Auto)]
-    write_method: WriteMethod,
+    #[arg(long, value_enum, default_value_t = WriteMethodOption::Auto)]
+    write_method: WriteMethodOption,
     /// Keep what is published to these subjects: NAME=FILTERS[:disk|memory|none][:key=value]…; repeatable [default:
     /// events=events.>:disk]
     #[arg(long, value_name = "NAME=FILTERS")]
@@ -59,7 +59,7 @@ pub(crate) struct Hub {
 
 /// How streams are written to disk.
 #[derive(Clone, Copy, ValueEnum)]
-enum WriteMethod {
+enum WriteMethodOption {
     /// O_DIRECT with RWF_DSYNC where the volume allows it, else buffered
     Auto,
     /// Through the page cache with fdatasync
@@ -68,7 +68,7 @@ enum WriteMethod {
 
 /// Where the hub runs.
 #[derive(Clone, Copy, ValueEnum)]
-enum HubThread {
+enum HubThreadOption {
     /// On a thread of its own where there are more than two cores, else in the first accept thread
     Auto,
     /// In the first accept thread
@@ -78,20 +78,20 @@ enum HubThread {
 }
 
 /// What the options come to.
-pub(crate) struct Chosen {
+pub(crate) struct HubSettings {
     /// For the server.
-    pub(crate) config: HubConfig,
+    pub(crate) config: MessagingConfig,
     /// Where the hub runs.
     pub(crate) thread: stilling::HubThread,
     /// What is allowed and not wise.
-    pub(crate) warnings: Vec<Complaint>,
+    pub(crate) warnings: Vec<Diagnostic>,
     /// Streams and users as a file would have them.
     pub(crate) tables: String,
-    streams: Tabled<StreamConfig>,
-    users: Tabled<UserConfig>,
+    streams: ParsedTables<StreamConfig>,
+    users: ParsedTables<UserConfig>,
 }
 
-impl Hub {
+impl HubArguments {
     /// Whether one of its listeners is named.
     pub(crate) fn names_a_listener(&self) -> bool {
         !(self.nats.is_empty()
@@ -101,25 +101,29 @@ impl Hub {
     }
 
     /// What the options come to. `listens_by_default`: no listener is named anywhere.
-    pub(crate) fn chosen(
+    pub(crate) fn resolve(
         self,
         listens_by_default: bool,
-        sources: &mut Sources,
-        wrong: &mut Vec<Complaint>,
-    ) -> Chosen {
-        let streams = read(&self.stream, "stream", tables::stream_word, sources, wrong);
-        let users = read(&self.user, "user", tables::user_word, sources, wrong);
-        let of = |kind: &'static str| move |table: &Table| render::table(kind, table);
+        sources: &mut SettingSources,
+        wrong: &mut Vec<Diagnostic>,
+    ) -> HubSettings {
+        let streams = read(&self.stream, "stream", tables::parse_stream_argument, sources, wrong);
+        let users = read(&self.user, "user", tables::parse_user_argument, sources, wrong);
+        let of = |kind: &'static str| move |table: &SettingTable| render::table(kind, table);
         let shown: String = streams.iter().map(of("stream")).chain(users.iter().map(of("user"))).collect();
-        let default_streams = HubConfig::default().streams;
+        let default_streams = MessagingConfig::default().streams;
         let shown = match streams.is_empty() {
-            true => default_streams.iter().map(tables::of_stream).map(|table| of("stream")(&table)).collect(),
+            true => default_streams
+                .iter()
+                .map(tables::default_stream_table)
+                .map(|table| of("stream")(&table))
+                .collect(),
             false => String::new(),
         } + &shown;
         let mut streams = tables::streams(&streams, wrong);
         let mut users = tables::users(&users, wrong);
-        let defaults = HubConfig::default();
-        let mut config = HubConfig {
+        let defaults = MessagingConfig::default();
+        let mut config = MessagingConfig {
             nats: self.nats,
             syslog_udp: self.syslog_udp,
             syslog_tcp: self.syslog_tcp,
@@ -129,8 +133,8 @@ impl Hub {
             // A server in the background changes its folder.
             data: std::path::absolute(&self.data).unwrap_or(self.data),
             write_method: match self.write_method {
-                WriteMethod::Auto => WriteMethodChoice::Auto,
-                WriteMethod::Buffered => WriteMethodChoice::Buffered,
+                WriteMethodOption::Auto => WriteMethodChoice::Auto,
+                WriteMethodOption::Buffered => WriteMethodChoice::Buffered,
             },
             streams: streams.items.clone(),
             users: users.items.clone(),
@@ -147,26 +151,26 @@ impl Hub {
         let mut warnings = std::mem::take(&mut streams.warnings);
         warnings.append(&mut users.warnings);
         let thread = match self.hub_thread {
-            HubThread::Auto => stilling::HubThread::Auto,
-            HubThread::Shard => stilling::HubThread::Shard,
-            HubThread::Own => stilling::HubThread::Own,
+            HubThreadOption::Auto => stilling::HubThread::Auto,
+            HubThreadOption::Shard => stilling::HubThread::Shard,
+            HubThreadOption::Own => stilling::HubThread::Own,
         };
-        Chosen { config, thread, warnings, tables: shown, streams, users }
+        HubSettings { config, thread, warnings, tables: shown, streams, users }
     }
 }
 
-impl Chosen {
+impl HubSettings {
     /// A problem with where it was said.
-    pub(crate) fn complaint(&self, problem: SettingError, sources: &Sources) -> Complaint {
+    pub(crate) fn diagnostic(&self, problem: SettingError, sources: &SettingSources) -> Diagnostic {
         let origin = match problem.setting {
-            Setting::Option("listen") => sources.listen_origin(),
-            Setting::Option(name) => sources.origin(name),
-            Setting::Stream { index, key } => self.streams.place(index, key),
-            Setting::User { index, key } => self.users.place(index, key),
+            SettingKey::Option("listen") => sources.listen_origin(),
+            SettingKey::Option(name) => sources.origin(name),
+            SettingKey::Stream { index, key } => self.streams.origin_of(index, key),
+            SettingKey::User { index, key } => self.users.origin_of(index, key),
         };
         // Nobody can see from a reason alone what a default belongs to.
-        let reason = if origin == Origin::Default { problem.to_string() } else { problem.reason };
-        Complaint { origin, reason }
+        let reason = if origin == SettingOrigin::Default { problem.to_string() } else { problem.reason };
+        Diagnostic { origin, reason }
     }
 }
 
@@ -174,14 +178,14 @@ impl Chosen {
 fn read(
     words: &[String],
     name: &'static str,
-    take_apart: fn(&str, &Origin) -> Result<Table, Complaint>,
-    sources: &mut Sources,
-    wrong: &mut Vec<Complaint>,
-) -> Vec<Table> {
+    parse: fn(&str, &SettingOrigin) -> Result<SettingTable, Diagnostic>,
+    sources: &mut SettingSources,
+    wrong: &mut Vec<Diagnostic>,
+) -> Vec<SettingTable> {
     if words.is_empty() {
         return sources.take_tables(name);
     }
     let origin = sources.origin(name);
-    let tables = words.iter().map(|word| take_apart(word, &origin));
-    tables.filter_map(|table| table.map_err(|complaint| wrong.push(complaint)).ok()).collect()
+    let tables = words.iter().map(|word| parse(word, &origin));
+    tables.filter_map(|table| table.map_err(|diagnostic| wrong.push(diagnostic)).ok()).collect()
 }

@@ -28,35 +28,35 @@ pub(crate) const EXIT_DAMAGED: u8 = 1;
 pub(crate) const EXIT_UNREADABLE: u8 = 2;
 
 /// Looks at a directory that changes while it is looked at. More: it is told as an error.
-const LOOKS_MAX: usize = 10;
+const INSPECTIONS_MAX: usize = 10;
 
 /// The options of `journal`.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct JournalArguments {
     #[command(subcommand)]
-    what: What,
+    what: JournalCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum JournalCommand {
     /// List the streams of a data directory, or the segments of one stream
-    Ls(ls::Arguments),
+    Ls(ls::LsArguments),
     /// Print the records of a stream
-    Cat(cat::Arguments),
+    Cat(cat::CatArguments),
     /// Read every byte and say what is not as it was written: exit status 0 intact, 1 damaged, 2 cannot be read
-    Verify(verify::Arguments),
+    Verify(verify::VerifyArguments),
 }
 
-impl Arguments {
+impl JournalArguments {
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         let outcome = match self.what {
-            What::Ls(arguments) => arguments.run(),
-            What::Cat(arguments) => arguments.run(),
-            What::Verify(arguments) => arguments.run(),
+            JournalCommand::Ls(arguments) => arguments.run(),
+            JournalCommand::Cat(arguments) => arguments.run(),
+            JournalCommand::Verify(arguments) => arguments.run(),
         };
         match outcome {
             // Whoever read it has enough.
-            Err(Stop::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err(JournalError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err(stop) => Err(stop.into()),
             Ok(()) => Ok(()),
         }
@@ -65,7 +65,7 @@ impl Arguments {
 
 /// Why there is nothing more to be said.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum JournalError {
     /// Something is damaged; what, has been printed, unless words are left.
     Damaged(Option<String>),
     /// Something cannot be read, and what may help.
@@ -74,64 +74,64 @@ pub(crate) enum Stop {
     Output(io::Error),
 }
 
-impl Stop {
+impl JournalError {
     /// The exit status that says so.
     pub(crate) fn status(&self) -> u8 {
         match self {
-            Stop::Damaged(_) => EXIT_DAMAGED,
-            Stop::Unreadable(_) | Stop::Output(_) => EXIT_UNREADABLE,
+            JournalError::Damaged(_) => EXIT_DAMAGED,
+            JournalError::Unreadable(_) | JournalError::Output(_) => EXIT_UNREADABLE,
         }
     }
 
     /// Whether there is something to be printed.
-    pub(crate) fn has_words(&self) -> bool {
-        !matches!(self, Stop::Damaged(None))
+    pub(crate) fn has_message(&self) -> bool {
+        !matches!(self, JournalError::Damaged(None))
     }
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for JournalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::Damaged(words) => f.write_str(words.as_deref().unwrap_or("the journal is damaged")),
-            Stop::Unreadable(words) => f.write_str(words),
-            Stop::Output(error) => write!(f, "the output cannot be written: {error}"),
+            JournalError::Damaged(words) => f.write_str(words.as_deref().unwrap_or("the journal is damaged")),
+            JournalError::Unreadable(words) => f.write_str(words),
+            JournalError::Output(error) => write!(f, "the output cannot be written: {error}"),
         }
     }
 }
 
-impl Error for Stop {}
+impl Error for JournalError {}
 
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Output(error)
+impl From<io::Error> for JournalError {
+    fn from(error: io::Error) -> JournalError {
+        JournalError::Output(error)
     }
 }
 
 /// A stream's directory.
-struct Stream {
+struct StreamDirectory {
     name: String,
     disk: FileDisk,
 }
 
-impl Stream {
-    fn at(path: &Path) -> Result<Stream, Stop> {
+impl StreamDirectory {
+    fn at(path: &Path) -> Result<StreamDirectory, JournalError> {
         let name = match path.file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => path.display().to_string(),
         };
-        let disk = FileDisk::existing(path).map_err(|error| Stop::Unreadable(error.to_string()))?;
-        Ok(Stream { name, disk })
+        let disk = FileDisk::existing(path).map_err(|error| JournalError::Unreadable(error.to_string()))?;
+        Ok(StreamDirectory { name, disk })
     }
 
     /// Looks at it; again, if a server has removed a file in between.
-    fn look(&self) -> Result<Inspection<FileDisk>, Stop> {
-        let mut looks = 0;
+    fn inspect(&self) -> Result<Inspection<FileDisk>, JournalError> {
+        let mut attempts = 0;
         loop {
-            looks += 1;
+            attempts += 1;
             match Inspection::of(self.disk.clone()) {
                 Ok(inspection) => return Ok(inspection),
-                Err(error) if looks < LOOKS_MAX && is_gone(&error) => {}
-                Err(error) => return Err(Stop::Unreadable(error.to_string())),
+                Err(error) if attempts < INSPECTIONS_MAX && is_gone(&error) => {}
+                Err(error) => return Err(JournalError::Unreadable(error.to_string())),
             }
         }
     }
@@ -151,46 +151,46 @@ fn is_gone(error: &OpenError) -> bool {
 }
 
 /// What a path names.
-enum Named {
+enum PathTarget {
     /// A stream's directory.
-    Stream(Stream),
+    OneStream(StreamDirectory),
     /// A directory with streams, by their names.
-    Streams(Vec<Stream>),
+    StreamFolder(Vec<StreamDirectory>),
 }
 
 /// Says what a path names, or what is wrong with it.
-fn named(path: &Path) -> Result<Named, Stop> {
-    let refused = |error: io::Error| Stop::Unreadable(said_of(path, &error));
+fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
+    let refused = |error: io::Error| JournalError::Unreadable(describe_path_error(path, &error));
     let is_directory = fs::metadata(path).map_err(refused)?.is_dir();
     if !is_directory {
-        return Err(Stop::Unreadable(format!(
+        return Err(JournalError::Unreadable(format!(
             "{} is a file: name the stream's folder that it is in, or the folder of all streams",
             path.display()
         )));
     }
     if FileDisk::holds_stream(path).map_err(refused)? {
-        return Ok(Named::Stream(Stream::at(path)?));
+        return Ok(PathTarget::OneStream(StreamDirectory::at(path)?));
     }
     let streams = streams_in(path).map_err(refused)?;
     if streams.is_empty() {
-        return Err(Stop::Unreadable(format!(
+        return Err(JournalError::Unreadable(format!(
             "{} holds no stream: a server keeps its streams where its --data says (by default ./stilling-data), from the first durable message on",
             path.display()
         )));
     }
-    let streams = streams.iter().map(|stream| Stream::at(stream)).collect::<Result<_, _>>()?;
-    Ok(Named::Streams(streams))
+    let streams = streams.iter().map(|stream| StreamDirectory::at(stream)).collect::<Result<_, _>>()?;
+    Ok(PathTarget::StreamFolder(streams))
 }
 
 /// The one stream that a path names.
-fn stream(path: &Path) -> Result<Stream, Stop> {
-    match named(path)? {
-        Named::Stream(stream) => Ok(stream),
-        Named::Streams(streams) => {
+fn stream(path: &Path) -> Result<StreamDirectory, JournalError> {
+    match resolve_path(path)? {
+        PathTarget::OneStream(stream) => Ok(stream),
+        PathTarget::StreamFolder(streams) => {
             let first = path.join(&streams[0].name);
             let names: Vec<_> = streams.iter().map(|stream| stream.name.as_str()).collect();
             let (path, names) = (path.display(), names.join(", "));
-            Err(Stop::Unreadable(format!(
+            Err(JournalError::Unreadable(format!(
                 "{path} is a folder of streams: {names}; name one, such as {}",
                 first.display()
             )))
@@ -213,7 +213,7 @@ fn streams_in(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Why a path cannot be read, and what may have been meant.
-fn said_of(path: &Path, error: &io::Error) -> String {
+fn describe_path_error(path: &Path, error: &io::Error) -> String {
     let shown = path.display();
     match error.kind() {
         ErrorKind::NotFound => {}

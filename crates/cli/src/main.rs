@@ -7,9 +7,9 @@ mod check;
 mod hub;
 mod journal;
 mod publish;
+mod resolved;
 mod serve;
 mod settings;
-mod settled;
 mod subscribe;
 mod warnings;
 
@@ -18,37 +18,37 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use settings::Stop;
+use settings::SettingsError;
 
 /// `EX_USAGE` of sysexits(3): the command line is wrong.
 const EXIT_USAGE: u8 = 64;
 /// `EX_TEMPFAIL` of sysexits(3): it is not done yet, and nothing is lost.
-const EXIT_WAITING: u8 = 75;
+const EXIT_SPOOLED: u8 = 75;
 
 /// The server that stays calm when everyone talks at once.
 #[derive(Parser)]
 #[command(name = "stilling", version, arg_required_else_help = true)]
-struct Cli {
+struct StillingArguments {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Serve HTTP: fast answers in the I/O threads, slow ones in workers
-    Serve(Box<serve::Arguments>),
+    Serve(Box<serve::ServeArguments>),
     /// Say what serve would open with these options and settings, and what is wrong or not wise; open nothing
-    Check(Box<serve::Arguments>),
+    Check(Box<serve::ServeArguments>),
     /// Print everything that can be chosen, with its key, its variable and its default
     Options,
     /// Generate load and check what comes back
-    Bench(bench::Arguments),
+    Bench(bench::BenchArguments),
     /// Publish messages to a server that speaks the NATS protocol
-    Pub(Box<publish::Arguments>),
+    Pub(Box<publish::PublishArguments>),
     /// Print messages of such a server, as they come or from a stream
-    Sub(Box<subscribe::Arguments>),
+    Sub(Box<subscribe::SubscribeArguments>),
     /// Look at what a server has written: list, print, verify; only reads
-    Journal(journal::Arguments),
+    Journal(journal::JournalArguments),
 }
 
 /// Options that are each fine and contradict each other; the explanation has been printed.
@@ -81,49 +81,49 @@ fn print(text: &str) -> Result<(), Box<dyn std::error::Error>> {
 
 fn main() -> ExitCode {
     let variables: Vec<_> = std::env::vars_os().collect();
-    let (cli, sources) = match settings::gather(std::env::args_os().collect(), &variables) {
+    let (cli, sources) = match settings::load_settings(std::env::args_os().collect(), &variables) {
         Ok(gathered) => gathered,
-        Err(Stop::Usage(error, notes)) => {
+        Err(SettingsError::Usage(error, notes)) => {
             // Help goes to stdout and is no error; everything else goes to stderr with the usage.
             let _ = error.print();
             let _ = std::io::stderr().write_all(notes.as_bytes());
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
         }
-        Err(Stop::Settings(complaints)) => {
-            let _ = writeln!(std::io::stderr(), "stilling: {complaints}{}", complaints.hint());
-            return complaints.status();
+        Err(SettingsError::Settings(diagnostics)) => {
+            let _ = writeln!(std::io::stderr(), "stilling: {diagnostics}{}", diagnostics.hint());
+            return diagnostics.status();
         }
     };
     let outcome = match cli.command {
-        Command::Serve(arguments) => arguments.run(sources),
-        Command::Check(arguments) => check::run(*arguments, sources),
-        Command::Options => print(&settings::page()),
-        Command::Bench(arguments) => arguments.run(),
-        Command::Pub(arguments) => arguments.run(),
-        Command::Sub(arguments) => arguments.run(),
-        Command::Journal(arguments) => arguments.run(),
+        CliCommand::Serve(arguments) => arguments.run(sources),
+        CliCommand::Check(arguments) => check::run(*arguments, sources),
+        CliCommand::Options => print(&settings::page()),
+        CliCommand::Bench(arguments) => arguments.run(),
+        CliCommand::Pub(arguments) => arguments.run(),
+        CliCommand::Sub(arguments) => arguments.run(),
+        CliCommand::Journal(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // It has been explained already.
         Err(error) if error.is::<WrongUsage>() => ExitCode::from(EXIT_USAGE),
-        Err(error) if error.is::<journal::Stop>() => {
-            let stop = error.downcast_ref::<journal::Stop>();
-            if let Some(stop) = stop.filter(|stop| stop.has_words()) {
+        Err(error) if error.is::<journal::JournalError>() => {
+            let stop = error.downcast_ref::<journal::JournalError>();
+            if let Some(stop) = stop.filter(|stop| stop.has_message()) {
                 let _ = writeln!(std::io::stderr(), "stilling: {stop}");
             }
-            ExitCode::from(stop.map_or(1, journal::Stop::status))
+            ExitCode::from(stop.map_or(1, journal::JournalError::status))
         }
         Err(error) => {
-            let hint = error.downcast_ref().map_or("", settings::Complaints::hint);
+            let hint = error.downcast_ref().map_or("", settings::Diagnostics::hint);
             let _ = writeln!(std::io::stderr(), "stilling: {error}{hint}");
-            if error.is::<publish::Waiting>() {
-                ExitCode::from(EXIT_WAITING)
+            if error.is::<publish::MessagesSpooled>() {
+                ExitCode::from(EXIT_SPOOLED)
             } else if error.is::<InvalidArgument>() {
                 ExitCode::from(EXIT_USAGE)
             } else {
-                error.downcast_ref().map_or(ExitCode::FAILURE, settings::Complaints::status)
+                error.downcast_ref().map_or(ExitCode::FAILURE, settings::Diagnostics::status)
             }
         }
     }

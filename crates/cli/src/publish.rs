@@ -12,7 +12,10 @@ use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use serde_json::json;
-use stilling_client::{Config, Counts, Keep, Outcome, Publisher, Reason, Server, Ticket, Trouble};
+use stilling_client::{
+    ConnectionError, DropReason, PublishOutcome, PublishTicket, Publisher, PublisherConfig, PublisherCounts,
+    ServerUrl, SpoolMode,
+};
 use stilling_wire::nats::{Subject, SubjectLimits};
 
 use crate::WrongUsage;
@@ -29,7 +32,7 @@ const TROUBLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The options of `pub`.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct PublishArguments {
     /// Where to publish; without it what waits in the spool's directory is delivered and nothing else
     #[arg(required_unless_present = "spool", value_parser = subject())]
     subject: Option<String>,
@@ -38,10 +41,10 @@ pub(crate) struct Arguments {
     /// A server, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is tried when one
     /// fails
     #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
-    server: Vec<Server>,
+    server: Vec<ServerUrl>,
     /// How to send
-    #[arg(short, long, value_enum, default_value_t = Mode::Confirmed)]
-    mode: Mode,
+    #[arg(short, long, value_enum, default_value_t = ModeOption::Confirmed)]
+    mode: ModeOption,
     /// Keep messages in this directory until they are delivered; what earlier calls have left there goes first. One
     /// process at a time
     #[arg(long, value_name = "DIRECTORY")]
@@ -50,8 +53,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
     spool_size: u64,
     /// What happens to a message that finds the spool full
-    #[arg(long, value_enum, default_value_t = Overflow::Wait)]
-    overflow: Overflow,
+    #[arg(long, value_enum, default_value_t = OverflowOption::Wait)]
+    overflow: OverflowOption,
     /// Messages that may be with the server without its answer; 1 keeps their order in every case
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     unacknowledged: u32,
@@ -79,7 +82,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
+enum ModeOption {
     /// Every message is acknowledged, and sent again until it is
     Confirmed,
     /// The same, but a full spool drops messages instead of holding them up
@@ -89,7 +92,7 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Overflow {
+enum OverflowOption {
     /// It waits for room, as long as the timeout; then it is dropped
     Wait,
     /// The oldest one that waits is dropped
@@ -100,24 +103,26 @@ enum Overflow {
 
 /// Messages wait in the spool's directory: not delivered, and not lost. `EX_TEMPFAIL` of sysexits(3).
 #[derive(Debug)]
-pub(crate) struct Waiting(String);
+pub(crate) struct MessagesSpooled(String);
 
-impl fmt::Display for Waiting {
+impl fmt::Display for MessagesSpooled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Waiting {}
+impl Error for MessagesSpooled {}
 
 /// Prints why the server cannot be reached, once for each reason, until the messages are delivered or given up.
 fn report_trouble(publisher: &Publisher, ended: Receiver<()>) {
     let mut reported = None;
     while ended.recv_timeout(TROUBLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-        let trouble = publisher.trouble();
-        if let Some(trouble) = trouble.filter(|trouble| reported.as_ref() != Some(trouble)) {
-            let _ = writeln!(std::io::stderr(), "stilling: waiting: {trouble}");
-            reported = Some(trouble);
+        let connection_error = publisher.connection_error();
+        if let Some(connection_error) =
+            connection_error.filter(|connection_error| reported.as_ref() != Some(connection_error))
+        {
+            let _ = writeln!(std::io::stderr(), "stilling: waiting: {connection_error}");
+            reported = Some(connection_error);
         }
     }
 }
@@ -129,8 +134,8 @@ fn subject() -> impl TypedValueParser<Value = String> {
     })
 }
 
-pub(crate) fn server() -> impl TypedValueParser<Value = Server> {
-    clap::builder::StringValueParser::new().try_map(|text| text.parse::<Server>())
+pub(crate) fn server() -> impl TypedValueParser<Value = ServerUrl> {
+    clap::builder::StringValueParser::new().try_map(|text| text.parse::<ServerUrl>())
 }
 
 fn header() -> impl TypedValueParser<Value = (String, String)> {
@@ -161,75 +166,75 @@ pub(crate) fn seconds() -> impl TypedValueParser<Value = Duration> {
 
 /// What became of the messages, as far as it is told one by one.
 #[derive(Default)]
-struct Told {
+struct PublishSummary {
     /// The last one that was stored.
     last: Option<(String, u64, bool)>,
     /// Why the first one was dropped.
-    first_drop: Option<Reason>,
+    first_drop: Option<DropReason>,
     /// Lines that were not even given to the publisher.
     too_long: u64,
 }
 
-impl Told {
-    fn take(&mut self, outcome: Outcome) {
+impl PublishSummary {
+    fn record(&mut self, outcome: PublishOutcome) {
         match outcome {
-            Outcome::Delivered { stream, sequence, duplicate } => {
+            PublishOutcome::Delivered { stream, sequence, duplicate } => {
                 self.last = Some((stream, sequence, duplicate));
             }
-            Outcome::Dropped(reason) => {
+            PublishOutcome::Dropped(reason) => {
                 self.first_drop.get_or_insert(reason);
             }
-            Outcome::Queued => {}
+            PublishOutcome::Queued => {}
         }
     }
 }
 
-impl Arguments {
+impl PublishArguments {
     /// Publishes and says what became of it. Whatever was not delivered is an error.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
-        if self.mode == Mode::OneWay && self.spool.is_some() {
+        if self.mode == ModeOption::OneWay && self.spool.is_some() {
             let words = "one-way messages are not kept: leave out --spool, or choose another --mode";
-            crate::Cli::command().error(ErrorKind::ArgumentConflict, words).print()?;
+            crate::StillingArguments::command().error(ErrorKind::ArgumentConflict, words).print()?;
             return Err(Box::new(WrongUsage));
         }
         let publisher = Publisher::new(self.config())?;
-        for finding in &publisher.findings().kept {
+        for finding in &publisher.findings().entries {
             writeln!(std::io::stderr(), "stilling: the spool: {finding}")?;
         }
         let begun = Instant::now();
-        let mut told = Told::default();
+        let mut summary = PublishSummary::default();
         let open = std::thread::scope(|scope| {
             // Dropped with this closure, which ends the thread.
             let (_delivering, ended) = mpsc::channel::<()>();
             scope.spawn(|| report_trouble(&publisher, ended));
             let open = match &self.subject {
-                Some(subject) => self.give(&publisher, subject, begun, &mut told),
+                Some(subject) => self.publish_all(&publisher, subject, begun, &mut summary),
                 None => Ok(VecDeque::new()),
             };
             publisher.flush(self.timeout);
             open
         })?;
-        for outcome in open.iter().filter_map(Ticket::outcome) {
-            told.take(outcome);
+        for outcome in open.iter().filter_map(PublishTicket::outcome) {
+            summary.record(outcome);
         }
         for failure in publisher.failures() {
-            told.first_drop.get_or_insert(failure.reason);
+            summary.first_drop.get_or_insert(failure.reason);
         }
-        let trouble = publisher.trouble();
+        let connection_error = publisher.connection_error();
         let mut counts = publisher.close(Duration::ZERO);
-        counts.submitted += told.too_long;
-        counts.dropped += told.too_long;
+        counts.submitted += summary.too_long;
+        counts.dropped += summary.too_long;
         // What no directory keeps was dropped by closing.
-        self.print(&counts, &told, begun.elapsed())?;
-        self.judge(&counts, told.first_drop, trouble)
+        self.print(&counts, &summary, begun.elapsed())?;
+        self.check_delivery(&counts, summary.first_drop, connection_error)
     }
 
     /// Whatever was dropped, or waits in the spool, is an error.
-    fn judge(
+    fn check_delivery(
         self,
-        counts: &Counts,
-        first_drop: Option<Reason>,
-        trouble: Option<Trouble>,
+        counts: &PublisherCounts,
+        first_drop: Option<DropReason>,
+        connection_error: Option<ConnectionError>,
     ) -> Result<(), Box<dyn Error>> {
         let wait = (counts.held > 0).then(|| {
             let place = self.spool.map(|path| path.display().to_string()).unwrap_or_default();
@@ -240,9 +245,9 @@ impl Arguments {
             )
         });
         if counts.dropped > 0 {
-            let why = match (&trouble, first_drop) {
+            let why = match (&connection_error, first_drop) {
                 (_, Some(reason)) => reason.to_string(),
-                (Some(trouble), None) => trouble.to_string(),
+                (Some(connection_error), None) => connection_error.to_string(),
                 (None, None) => {
                     "no acknowledgement in time; if no stream has this subject, send it with --mode one-way"
                         .to_owned()
@@ -253,49 +258,49 @@ impl Arguments {
             return Err(format!("{dropped} of {} not delivered: {why}{wait}", total(counts)).into());
         }
         if let Some(wait) = wait {
-            let why =
-                trouble.map_or("the server has not acknowledged them yet".to_owned(), |it| it.to_string());
-            return Err(Box::new(Waiting(format!("{wait}: {why}"))));
+            let why = connection_error
+                .map_or("the server has not acknowledged them yet".to_owned(), |it| it.to_string());
+            return Err(Box::new(MessagesSpooled(format!("{wait}: {why}"))));
         }
         Ok(())
     }
 
-    fn config(&self) -> Config {
-        use stilling_client::{Mode as M, Overflow as O};
-        Config {
+    fn config(&self) -> PublisherConfig {
+        use stilling_client::{OverflowPolicy as O, PublishMode as M};
+        PublisherConfig {
             servers: self.server.clone(),
             name: Some("stilling pub".to_owned()),
             mode: match self.mode {
-                Mode::Confirmed => M::Confirmed,
-                Mode::NoWait => M::NoWait,
-                Mode::OneWay => M::OneWay,
+                ModeOption::Confirmed => M::Confirmed,
+                ModeOption::NoWait => M::NoWait,
+                ModeOption::OneWay => M::OneWay,
             },
-            keep: self.spool.clone().map_or(Keep::Memory, Keep::Directory),
+            spool_mode: self.spool.clone().map_or(SpoolMode::Memory, SpoolMode::Directory),
             spool_size: self.spool_size,
             overflow: match self.overflow {
-                Overflow::Wait => O::Wait,
-                Overflow::DropOldest => O::DropOldest,
-                Overflow::DropNewest => O::DropNewest,
+                OverflowOption::Wait => O::Wait,
+                OverflowOption::DropOldest => O::DropOldest,
+                OverflowOption::DropNewest => O::DropNewest,
             },
             unacknowledged: self.unacknowledged as usize,
             send_timeout: self.timeout,
             // So that there is time left to say it.
             no_stream_timeout: NO_STREAM_TIMEOUT.min(self.timeout / 2),
-            ..Config::default()
+            ..PublisherConfig::default()
         }
     }
 
     /// Gives all messages to the publisher, at the rate that is asked for. Returns the tickets of those that are open.
-    fn give(
+    fn publish_all(
         &self,
         publisher: &Publisher,
         subject: &str,
         begun: Instant,
-        told: &mut Told,
-    ) -> Result<VecDeque<Ticket>, Box<dyn Error>> {
+        summary: &mut PublishSummary,
+    ) -> Result<VecDeque<PublishTicket>, Box<dyn Error>> {
         let headers: Vec<(&str, &str)> =
             self.header.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let mut tickets: VecDeque<Ticket> = VecDeque::new();
+        let mut tickets: VecDeque<PublishTicket> = VecDeque::new();
         let mut too_long = (0, 0);
         let mut number = 0_u32;
         let mut send = |payload: &[u8]| {
@@ -305,8 +310,8 @@ impl Arguments {
             }
             number = number.saturating_add(1);
             tickets.push_back(publisher.submit_with(subject, &headers, payload));
-            while let Some(outcome) = tickets.front().and_then(Ticket::outcome) {
-                told.take(outcome);
+            while let Some(outcome) = tickets.front().and_then(PublishTicket::outcome) {
+                summary.record(outcome);
                 tickets.pop_front();
             }
         };
@@ -314,8 +319,8 @@ impl Arguments {
             let mut input = std::io::stdin().lock();
             while let Some(line) = next_line(&mut input, INPUT_SIZE_MAX)? {
                 match line {
-                    Line::Whole(line) => send(&line),
-                    Line::TooLong(size) => {
+                    InputLine::Whole(line) => send(&line),
+                    InputLine::TooLong(size) => {
                         too_long = (too_long.0 + 1, size);
                         writeln!(
                             std::io::stderr(),
@@ -331,9 +336,9 @@ impl Arguments {
             }
         }
         if let (count @ 1.., size) = too_long {
-            told.too_long = count;
-            let reason = Reason::TooLarge { size: size as usize, size_max: INPUT_SIZE_MAX as usize };
-            told.first_drop.get_or_insert(reason);
+            summary.too_long = count;
+            let reason = DropReason::TooLarge { size: size as usize, size_max: INPUT_SIZE_MAX as usize };
+            summary.first_drop.get_or_insert(reason);
         }
         Ok(tickets)
     }
@@ -356,12 +361,17 @@ impl Arguments {
         }
     }
 
-    fn print(&self, counts: &Counts, told: &Told, elapsed: Duration) -> std::io::Result<()> {
+    fn print(
+        &self,
+        counts: &PublisherCounts,
+        summary: &PublishSummary,
+        elapsed: Duration,
+    ) -> std::io::Result<()> {
         let mut out = std::io::stdout().lock();
         if self.json {
-            writeln!(out, "{}", as_json(counts, told, elapsed))?;
+            writeln!(out, "{}", as_json(counts, summary, elapsed))?;
         } else if total(counts) <= 1 && counts.delivered == total(counts) {
-            match &told.last {
+            match &summary.last {
                 _ if counts.delivered == 0 => writeln!(out, "nothing waits")?,
                 Some((stream, sequence, false)) if !stream.is_empty() => {
                     writeln!(out, "{stream} {sequence}")?;
@@ -370,7 +380,7 @@ impl Arguments {
                 _ => writeln!(out, "delivered")?,
             }
         } else if total(counts) > 1 {
-            write!(out, "{}", table(counts, told, elapsed))?;
+            write!(out, "{}", table(counts, summary, elapsed))?;
         }
         out.flush()
     }
@@ -378,7 +388,7 @@ impl Arguments {
 
 /// A line of the input.
 #[derive(PartialEq, Eq, Debug)]
-enum Line {
+enum InputLine {
     /// Without its end.
     Whole(Vec<u8>),
     /// It has so many bytes, and all of them were skipped.
@@ -386,13 +396,13 @@ enum Line {
 }
 
 /// The next line, of which no more than `size_max` bytes are kept; nothing at the end of the input.
-fn next_line(input: &mut impl BufRead, size_max: u64) -> std::io::Result<Option<Line>> {
+fn next_line(input: &mut impl BufRead, size_max: u64) -> std::io::Result<Option<InputLine>> {
     let mut line = Vec::new();
     if input.by_ref().take(size_max + 1).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
     }
     if line.pop_if(|last| *last == b'\n').is_some() || line.len() as u64 <= size_max {
-        return Ok(Some(Line::Whole(line)));
+        return Ok(Some(InputLine::Whole(line)));
     }
     let mut size = line.len() as u64;
     drop(line);
@@ -408,12 +418,12 @@ fn next_line(input: &mut impl BufRead, size_max: u64) -> std::io::Result<Option<
         size += skipped as u64;
         input.consume(end.map_or(skipped, |end| end + 1));
         if is_last {
-            return Ok(Some(Line::TooLong(size)));
+            return Ok(Some(InputLine::TooLong(size)));
         }
     }
 }
 
-fn total(counts: &Counts) -> u64 {
+fn total(counts: &PublisherCounts) -> u64 {
     counts.submitted + counts.recovered
 }
 
@@ -422,12 +432,12 @@ fn messages(count: u64) -> String {
 }
 
 /// The mean of the times from submission to acknowledgement.
-fn mean(counts: &Counts) -> Duration {
+fn mean_latency(counts: &PublisherCounts) -> Duration {
     let timed = counts.delivered.min(counts.submitted).max(1);
     counts.send_time_sum.div_f64(timed as f64)
 }
 
-fn table(counts: &Counts, told: &Told, elapsed: Duration) -> String {
+fn table(counts: &PublisherCounts, summary: &PublishSummary, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(1e-9);
     let mut out = String::new();
     let mut line = |name: &str, value: String| out.push_str(&format!("{name:<22}{value}\n"));
@@ -453,17 +463,17 @@ fn table(counts: &Counts, told: &Told, elapsed: Duration) -> String {
     let spread = (counts.send_time_min.unwrap_or_default(), counts.send_time_max.unwrap_or_default());
     line(
         "send time (ms)",
-        format!("min {:.3}, mean {:.3}, max {:.3}", ms(spread.0), ms(mean(counts)), ms(spread.1)),
+        format!("min {:.3}, mean {:.3}, max {:.3}", ms(spread.0), ms(mean_latency(counts)), ms(spread.1)),
     );
-    if let Some((stream, sequence, _)) = told.last.as_ref().filter(|(stream, ..)| !stream.is_empty()) {
+    if let Some((stream, sequence, _)) = summary.last.as_ref().filter(|(stream, ..)| !stream.is_empty()) {
         line("last", format!("{stream} {sequence}"));
     }
     line("time", format!("{seconds:.3} s"));
     out
 }
 
-fn as_json(counts: &Counts, told: &Told, elapsed: Duration) -> serde_json::Value {
-    let last = told.last.as_ref().filter(|(stream, ..)| !stream.is_empty());
+fn as_json(counts: &PublisherCounts, summary: &PublishSummary, elapsed: Duration) -> serde_json::Value {
+    let last = summary.last.as_ref().filter(|(stream, ..)| !stream.is_empty());
     json!({
         "submitted": counts.submitted,
         "recovered": counts.recovered,
@@ -477,12 +487,12 @@ fn as_json(counts: &Counts, told: &Told, elapsed: Duration) -> serde_json::Value
         "connection_failures": counts.connection_failures,
         "hints": counts.hints,
         "send_time_min_s": counts.send_time_min.map(|span| span.as_secs_f64()),
-        "send_time_mean_s": mean(counts).as_secs_f64(),
+        "send_time_mean_s": mean_latency(counts).as_secs_f64(),
         "send_time_max_s": counts.send_time_max.map(|span| span.as_secs_f64()),
         "elapsed_s": elapsed.as_secs_f64(),
         "stream": last.map(|(stream, ..)| stream),
         "last_sequence": last.map(|(_, sequence, _)| sequence),
-        "first_drop": told.first_drop.as_ref().map(ToString::to_string),
+        "first_drop": summary.first_drop.as_ref().map(ToString::to_string),
     })
 }
 
@@ -492,20 +502,20 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_skipped_to_its_end_and_cut_nowhere() {
-        let check = |text: &str, expected: &[Line]| {
+        let check = |text: &str, expected: &[InputLine]| {
             // A small buffer, so that lines come in pieces.
             let mut input = std::io::BufReader::with_capacity(3, text.as_bytes());
-            let lines: Vec<Line> =
+            let lines: Vec<InputLine> =
                 std::iter::from_fn(|| next_line(&mut input, 5).expect("memory can be read")).collect();
             assert_eq!(lines, expected, "{text:?}");
         };
-        let whole = |text: &str| Line::Whole(text.into());
+        let whole = |text: &str| InputLine::Whole(text.into());
         check("", &[]);
         check("a\n\nb", &[whole("a"), whole(""), whole("b")]);
         check("12345\n12345", &[whole("12345"), whole("12345")]);
-        check("123456\na\n", &[Line::TooLong(6), whole("a")]);
-        check("12345678901\na", &[Line::TooLong(11), whole("a")]);
-        check("a\n1234567", &[whole("a"), Line::TooLong(7)]);
-        check("123456", &[Line::TooLong(6)]);
+        check("123456\na\n", &[InputLine::TooLong(6), whole("a")]);
+        check("12345678901\na", &[InputLine::TooLong(11), whole("a")]);
+        check("a\n1234567", &[whole("a"), InputLine::TooLong(7)]);
+        check("123456", &[InputLine::TooLong(6)]);
     }
 }

@@ -8,27 +8,27 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ValueEnum};
-use stilling::hand_over::{TakeOver, are_listeners_passed};
+use stilling::hand_over::{TakeOverConfig, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::upstream::AppConfig;
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
-use crate::hub::Hub;
-use crate::settings::render::{self, Computed};
+use crate::hub::HubArguments;
+use crate::resolved::ResolvedSettings;
+use crate::settings::render::{self, ComputedDefaults};
 use crate::settings::units::{address, bytes, read_seconds};
-use crate::settings::{Complaint, Complaints, Origin, Sources};
-use crate::settled::Settled;
+use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources};
 use crate::warnings::warnings;
 
 /// What help says at its end.
-const SOURCES: &str = "\
+const SOURCES_HELP: &str = "\
 Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
 Options win over variables, variables over the file. `stilling options` lists all, `stilling check` tries them.";
 
 /// The options of `serve`. Those with a capital short name are named as in server-demo.
 #[derive(Args)]
-#[command(disable_help_flag = true, after_help = SOURCES)]
-pub(crate) struct Arguments {
+#[command(disable_help_flag = true, after_help = SOURCES_HELP)]
+pub(crate) struct ServeArguments {
     /// Read settings from this file [default: stilling.toml in the current folder, if there is one]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
@@ -63,8 +63,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'D', long, value_name = "MS", default_value_t = 30)]
     slow_duration: u32,
     /// How to talk to the kernel; auto takes io_uring where it is allowed
-    #[arg(long, value_enum, default_value_t = Driver::Auto)]
-    driver: Driver,
+    #[arg(long, value_enum, default_value_t = ServeDriver::Auto)]
+    driver: ServeDriver,
     /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files
     /// then holds for each accept thread, not for all together
     #[arg(long)]
@@ -83,15 +83,15 @@ pub(crate) struct Arguments {
     #[arg(long)]
     open_publish: bool,
     #[command(flatten)]
-    hub: Hub,
+    hub: HubArguments,
     #[command(flatten)]
-    elastic: Elastic,
+    elastic: ElasticArguments,
     #[command(flatten)]
-    app: App,
+    app: AppArguments,
     #[command(flatten)]
-    limits: Limits,
+    limits: LimitArguments,
     #[command(flatten)]
-    timeouts: Seconds,
+    timeouts: TimeoutArguments,
     /// Print help
     #[arg(short = '?', visible_short_alias = 'h', long, action = ArgAction::Help)]
     help: Option<bool>,
@@ -100,7 +100,7 @@ pub(crate) struct Arguments {
 /// How the number of worker threads follows the work; by default all are started at once and no more.
 #[derive(Args)]
 #[command(next_help_heading = "Elastic workers")]
-struct Elastic {
+struct ElasticArguments {
     /// How many of the accept threads may do slow work themselves at the same time, when no worker thread is free,
     /// one job each; a busy one serves nobody else until it is done
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
@@ -122,7 +122,7 @@ struct Elastic {
     shrink_after: f64,
 }
 
-impl Elastic {
+impl ElasticArguments {
     fn growth(&self) -> Growth {
         Growth {
             free_threshold: self.free_threshold,
@@ -137,7 +137,7 @@ impl Elastic {
 /// A program behind the server.
 #[derive(Args)]
 #[command(next_help_heading = "Worker processes")]
-struct App {
+struct AppArguments {
     /// Start this command as worker processes and let them answer everything but /status, /metrics, /livez and
     /// /readyz. It must speak HTTP/1.1 on the Unix socket whose path stands for {socket}, and in STILLING_SOCKET
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
@@ -169,7 +169,7 @@ struct App {
 /// What is accepted at most.
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
-struct Limits {
+struct LimitArguments {
     /// Jobs that may wait for a worker; more are answered 503
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_queue: u32,
@@ -205,7 +205,7 @@ struct Limits {
 /// How long a client may take, in seconds.
 #[derive(Args)]
 #[command(next_help_heading = "Timeouts (seconds)")]
-struct Seconds {
+struct TimeoutArguments {
     /// From the connection to its first byte
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     first_byte_timeout: f64,
@@ -241,7 +241,7 @@ struct Seconds {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Driver {
+enum ServeDriver {
     /// io_uring where the kernel allows it, else epoll
     Auto,
     /// io_uring, or an error
@@ -312,7 +312,7 @@ fn queue_target() -> impl TypedValueParser<Value = QueueTargetChoice> {
     })
 }
 
-impl Limits {
+impl LimitArguments {
     fn apply(self, config: &mut ServeConfig) {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         config.queue_max = self.max_queue as usize;
@@ -329,7 +329,7 @@ impl Limits {
     }
 }
 
-impl Seconds {
+impl TimeoutArguments {
     fn apply(self, config: &mut ServeConfig) {
         let span = Duration::from_secs_f64;
         config.queue_age_max = span(self.queue_timeout);
@@ -347,7 +347,7 @@ impl Seconds {
     }
 }
 
-impl App {
+impl AppArguments {
     fn config(self) -> Option<AppConfig> {
         let span = Duration::from_secs_f64;
         let mut config = AppConfig::new(self.app?);
@@ -362,26 +362,26 @@ impl App {
     }
 }
 
-impl Arguments {
+impl ServeArguments {
     /// Serves until the end.
-    pub(crate) fn run(self, sources: Sources) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn run(self, sources: SettingSources) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
-        let settled = self.settle(sources)?;
-        let config = settled.config.clone();
+        let resolved = self.resolve(sources)?;
+        let config = resolved.config.clone();
         if verbose {
-            write!(std::io::stdout(), "{}", settled.toml)?;
+            write!(std::io::stdout(), "{}", resolved.toml)?;
         }
         let _ = stilling_engine::driver::allocator::join_freed_blocks_at_once();
         let server = Server::bind(config, Routes::new())?;
-        for warning in warnings(&settled, server.exposures()) {
-            tell(&format!("warning: {warning}"));
+        for warning in warnings(&resolved, server.exposures()) {
+            log_line(&format!("warning: {warning}"));
         }
         // Before the banner: who has read it may send a signal.
         server.watch_signals()?;
         let mut out = std::io::stdout().lock();
         let listeners = server.banner().iter().take_while(|line| line.starts_with("listening ")).count();
         let (listening, rest) = server.banner().split_at(listeners);
-        for line in listening.iter().chain(&settled.not_opened()).chain(rest) {
+        for line in listening.iter().chain(&resolved.not_opened()).chain(rest) {
             writeln!(out, "{line}")?;
         }
         out.flush()?;
@@ -400,8 +400,8 @@ impl Arguments {
     /// Everything that is chosen, as far as it fits together.
     ///
     /// # Errors
-    /// [`Complaints`].
-    pub(crate) fn settle(self, mut sources: Sources) -> Result<Settled, Box<dyn Error>> {
+    /// [`Diagnostics`].
+    pub(crate) fn resolve(self, mut sources: SettingSources) -> Result<ResolvedSettings, Box<dyn Error>> {
         let defaults = ServeConfig::default();
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
         let is_named = self.port.is_some() || !self.listen.is_empty() || self.hub.names_a_listener();
@@ -414,7 +414,7 @@ impl Arguments {
             None => self.listen,
         };
         let mut wrong = std::mem::take(&mut sources.wrong);
-        let hub = self.hub.chosen(listens_by_default, &mut sources, &mut wrong);
+        let hub = self.hub.resolve(listens_by_default, &mut sources, &mut wrong);
         let mut config = ServeConfig {
             listen,
             shards,
@@ -424,34 +424,34 @@ impl Arguments {
             accept_workers: self.elastic.accept_workers as usize,
             slow_duration: Duration::from_millis(self.slow_duration.into()),
             driver: match self.driver {
-                Driver::Auto => DriverChoice::Auto,
-                Driver::Uring => DriverChoice::Uring,
-                Driver::Poll => DriverChoice::Poll,
+                ServeDriver::Auto => DriverChoice::Auto,
+                ServeDriver::Uring => DriverChoice::Uring,
+                ServeDriver::Poll => DriverChoice::Poll,
             },
             direct_descriptors: self.direct_descriptors,
             pin: self.pin,
             demo: self.demo,
             open_publish: self.open_publish,
             admin: self.admin.unwrap_or_default(),
-            take_over: self.take_over.map(|path| TakeOver { path, tell }),
+            take_over: self.take_over.map(|path| TakeOverConfig { path, report: log_line }),
             passed_listeners: true,
             app: self.app.config(),
             hub: hub.config.clone(),
             hub_thread: hub.thread,
-            log: Some(tell),
+            log: Some(log_line),
             ..defaults
         };
         self.limits.apply(&mut config);
         self.timeouts.apply(&mut config);
 
         let problems = config.problems().into_iter();
-        wrong.extend(problems.map(|problem| hub.complaint(problem, &sources)));
-        wrong.extend(contradiction(&config).map(|reason| Complaint::new(&Origin::Default, reason)));
+        wrong.extend(problems.map(|problem| hub.diagnostic(problem, &sources)));
+        wrong.extend(contradiction(&config).map(|reason| Diagnostic::new(&SettingOrigin::Default, reason)));
         if !wrong.is_empty() {
-            return Err(Box::new(Complaints::sorted(wrong)));
+            return Err(Box::new(Diagnostics::sorted(wrong)));
         }
         let toml = render::render(&sources.effective, computed(&config), &hub.tables);
-        Ok(Settled {
+        Ok(ResolvedSettings {
             config,
             sources,
             toml,
@@ -462,7 +462,7 @@ impl Arguments {
 }
 
 /// Values of the options whose defaults depend on the machine or on other options.
-fn computed(config: &ServeConfig) -> Computed {
+fn computed(config: &ServeConfig) -> ComputedDefaults {
     fn texts<T: ToString>(values: &[T]) -> Vec<String> {
         values.iter().map(T::to_string).collect()
     }
@@ -479,7 +479,7 @@ fn computed(config: &ServeConfig) -> Computed {
 }
 
 /// Writes a line to the log.
-fn tell(line: &str) {
+fn log_line(line: &str) {
     // One write, so that lines of several processes do not mix. Without anybody to tell it to, the server serves on.
     let _ = std::io::stderr().write_all(format!("stilling: {line}\n").as_bytes());
 }

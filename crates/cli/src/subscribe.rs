@@ -9,26 +9,29 @@ use base64::prelude::BASE64_STANDARD;
 use clap::Args;
 use clap::builder::TypedValueParser;
 use serde_json::json;
-use stilling_client::{Event, From, Message, MissedCause, Server, StreamPlace, Subscriber, SubscriberConfig};
+use stilling_client::{
+    FollowStart, FollowedStream, MissedCause, ReceivedMessage, ServerUrl, Subscriber, SubscriberConfig,
+    SubscriberEvent,
+};
 
 use crate::InvalidArgument;
 use crate::publish::{seconds, server};
 
 /// The options of `sub`.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SubscribeArguments {
     /// Which subjects: * stands for one token, > for all that follow
     filter: String,
     /// A server, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is tried when one
     /// fails
     #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
-    server: Vec<Server>,
+    server: Vec<ServerUrl>,
     /// Follow this stream: each message comes once, and what the stream removed before it came is told
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
     /// From where: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
     #[arg(long, value_name = "PLACE", requires = "stream", default_value = "all", value_parser = place())]
-    from: From,
+    from: FollowStart,
     /// Share the messages with all others of the same queue
     #[arg(short, long, value_name = "NAME", conflicts_with = "stream")]
     queue: Option<String>,
@@ -46,18 +49,18 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn place() -> impl TypedValueParser<Value = From> {
+fn place() -> impl TypedValueParser<Value = FollowStart> {
     clap::builder::StringValueParser::new().try_map(|text| {
         if let Ok(sequence) = text.parse() {
-            return Ok(From::Sequence(sequence));
+            return Ok(FollowStart::Sequence(sequence));
         }
         match (text.as_str(), humantime::parse_rfc3339_weak(&text), humantime::parse_duration(&text)) {
-            ("all", ..) => Ok(From::All),
-            ("new", ..) => Ok(From::New),
-            (_, Ok(time), _) => Ok(From::Time(time)),
+            ("all", ..) => Ok(FollowStart::All),
+            ("new", ..) => Ok(FollowStart::New),
+            (_, Ok(time), _) => Ok(FollowStart::Time(time)),
             (_, _, Ok(span)) => {
                 let time = SystemTime::now().checked_sub(span).unwrap_or(SystemTime::UNIX_EPOCH);
-                Ok(From::Time(time))
+                Ok(FollowStart::Time(time))
             }
             _ => Err(
                 "it is a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new",
@@ -66,10 +69,10 @@ fn place() -> impl TypedValueParser<Value = From> {
     })
 }
 
-impl Arguments {
+impl SubscribeArguments {
     /// Prints messages until there have been enough, or nobody reads them any more.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
-        let stream = self.stream.clone().map(|stream| StreamPlace { stream, from: self.from });
+        let stream = self.stream.clone().map(|stream| FollowedStream { stream, from: self.from });
         let mut subscriber = Subscriber::new(SubscriberConfig {
             servers: self.server.clone(),
             name: Some("stilling sub".to_owned()),
@@ -84,7 +87,7 @@ impl Arguments {
         while self.count.is_none_or(|count| seen < count) {
             let left = self.timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(last.elapsed()));
             match subscriber.next_event(left)? {
-                Some(Event::Message(message)) => {
+                Some(SubscriberEvent::Message(message)) => {
                     match self.print(&mut out, &message) {
                         // Whoever read it has enough.
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
@@ -93,12 +96,12 @@ impl Arguments {
                     (seen, last) = (seen + 1, Instant::now());
                 }
                 // Said once, however often it is so.
-                Some(Event::Interrupted(trouble)) if said.as_ref() != Some(&trouble) => {
+                Some(SubscriberEvent::Interrupted(trouble)) if said.as_ref() != Some(&trouble) => {
                     writeln!(std::io::stderr(), "stilling: waiting: {trouble}")?;
                     said = Some(trouble);
                 }
-                Some(Event::Interrupted(_)) => {}
-                Some(Event::Missed { first, last, cause }) => {
+                Some(SubscriberEvent::Interrupted(_)) => {}
+                Some(SubscriberEvent::Missed { first, last, cause }) => {
                     let what =
                         if first == last { format!("{first} is") } else { format!("{first} to {last} are") };
                     let why = match cause {
@@ -108,11 +111,11 @@ impl Arguments {
                     };
                     writeln!(std::io::stderr(), "stilling: missed: {what} {why}")?;
                 }
-                Some(Event::Anew { last }) => writeln!(
+                Some(SubscriberEvent::Recreated { last }) => writeln!(
                     std::io::stderr(),
                     "stilling: the stream began anew: {last} came of the one before; following it from its first message"
                 )?,
-                Some(Event::Connected) => said = None,
+                Some(SubscriberEvent::Connected) => said = None,
                 None => {}
             }
             if self.timeout.is_some_and(|timeout| last.elapsed() >= timeout) {
@@ -125,14 +128,14 @@ impl Arguments {
         Ok(())
     }
 
-    fn print(&self, out: &mut impl Write, message: &Message) -> std::io::Result<()> {
+    fn print(&self, out: &mut impl Write, message: &ReceivedMessage) -> std::io::Result<()> {
         if self.raw {
             out.write_all(&message.payload)?;
             out.write_all(b"\n")?;
         } else if self.json {
             writeln!(out, "{}", as_json(message))?;
         } else {
-            if let Some(place) = &message.place {
+            if let Some(place) = &message.position {
                 let time = humantime::format_rfc3339_millis(place.time());
                 write!(out, "{} {} {time} ", place.stream, place.sequence)?;
             }
@@ -160,9 +163,9 @@ pub(crate) fn on_one_line(text: &str) -> String {
 }
 
 /// The same object that browsers get.
-fn as_json(message: &Message) -> serde_json::Value {
+fn as_json(message: &ReceivedMessage) -> serde_json::Value {
     let mut object = json!({ "subject": message.subject });
-    if let Some(place) = &message.place {
+    if let Some(place) = &message.position {
         object["stream"] = json!(place.stream);
         object["seq"] = json!(place.sequence);
         object["time"] = json!(humantime::format_rfc3339_nanos(place.time()).to_string());

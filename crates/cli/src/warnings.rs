@@ -1,16 +1,16 @@
 //! What is allowed and unwise in the settings of a server.
 
-use stilling::settings::{Durability, HubConfig, SourceRange};
+use stilling::settings::{Durability, MessagingConfig, SourceRange};
 use stilling::{DataFolder, Exposure};
 
-use crate::settings::Complaint;
-use crate::settings::Sources;
+use crate::resolved::ResolvedSettings;
+use crate::settings::Diagnostic;
+use crate::settings::SettingSources;
 use crate::settings::units::write_bytes;
-use crate::settled::Settled;
 
 /// Everything that is allowed and unwise, for `check` and for a server that starts.
-pub(crate) fn warnings(settled: &Settled, exposures: &[Exposure]) -> Vec<Complaint> {
-    let Settled { config, sources, warnings, .. } = settled;
+pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> Vec<Diagnostic> {
+    let ResolvedSettings { config, sources, warnings, .. } = resolved;
     let mut all = warnings.clone();
     if let Ok(Some(data)) = DataFolder::inspect(&config.hub) {
         let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
@@ -18,20 +18,20 @@ pub(crate) fn warnings(settled: &Settled, exposures: &[Exposure]) -> Vec<Complai
         if data.free() < wanted {
             let (wanted, free) = (write_bytes(wanted), write_bytes(data.free()));
             let reason = format!("the streams may come to keep {wanted}, and {free} are free");
-            all.push(Complaint::new(&sources.origin("data"), reason));
+            all.push(Diagnostic::new(&sources.origin("data"), reason));
         }
     }
     all.extend(exposures.iter().map(|Exposure { option, reason }| {
         let origin = if *option == "listen" { sources.listen_origin() } else { sources.origin(option) };
-        Complaint::new(&origin, reason.clone())
+        Diagnostic::new(&origin, reason.clone())
     }));
-    all.extend(unwise(&config.hub, sources));
+    all.extend(syslog_warnings(&config.hub, sources));
     all.extend(sources.warnings.iter().cloned());
     all
 }
 
 /// Unwise settings that concern syslog.
-fn unwise(config: &HubConfig, sources: &Sources) -> Vec<Complaint> {
+fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Diagnostic> {
     let mut warnings = Vec::new();
     let only_loopback = config.syslog_sources.iter().all(SourceRange::is_loopback);
     for (name, addresses) in [("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)] {
@@ -39,7 +39,7 @@ fn unwise(config: &HubConfig, sources: &Sources) -> Vec<Complaint> {
             let reason = format!(
                 "{address} can be reached from other machines, and what they send is refused; syslog-source says who may send"
             );
-            warnings.push(Complaint::new(&sources.origin(name), reason));
+            warnings.push(Diagnostic::new(&sources.origin(name), reason));
         }
     }
     let hears_syslog =
@@ -49,7 +49,7 @@ fn unwise(config: &HubConfig, sources: &Sources) -> Vec<Complaint> {
             "no stream keeps `{}`: syslog reaches only those who listen right then",
             config.syslog_subject
         );
-        warnings.push(Complaint::new(&sources.origin("syslog-subject"), reason));
+        warnings.push(Diagnostic::new(&sources.origin("syslog-subject"), reason));
     }
     warnings
 }

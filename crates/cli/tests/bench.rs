@@ -15,15 +15,15 @@ fn stilling(arguments: &str) -> Command {
 }
 
 /// A server process that ends with its test.
-struct Server {
+struct BenchTargetServer {
     child: Child,
     /// Its output; a closed pipe would end it.
     _out: BufReader<ChildStdout>,
     url: String,
 }
 
-impl Server {
-    fn start() -> Server {
+impl BenchTargetServer {
+    fn start() -> BenchTargetServer {
         let mut child = stilling("serve --listen 127.0.0.1:0 --accept-threads 1")
             .stdout(Stdio::piped())
             .spawn()
@@ -32,7 +32,7 @@ impl Server {
         let mut out = BufReader::new(child.stdout.take().expect("its output is piped"));
         out.read_line(&mut line).expect("a line");
         let url = line.trim_end().strip_prefix("listening ").expect("where it listens").to_owned();
-        Server { child, _out: out, url }
+        BenchTargetServer { child, _out: out, url }
     }
 
     fn bench(&self, path: &str, options: &str) -> Output {
@@ -40,7 +40,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchTargetServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -53,7 +53,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_good_run_prints_a_table_and_exits_with_0() {
-    let outcome = Server::start().bench("/test/fast", "-n 1000 -c 10 -t 2");
+    let outcome = BenchTargetServer::start().bench("/test/fast", "-n 1000 -c 10 -t 2");
     let out = text(&outcome.stdout);
     assert_eq!(outcome.status.code(), Some(0), "{out}{}", text(&outcome.stderr));
     assert!(out.contains("right answers         1000 ("), "{out}");
@@ -64,7 +64,8 @@ fn a_good_run_prints_a_table_and_exits_with_0() {
 
 #[test]
 fn json_is_one_object_with_figures_and_parameters() {
-    let outcome = Server::start().bench("/livez", "-n 1000 --rate 20000 --pipeline 4 --json --driver poll");
+    let outcome =
+        BenchTargetServer::start().bench("/livez", "-n 1000 --rate 20000 --pipeline 4 --json --driver poll");
     assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
     let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
     assert_eq!((&json["ok"], &json["driver"]), (&1000.into(), &"poll".into()));
@@ -75,7 +76,7 @@ fn json_is_one_object_with_figures_and_parameters() {
 /// Row 5.4: a load that rises and falls is one run, with figures for each step and each tenth of a second.
 #[test]
 fn steps_have_figures_of_their_own_in_json_and_in_the_table() {
-    let server = Server::start();
+    let server = BenchTargetServer::start();
     let outcome = server.bench("/test/fast", "-c 4 --steps 50:0.2,200:0.2,50:0.2 --json");
     assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
     let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
@@ -97,7 +98,7 @@ fn steps_have_figures_of_their_own_in_json_and_in_the_table() {
 
 #[test]
 fn failures_are_named_and_make_the_exit_status_1() {
-    let server = Server::start();
+    let server = BenchTargetServer::start();
     let check = |path: &str, options: &str, words: &str| {
         let outcome = server.bench(path, options);
         let said = text(&outcome.stderr);
@@ -149,7 +150,7 @@ fn wrong_options_exit_with_64() {
 
 #[test]
 fn a_body_is_expected_as_text_or_from_a_file() {
-    let server = Server::start();
+    let server = BenchTargetServer::start();
     let check = |body: &str, status: i32| {
         let outcome = server.bench("/test/fast", &format!("-n 1 --method HEAD --expect-status 200 {body}"));
         assert_eq!(outcome.status.code(), Some(status), "{body}: {}", text(&outcome.stderr));
@@ -164,7 +165,7 @@ fn a_body_is_expected_as_text_or_from_a_file() {
 
 #[test]
 fn a_program_that_holds_connections_says_when_it_does() {
-    let outcome = Server::start().bench("/test/fast", "--hold 0.5 -c 20 --json");
+    let outcome = BenchTargetServer::start().bench("/test/fast", "--hold 0.5 -c 20 --json");
     assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
     assert_eq!(text(&outcome.stderr), "holding 20 connections\n");
     let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");

@@ -9,19 +9,19 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// What the command said in a folder with this `stilling.toml`: its status, output and errors.
-struct Said {
+struct CommandOutput {
     status: Option<i32>,
     out: String,
     err: String,
 }
 
-fn run(folder: &Path, arguments: &str, variables: &[(&str, &str)]) -> Said {
+fn run(folder: &Path, arguments: &str, variables: &[(&str, &str)]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
     command.args(arguments.split_whitespace()).current_dir(folder).stdin(Stdio::null());
     command.env_clear().envs(variables.iter().copied());
     let output = command.output().expect("the binary runs");
     let text = |bytes| String::from_utf8(bytes).expect("it says text");
-    Said { status: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { status: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 fn folder(settings: &str) -> TempDir {
@@ -33,7 +33,7 @@ fn folder(settings: &str) -> TempDir {
 }
 
 #[track_caller]
-fn told(said: &Said, lines: &[&str]) {
+fn told(said: &CommandOutput, lines: &[&str]) {
     for line in lines {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let found = said.out.lines().chain(said.err.lines()).any(|said| words(said).contains(line));

@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use stilling_probe::eventually;
-use stilling_probe::nats::{Fault, Played};
+use stilling_probe::nats::{FakeNatsServer, InjectedFault};
 
 /// `EX_TEMPFAIL`: it waits and is not lost.
-const WAITING: Option<i32> = Some(75);
+const EXIT_SPOOLED: Option<i32> = Some(75);
 
 fn stilling(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
@@ -39,10 +39,10 @@ fn fed(arguments: &str, input: &str) -> (Option<i32>, String, String) {
 
 #[test]
 fn one_message_is_told_its_place() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let (status, out, errors) = run(&format!("pub -s {} events.door open", server.url()));
     assert_eq!((status, out.as_str(), errors.as_str()), (Some(0), "events 1\n", ""));
-    server.fail([Fault::LoseAcknowledgement]);
+    server.fail([InjectedFault::LoseAcknowledgement]);
     let (status, out, _) = run(&format!("pub -s {} events.door again", server.url()));
     assert_eq!((status, out.as_str()), (Some(0), "events 2 (was there already)\n"));
     assert_eq!(
@@ -54,7 +54,7 @@ fn one_message_is_told_its_place() {
 /// Row 0.32: the figures that are printed are what the server has.
 #[test]
 fn many_messages_are_told_in_figures() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     for mode in ["confirmed", "no-wait"] {
         let (status, out, errors) =
             run(&format!("pub -s {} -t 60 -m {mode} -n 300 --size 100 events.door", server.url()));
@@ -70,7 +70,7 @@ fn many_messages_are_told_in_figures() {
 
 #[test]
 fn lines_are_messages_and_come_out_as_they_went_in() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let url = server.url();
     let (status, _, errors) =
         fed(&format!("pub -s {url} --lines -H Kind:test events.lines"), "one\n{\"n\":2}\n\nlast");
@@ -106,7 +106,7 @@ fn what_is_wrong_is_said_with_what_helps() {
     check("sub --from yesterday --stream events events.>", 64, "a span back such as 10m");
     check("sub --from 7 events.>", 64, "--stream");
     check("sub events..a", 64, "no empty token");
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     check(&format!("pub -s {} nobody.keeps x -t 60", server.url()), 1, "no stream keeps this subject");
     check(&format!("pub -s {} events..a x", server.url()), 64, "no empty token");
     check(&format!("sub -s {} --stream other events.>", server.url()), 1, "stream not found");
@@ -120,7 +120,7 @@ fn what_is_wrong_is_said_with_what_helps() {
 /// Row 0.31: the subscriber, then the server's message.
 #[test]
 fn what_is_published_while_somebody_listens_is_printed() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let mut listener =
         stilling(&format!("sub -s {} -n 1 plain.>", server.url())).spawn().expect("the binary starts");
     let printed = listener.stdout.take().expect("it is piped");
@@ -140,7 +140,7 @@ fn a_spool_keeps_what_the_next_call_delivers() {
     for number in 0..3 {
         let (status, _, errors) =
             run(&format!("pub -s nats://127.0.0.1:1 --spool {spool} -t 0 events.a {number}"));
-        assert_eq!(status, WAITING, "{errors}");
+        assert_eq!(status, EXIT_SPOOLED, "{errors}");
         let count = if number == 0 {
             "1 message waits in".to_owned()
         } else {
@@ -148,7 +148,7 @@ fn a_spool_keeps_what_the_next_call_delivers() {
         };
         assert!(errors.contains(&count), "{errors}");
     }
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let (status, out, _) = run(&format!("pub -s {} -t 60 --spool {spool} --json", server.url()));
     let figures: serde_json::Value = serde_json::from_str(&out).expect("it is JSON");
     assert_eq!((status, &figures["recovered"], &figures["delivered"]), (Some(0), &3.into(), &3.into()));
@@ -159,13 +159,13 @@ fn a_spool_keeps_what_the_next_call_delivers() {
 }
 
 /// A publisher that is fed numbered lines until it is killed.
-struct Fed {
+struct FedPublisher {
     child: Child,
     feeder: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Fed {
-    fn start(arguments: &str, run: u32) -> Fed {
+impl FedPublisher {
+    fn start(arguments: &str, run: u32) -> FedPublisher {
         let mut child = stilling(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
         let mut input = child.stdin.take().expect("it is piped");
         let feeder = std::thread::spawn(move || {
@@ -174,7 +174,7 @@ impl Fed {
                 number += 1;
             }
         });
-        Fed { child, feeder: Some(feeder) }
+        FedPublisher { child, feeder: Some(feeder) }
     }
 
     fn kill(mut self) {
@@ -190,11 +190,11 @@ impl Fed {
 fn a_killed_publisher_leaves_no_gap_no_double_and_no_lock() {
     const LIVES: u32 = 12;
     let directory = tempfile::tempdir().expect("a directory");
-    let (server, spool) = (Played::start(), directory.path().join("spool"));
+    let (server, spool) = (FakeNatsServer::start(), directory.path().join("spool"));
     let arguments =
         format!("pub -s {} --spool {} --spool-size 1000000 --lines events.a", server.url(), spool.display());
     for life in 0..LIVES {
-        let publisher = Fed::start(&arguments, life);
+        let publisher = FedPublisher::start(&arguments, life);
         // At another place of its work each time.
         let wanted = 1 + (life as usize * 37) % 200;
         let mark = format!("{life} ");
@@ -202,7 +202,7 @@ fn a_killed_publisher_leaves_no_gap_no_double_and_no_lock() {
             || server.records().iter().filter(|record| record.payload.starts_with(mark.as_bytes())).count();
         eventually("it delivers", || (of_this_life() >= wanted).then_some(()));
         if life % 3 == 1 {
-            server.cut();
+            server.disconnect_all();
         }
         publisher.kill();
     }

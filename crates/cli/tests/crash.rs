@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
-use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, Victim};
-use stilling_bench::collect::{Api, CollectError, Stored};
+use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, CrashTarget};
+use stilling_bench::collect::{CollectError, JetStreamApi, ReplayedMessage};
 
 /// Kills on each driver.
 const KILLS: u32 = 100;
@@ -38,7 +38,7 @@ const WATCHED_SERVER_KILLS: u64 = 20;
 const GROWTH_MAX: u64 = 8 << 20;
 
 /// The shipped server.
-struct Mortal {
+struct KillableServer {
     driver: &'static str,
     /// Where it listens for NATS clients; port 0: the system's choice.
     listen: SocketAddr,
@@ -48,10 +48,10 @@ struct Mortal {
     /// Kept open, so that it can go on talking; what it says at its start fits into the pipe.
     out: Option<BufReader<ChildStdout>>,
     /// How it ended when nobody had killed it, and its last words.
-    last_words: Vec<String>,
+    last_output: Vec<String>,
 }
 
-impl Victim for Mortal {
+impl CrashTarget for KillableServer {
     fn start(&mut self) -> Result<SocketAddr, CollectError> {
         let local = |error: std::io::Error| CollectError::Local(format!("the server: {error}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
@@ -70,7 +70,7 @@ impl Victim for Mortal {
             }
             words.push(line);
         }
-        self.last_words = words;
+        self.last_output = words;
         // The judge asks whether it runs when nobody answers at this address.
         Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
     }
@@ -88,13 +88,16 @@ impl Victim for Mortal {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let ended: Option<ExitStatus> = child.try_wait().map_err(local)?;
         if let Some(status) = ended {
-            return Err(CollectError::Server(format!("it ended by itself: {status}: {:?}", self.last_words)));
+            return Err(CollectError::Server(format!(
+                "it ended by itself: {status}: {:?}",
+                self.last_output
+            )));
         }
         child.kill().and_then(|()| child.wait()).map_err(local).map(|_| ())
     }
 }
 
-impl Drop for Mortal {
+impl Drop for KillableServer {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -103,10 +106,10 @@ impl Drop for Mortal {
     }
 }
 
-impl Mortal {
-    fn new(driver: &'static str, data: &Path, options: &'static [&'static str]) -> Mortal {
+impl KillableServer {
+    fn new(driver: &'static str, data: &Path, options: &'static [&'static str]) -> KillableServer {
         let (listen, data) = (SocketAddr::from(([127, 0, 0, 1], 0)), data.to_owned());
-        Mortal { driver, listen, data, options, child: None, out: None, last_words: Vec::new() }
+        KillableServer { driver, listen, data, options, child: None, out: None, last_output: Vec::new() }
     }
 }
 
@@ -117,7 +120,7 @@ fn check(driver: &'static str) {
     let seed = seed();
     println!("{driver}: {KILLS} kills, seed {seed}");
     let plan = CrashPlan { kills: KILLS, seed, ..plan(folder.path()) };
-    judge(&mut Mortal::new(driver, &data, &[]), &plan);
+    judge(&mut KillableServer::new(driver, &data, &[]), &plan);
     verified(&data);
 }
 
@@ -136,7 +139,7 @@ fn check_bounded(driver: &'static str) {
         descriptors_every: 1,
         ..plan(folder.path())
     };
-    let report = judge(&mut Mortal::new(driver, &data, options), &plan);
+    let report = judge(&mut KillableServer::new(driver, &data, options), &plan);
     assert!(
         report.acknowledged * 2048 < 3 << 20 || report.removed > 0,
         "retention has work to do: {report:?}"
@@ -154,9 +157,9 @@ fn seed() -> u64 {
     u64::from(since.subsec_nanos()) ^ since.as_secs()
 }
 
-fn judge(victim: &mut Mortal, plan: &CrashPlan) -> CrashReport {
-    let (driver, seed) = (victim.driver, plan.seed);
-    let report = crash::run(victim, plan, |_| {});
+fn judge(target: &mut KillableServer, plan: &CrashPlan) -> CrashReport {
+    let (driver, seed) = (target.driver, plan.seed);
+    let report = crash::run(target, plan, |_| {});
     let report = report.unwrap_or_else(|error| panic!("{driver}, seed {seed}: {error}"));
     let accounts = serde_json::to_string_pretty(&report).expect("it is plain");
     println!("{accounts}");
@@ -209,9 +212,9 @@ fn publisher(server: SocketAddr, spool: &Path) -> Command {
 
 /// The payloads of the stream, in order.
 fn stored(server: SocketAddr) -> Vec<String> {
-    let mut api = Api::connect(server, Duration::from_secs(60)).expect("the server listens");
+    let mut api = JetStreamApi::connect(server, Duration::from_secs(60)).expect("the server listens");
     let mut payloads = Vec::new();
-    let each = |stored: &Stored<'_>| {
+    let each = |stored: &ReplayedMessage<'_>| {
         payloads.push(String::from_utf8_lossy(stored.payload).into_owned());
         Ok(())
     };
@@ -224,7 +227,7 @@ fn stored(server: SocketAddr) -> Vec<String> {
 fn check_clients(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
     let (data, spool) = (folder.path().join("data"), folder.path().join("spool"));
-    let mut server = Mortal::new(driver, &data, &[]);
+    let mut server = KillableServer::new(driver, &data, &[]);
     let address = server.start().expect("the server starts");
     let mut wanted = 0;
     for round in 0..CLIENT_KILLS {
@@ -278,28 +281,28 @@ fn what_killed_clients_had_kept_is_stored_once_on_poll() {
 
 /// A process's descriptors and resident memory.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct ServerResources {
     descriptors: usize,
     resident: u64,
 }
 
-impl Held {
-    fn by(process: u32) -> Held {
+impl ServerResources {
+    fn by(process: u32) -> ServerResources {
         let descriptors = crash::descriptors(process).expect("it runs");
-        Held { descriptors, resident: crash::resident_bytes(process).expect("it runs") }
+        ServerResources { descriptors, resident: crash::resident_bytes(process).expect("it runs") }
     }
 
     /// Waits until a process holds no more descriptors than before, and returns what it holds then.
     #[track_caller]
-    fn as_before(self, process: u32) -> Held {
+    fn as_before(self, process: u32) -> ServerResources {
         let what = format!("no more than {} descriptors are open", self.descriptors);
         stilling_probe::eventually(&what, || {
-            Some(Held::by(process)).filter(|now| now.descriptors <= self.descriptors)
+            Some(ServerResources::by(process)).filter(|now| now.descriptors <= self.descriptors)
         })
     }
 
     #[track_caller]
-    fn assert_no_growth(self, after: Held) {
+    fn assert_no_growth(self, after: ServerResources) {
         let growth = after.resident.saturating_sub(self.resident);
         println!("{self:?}, then {after:?}");
         assert!(growth <= GROWTH_MAX, "resident memory grew by {growth} bytes: {self:?}, then {after:?}");
@@ -311,18 +314,18 @@ fn check_leaks_of_killed_clients(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
     // The ids of messages are not remembered, so that their number does not matter.
     let options = &["--stream", "events=events.>:disk:dedup-time=0"];
-    let mut server = Mortal::new(driver, &folder.path().join("data"), options);
+    let mut server = KillableServer::new(driver, &folder.path().join("data"), options);
     let address = server.start().expect("the server starts");
     let process = server.process().expect("it runs");
-    let mut api = Api::connect(address, Duration::from_secs(60)).expect("the server listens");
+    let mut api = JetStreamApi::connect(address, Duration::from_secs(60)).expect("the server listens");
     let mut last = || api.stream_state("events").map_or(0, |state| state.last);
     let (mut rested, mut before) = (None, None);
     for kill in 0..WATCHED_CLIENT_KILLS {
         if kill == 1 {
-            rested = Some(Held::by(process));
+            rested = Some(ServerResources::by(process));
         }
         if kill == WARM_UP_KILLS {
-            before = rested.map(|rested: Held| rested.as_before(process));
+            before = rested.map(|rested: ServerResources| rested.as_before(process));
         }
         // Its input goes on for ever, so the kill meets it in the middle of what it writes.
         let yes = Command::new("yes").arg("x".repeat(1000)).stdout(Stdio::piped()).spawn();
@@ -360,7 +363,7 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
     let [.., high, low] = std::process::id().to_be_bytes();
     let network = if driver == "uring" { 252 } else { 253 };
     let listen = SocketAddr::from(([127, network, high, low], 4222));
-    let mut server = Mortal::new(driver, &folder.path().join("data"), &[]);
+    let mut server = KillableServer::new(driver, &folder.path().join("data"), &[]);
     server.listen = listen;
     let address = server.start().expect("the server starts");
     let spool = folder.path().join("spool");
@@ -372,31 +375,31 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
     let mut input = client.stdin.take().expect("it is piped");
     let process = client.id();
     // The spool's newest file is not open all the time.
-    let mut before: Option<Held> = None;
+    let mut before: Option<ServerResources> = None;
     for kill in 0..WATCHED_SERVER_KILLS {
         if kill <= 2 {
-            let now = Held::by(process);
+            let now = ServerResources::by(process);
             let most = before.map_or(0, |before| before.descriptors).max(now.descriptors);
-            before = Some(Held { descriptors: most, ..now });
+            before = Some(ServerResources { descriptors: most, ..now });
         }
         let lines: String = (0..EACH).map(|line| format!("{:01000}\n", kill * EACH + line)).collect();
         let feeder = std::thread::spawn(move || {
             std::io::Write::write_all(&mut input, lines.as_bytes()).expect("the client lives");
             input
         });
-        let mut api = Api::connect(address, Duration::from_secs(60)).expect("the server listens");
+        let mut api = JetStreamApi::connect(address, Duration::from_secs(60)).expect("the server listens");
         // In the middle of what it is given.
         let some = kill * EACH + EACH / 2;
         stilling_probe::eventually("half of it is stored", || {
             (api.stream_state("events").ok()?.last >= some).then_some(())
         });
         if let Some(before) = before.as_mut().filter(|_| kill < 2) {
-            before.descriptors = before.descriptors.max(Held::by(process).descriptors);
+            before.descriptors = before.descriptors.max(ServerResources::by(process).descriptors);
         }
         server.kill().expect("it ran until now");
         assert_eq!(server.start().expect("it starts again: no lock is left"), address);
         input = feeder.join().expect("it does not panic");
-        let mut api = Api::connect(address, Duration::from_secs(60)).expect("the server listens");
+        let mut api = JetStreamApi::connect(address, Duration::from_secs(60)).expect("the server listens");
         stilling_probe::eventually("all of it is stored", || {
             (api.stream_state("events").ok()?.last >= (kill + 1) * EACH).then_some(())
         });
@@ -434,7 +437,7 @@ fn segments_are_written_past_the_page_cache_where_that_works() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let wanted = wanted.unwrap_or_else(|| crash::can_write_directly(folder.path()));
-        let mut server = Mortal::new(driver, &folder.path().join("data"), options);
+        let mut server = KillableServer::new(driver, &folder.path().join("data"), options);
         let address = server.start().expect("the server starts");
         let process = server.process().expect("it runs");
         assert_eq!(crash::writes_directly(process), None, "{driver}: there is no segment yet");

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Batch, Config, Kind, Log, Record, Retention};
+use stilling_journal::{Batch, Log, LogConfig, LogRetention, Record, RecordKind};
 
 fn stilling(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
@@ -31,14 +31,14 @@ fn journal(what: &str, path: &Path, more: &[&str]) -> (Option<i32>, String, Stri
 }
 
 /// A server with its streams in a folder.
-struct Server {
+struct JournalServer {
     child: Child,
     _out: BufReader<ChildStdout>,
     url: String,
 }
 
-impl Server {
-    fn start(driver: &str, data: &Path) -> Server {
+impl JournalServer {
+    fn start(driver: &str, data: &Path) -> JournalServer {
         let data = data.to_str().expect("text");
         let arguments = ["serve", "--verbose", "--driver", driver, "--nats", "127.0.0.1:0", "--data", data];
         let mut child = stilling(&arguments).spawn().expect("the binary starts");
@@ -49,7 +49,7 @@ impl Server {
             assert!(out.read_line(&mut line).expect("a line") > 0, "it ended before it listened");
         }
         let url = line.trim_end().replace("listening ", "");
-        Server { child, _out: out, url }
+        JournalServer { child, _out: out, url }
     }
 
     fn publish(&self, arguments: &[&str]) {
@@ -71,7 +71,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for JournalServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -93,7 +93,7 @@ fn segments(stream: &Path) -> Vec<PathBuf> {
 fn check_listed_printed_and_judged(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     server.publish(&["-H", "Nats-Msg-Id:a", "events.door", "open"]);
     server.publish(&["events.light", "{\"on\":true}"]);
     server.publish(&["-n", "10", "events.door", "closed"]);
@@ -149,7 +149,7 @@ fn what_a_server_on_poll_wrote_is_listed_printed_and_judged() {
 fn check_beside_a_writer(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     server.publish(&["events.a", "0"]);
     let mut publisher =
         stilling(&["pub", "-s", &server.url, "-t", "60", "-n", "20000", "events.a", "--size", "700"])
@@ -192,12 +192,12 @@ fn a_server_on_poll_that_writes_is_never_taken_for_damage() {
 fn check_damage(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     for _ in 0..3 {
         server.publish(&["-n", "40", "events.a", "--size", "1000"]);
     }
     server.kill();
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     for _ in 0..3 {
         server.publish(&["-n", "40", "events.a", "--size", "1000"]);
     }
@@ -269,11 +269,11 @@ fn what_is_not_there_is_shown_where_it_would_stand() {
     let path = folder.path().join("logs");
     let disk = FileDisk::make(&path).expect("it can be made");
     let (mut log, _) =
-        Log::open(disk, "logs", Config { segment_size: 8192, ..Config::default() }).expect("it opens");
+        Log::open(disk, "logs", LogConfig { segment_size: 8192, ..LogConfig::default() }).expect("it opens");
     let lost = br#"{"lost":120,"reason":"shed"}"#;
     let records = [
         Record::new(b"syslog.a", b"one"),
-        Record { kind: Kind::Loss, subject: b"syslog.a", headers: b"", payload: lost },
+        Record { kind: RecordKind::Loss, subject: b"syslog.a", headers: b"", payload: lost },
         Record::new(b"syslog.b", b"\xff\x1b["),
     ];
     for record in &records {
@@ -294,7 +294,8 @@ fn what_is_not_there_is_shown_where_it_would_stand() {
         out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
     assert_eq!((&told[0]["kind"], &told[0]["data"]["lost"]), (&"loss".into(), &120.into()));
     assert_eq!(told[1]["base64"], "/xtb");
-    log.retain(&Retention { records: Some(1), ..Retention::default() }, 0, u64::MAX).expect("it is removed");
+    log.retain(&LogRetention { records: Some(1), ..LogRetention::default() }, 0, u64::MAX)
+        .expect("it is removed");
     let (status, out, _) = journal("cat", &path, &["--from", "1"]);
     assert_eq!(status, Some(0));
     assert!(out.starts_with("# 1 to 2 are not kept any more\n3 "), "{out}");
@@ -308,7 +309,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("many");
     let disk = FileDisk::make(&path).expect("it can be made");
-    let (mut log, _) = Log::open(disk, "many", Config::default()).expect("it opens");
+    let (mut log, _) = Log::open(disk, "many", LogConfig::default()).expect("it opens");
     for _ in 0..40 {
         let mut batch = Batch::new(64 * 1024);
         batch.begin(log.next(), 1);
@@ -328,7 +329,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 fn what_cannot_be_read_is_said_with_what_helps() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start("poll", &data);
+    let server = JournalServer::start("poll", &data);
     server.publish(&["events.a", "x"]);
     server.finish();
     let empty = folder.path().join("empty");
@@ -383,7 +384,7 @@ fn start_with_failing_reads(driver: &str, data: &Path, segment: &Path, read: u32
 fn check_unreadable(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     server.publish(&["-n", "400", "events.a", "--size", "2000"]);
     server.kill();
     let segment = segments(&data.join("events")).pop().expect("there is one");
@@ -394,7 +395,7 @@ fn check_unreadable(driver: &str) {
         assert_eq!(outcome.status.code(), Some(1), "read {read}: {errors}");
         assert!(errors.contains("cannot read") && errors.contains(name), "read {read}: {errors}");
     }
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     server.publish(&["events.a", "last"]);
     let (_, out, errors) = journal("cat", &data.join("events"), &[]);
     assert_eq!((out.lines().count(), errors.as_str()), (401, ""));
@@ -420,7 +421,7 @@ fn what_cannot_be_read_is_no_verdict() {
     let folder = tempfile::tempdir().expect("a folder");
     let stream = folder.path().join("logs");
     let disk = FileDisk::make(&stream).expect("it can be made");
-    let (mut log, _) = Log::open(disk, "logs", Config::default()).expect("it opens");
+    let (mut log, _) = Log::open(disk, "logs", LogConfig::default()).expect("it opens");
     let mut batch = Batch::new(4096);
     batch.begin(1, 1_700_000_000_000_000_000);
     batch.push(&Record::new(b"a", b"x")).expect("it fits");
@@ -444,7 +445,7 @@ fn what_cannot_be_read_is_no_verdict() {
 fn check_removed(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     server.publish(&["events.a", "kept"]);
     fs::remove_dir_all(&data).expect("it is ours");
     let (status, out, errors) = run(&["pub", "-s", &server.url, "-t", "5", "events.a", "lost"]);
@@ -465,7 +466,7 @@ fn a_server_on_poll_acknowledges_nothing_into_a_removed_folder() {
 fn check_damaged_end(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let server = Server::start(driver, &data);
+    let server = JournalServer::start(driver, &data);
     server.publish(&["events.a", "first"]);
     server.publish(&["events.a", "damaged"]);
     server.kill();
@@ -476,7 +477,7 @@ fn check_damaged_end(driver: &str) {
     bytes[end] ^= 1;
     fs::write(&segment, bytes).expect("it can be written");
     for life in 0..2 {
-        let server = Server::start(driver, &data);
+        let server = JournalServer::start(driver, &data);
         server.publish(&["events.a", "later"]);
         server.finish();
         let (status, out, _) = journal("verify", &data, &[]);

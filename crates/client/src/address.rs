@@ -42,7 +42,7 @@ impl fmt::Debug for Credentials {
 
 /// How a server is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ServerAddress {
     /// Over TCP; the host is a name or an address, looked up at each connection.
     Tcp {
         /// The host, an IPv6 address without its brackets.
@@ -65,20 +65,20 @@ pub enum Place {
 /// # Ok::<(), stilling_client::BadAddress>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Server {
+pub struct ServerUrl {
     /// How it is reached.
-    pub place: Place,
+    pub address: ServerAddress,
     /// Who asks.
     pub credentials: Credentials,
 }
 
 /// The address without its secrets.
-impl fmt::Display for Server {
+impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Tcp { host, port } if host.contains(':') => write!(f, "nats://[{host}]:{port}"),
-            Place::Tcp { host, port } => write!(f, "nats://{host}:{port}"),
-            Place::Unix(path) => write!(f, "unix://{}", path.display()),
+        match &self.address {
+            ServerAddress::Tcp { host, port } if host.contains(':') => write!(f, "nats://[{host}]:{port}"),
+            ServerAddress::Tcp { host, port } => write!(f, "nats://{host}:{port}"),
+            ServerAddress::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -120,17 +120,17 @@ impl fmt::Display for BadAddress {
 
 impl std::error::Error for BadAddress {}
 
-impl FromStr for Server {
+impl FromStr for ServerUrl {
     type Err = BadAddress;
 
-    fn from_str(text: &str) -> Result<Server, BadAddress> {
+    fn from_str(text: &str) -> Result<ServerUrl, BadAddress> {
         let rest = match text.split_once("://") {
             None => text,
             Some(("nats", rest)) => rest,
             Some(("tls", _)) => return Err(BadAddress::Tls),
             Some(("unix", path)) if path.starts_with('/') => {
-                let place = Place::Unix(PathBuf::from(path));
-                return Ok(Server { place, credentials: Credentials::Anonymous });
+                let address = ServerAddress::Unix(PathBuf::from(path));
+                return Ok(ServerUrl { address, credentials: Credentials::Anonymous });
             }
             Some(("unix", _)) => return Err(BadAddress::UnixPath),
             Some(_) => return Err(BadAddress::Scheme),
@@ -140,7 +140,7 @@ impl FromStr for Server {
             None => (Credentials::Anonymous, rest),
         };
         let (host, port) = split_port(rest.strip_suffix('/').unwrap_or(rest))?;
-        Ok(Server { place: Place::Tcp { host: host.to_owned(), port }, credentials })
+        Ok(ServerUrl { address: ServerAddress::Tcp { host: host.to_owned(), port }, credentials })
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn an_address_is_where_and_who() {
         let check = |text: &str, shown: &str, credentials: Credentials| {
-            let server: Server = text.parse().expect(text);
+            let server: ServerUrl = text.parse().expect(text);
             assert_eq!(server.to_string(), shown, "{text}");
             assert_eq!(server.credentials, credentials, "{text}");
         };
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_mistake_in_an_address_is_named_and_no_secret_repeated() {
         let check = |text: &str, bad: BadAddress| {
-            assert_eq!(text.parse::<Server>(), Err(bad), "{text}");
+            assert_eq!(text.parse::<ServerUrl>(), Err(bad), "{text}");
             assert!(!bad.to_string().contains("secret"));
         };
         check("http://h", BadAddress::Scheme);
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn a_printed_server_keeps_its_secrets() {
-        let printed = format!("{:?}", "nats://alice:secret@h".parse::<Server>());
+        let printed = format!("{:?}", "nats://alice:secret@h".parse::<ServerUrl>());
         assert!(printed.contains("alice") && !printed.contains("secret"), "{printed}");
-        assert!(!format!("{:?}", "nats://secret@h".parse::<Server>()).contains("secret"));
+        assert!(!format!("{:?}", "nats://secret@h".parse::<ServerUrl>()).contains("secret"));
     }
 }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::address::Server;
-use crate::ladder::{BudgetConfig, LadderConfig};
+use crate::address::ServerUrl;
+use crate::backoff::{BackoffConfig, RetryBudgetConfig};
 use crate::limits::{SPAN_MAX, SPOOL_SIZE_DEFAULT, UNACKNOWLEDGED_DEFAULT};
 
 /// How a publisher sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mode {
+pub enum PublishMode {
     /// [`send`](crate::Publisher::send) waits for the acknowledgement.
     #[default]
     Confirmed,
@@ -22,7 +22,7 @@ pub enum Mode {
 
 /// What happens to a message that finds the spool full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Overflow {
+pub enum OverflowPolicy {
     /// The caller waits for room, as long as for an acknowledgement; then the new message is dropped. In the modes that do
     /// not wait it is dropped at once.
     #[default]
@@ -35,7 +35,7 @@ pub enum Overflow {
 
 /// Where messages are held that the server does not take yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Keep {
+pub enum SpoolMode {
     /// In memory, and only for as many attempts as the ladder allows; then they are dropped.
     Attempts,
     /// In memory, until they are delivered.
@@ -48,24 +48,24 @@ pub enum Keep {
 
 /// What a publisher may be told.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct PublisherConfig {
     /// The servers. After a failure the next one is tried.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerUrl>,
     /// What the server's operator sees as the name of the connection.
     pub name: Option<String>,
     /// How messages are sent.
-    pub mode: Mode,
+    pub mode: PublishMode,
     /// When to try again.
-    pub ladder: LadderConfig,
+    pub backoff: BackoffConfig,
     /// How much may be sent again.
-    pub budget: BudgetConfig,
+    pub budget: RetryBudgetConfig,
     /// Where messages wait.
-    pub keep: Keep,
+    pub spool_mode: SpoolMode,
     /// Bytes of messages that wait or are with the server; 64 MiB. A message counts 128 bytes more than it has; on disk it
     /// counts whole blocks of 4 KiB. Full: what `overflow` says.
     pub spool_size: u64,
     /// What happens to a message that finds the spool full.
-    pub overflow: Overflow,
+    pub overflow: OverflowPolicy,
     /// Messages that may be with the server without its answer; 256. With 1, messages also keep their order when the
     /// server asks for one of them later. Full: messages wait in the spool.
     pub unacknowledged: usize,
@@ -90,17 +90,17 @@ pub struct Config {
     pub seed: Option<u64>,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for PublisherConfig {
+    fn default() -> PublisherConfig {
+        PublisherConfig {
             servers: Vec::new(),
             name: None,
-            mode: Mode::Confirmed,
-            ladder: LadderConfig::default(),
-            budget: BudgetConfig::default(),
-            keep: Keep::Memory,
+            mode: PublishMode::Confirmed,
+            backoff: BackoffConfig::default(),
+            budget: RetryBudgetConfig::default(),
+            spool_mode: SpoolMode::Memory,
             spool_size: SPOOL_SIZE_DEFAULT,
-            overflow: Overflow::Wait,
+            overflow: OverflowPolicy::Wait,
             unacknowledged: UNACKNOWLEDGED_DEFAULT,
             connect_timeout: Duration::from_secs(5),
             acknowledge_timeout: Duration::from_secs(5),
@@ -112,12 +112,12 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl PublisherConfig {
     /// The same, with no span longer than [`SPAN_MAX`], so that each has an end on the clock.
-    pub(crate) fn bounded(mut self) -> Config {
+    pub(crate) fn bounded(mut self) -> PublisherConfig {
         for span in [
-            &mut self.ladder.wait,
-            &mut self.ladder.wait_max,
+            &mut self.backoff.wait,
+            &mut self.backoff.wait_max,
             &mut self.connect_timeout,
             &mut self.acknowledge_timeout,
             &mut self.send_timeout,

@@ -6,18 +6,18 @@ use std::borrow::Cow;
 use stilling_wire::nats::{Connect, Info, PING, PONG, ServerEvent};
 
 use crate::address::Credentials;
-use crate::trouble::Trouble;
+use crate::connection_error::ConnectionError;
 
 /// What a server says about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Greeting {
+pub(crate) struct ServerLimits {
     /// Longest message in bytes, headers included; as good as unbounded if the server does not say.
     pub(crate) payload_size_max: usize,
 }
 
 /// How a client introduces itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Introduction<'a> {
+pub(crate) struct ConnectOptions<'a> {
     pub(crate) credentials: &'a Credentials,
     pub(crate) name: Option<&'a str>,
     /// Without headers there are neither acknowledgements nor streams.
@@ -28,9 +28,9 @@ pub(crate) struct Introduction<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Handshake {
     /// Nothing has come yet.
-    Silent,
+    AwaitingInfo,
     /// INFO has come, CONNECT and PING are sent; the PONG will say that we are let in.
-    Introduced(Greeting),
+    AwaitingPong(ServerLimits),
 }
 
 impl Handshake {
@@ -38,50 +38,57 @@ impl Handshake {
     ///
     /// # Errors
     /// Why this connection will not do.
-    pub(crate) fn hear(
+    pub(crate) fn handle_event(
         &mut self,
         event: &ServerEvent<'_>,
-        introduction: &Introduction<'_>,
+        connect_options: &ConnectOptions<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Greeting>, Trouble> {
+    ) -> Result<Option<ServerLimits>, ConnectionError> {
         match (*self, event) {
-            (_, ServerEvent::Err(text)) => Err(Trouble::said(text)),
+            (_, ServerEvent::Err(text)) => Err(ConnectionError::from_server_text(text)),
             (_, ServerEvent::Ping) => {
                 out.extend_from_slice(PONG);
                 Ok(None)
             }
-            (Handshake::Silent, ServerEvent::Info(json)) => {
-                let info = Info::parse(json).map_err(|error| Trouble::Protocol(error.to_string()))?;
-                let greeting = accept(&info, introduction)?;
-                introduce(introduction, out);
-                *self = Handshake::Introduced(greeting);
+            (Handshake::AwaitingInfo, ServerEvent::Info(json)) => {
+                let info = Info::parse(json).map_err(|error| ConnectionError::Protocol(error.to_string()))?;
+                let server_limits = check_info(&info, connect_options)?;
+                encode_connect(connect_options, out);
+                *self = Handshake::AwaitingPong(server_limits);
                 Ok(None)
             }
-            (Handshake::Silent, _) => Err(Trouble::Protocol("it begins without INFO".to_owned())),
-            (Handshake::Introduced(greeting), ServerEvent::Pong) => Ok(Some(greeting)),
-            (Handshake::Introduced(_), ServerEvent::Info(_) | ServerEvent::Ok) => Ok(None),
-            (Handshake::Introduced(_), _) => Err(Trouble::Protocol("it delivers before PONG".to_owned())),
+            (Handshake::AwaitingInfo, _) => {
+                Err(ConnectionError::Protocol("it begins without INFO".to_owned()))
+            }
+            (Handshake::AwaitingPong(server_limits), ServerEvent::Pong) => Ok(Some(server_limits)),
+            (Handshake::AwaitingPong(_), ServerEvent::Info(_) | ServerEvent::Ok) => Ok(None),
+            (Handshake::AwaitingPong(_), _) => {
+                Err(ConnectionError::Protocol("it delivers before PONG".to_owned()))
+            }
         }
     }
 }
 
-fn accept(info: &Info<'_>, introduction: &Introduction<'_>) -> Result<Greeting, Trouble> {
+fn check_info(
+    info: &Info<'_>,
+    connect_options: &ConnectOptions<'_>,
+) -> Result<ServerLimits, ConnectionError> {
     if info.tls_required {
-        return Err(Trouble::Tls);
+        return Err(ConnectionError::Tls);
     }
-    if introduction.needs_headers && !info.headers {
-        return Err(Trouble::NoHeaders);
+    if connect_options.needs_headers && !info.headers {
+        return Err(ConnectionError::NoHeaders);
     }
     if info.ldm {
-        return Err(Trouble::LameDuck);
+        return Err(ConnectionError::LameDuck);
     }
     let payload_size_max =
         usize::try_from(info.max_payload).ok().filter(|size| *size > 0).unwrap_or(usize::MAX);
-    Ok(Greeting { payload_size_max })
+    Ok(ServerLimits { payload_size_max })
 }
 
-fn introduce(introduction: &Introduction<'_>, out: &mut Vec<u8>) {
-    let (user, pass, auth_token) = match introduction.credentials {
+fn encode_connect(connect_options: &ConnectOptions<'_>, out: &mut Vec<u8>) {
+    let (user, pass, auth_token) = match connect_options.credentials {
         Credentials::Anonymous => (None, None, None),
         Credentials::User { name, password } => (Some(name), Some(password), None),
         Credentials::Token(token) => (None, None, Some(token)),
@@ -98,7 +105,7 @@ fn introduce(introduction: &Introduction<'_>, out: &mut Vec<u8>) {
         auth_token: auth_token.map(text),
         lang: Some(Cow::Borrowed("rust")),
         version: Some(Cow::Borrowed(env!("CARGO_PKG_VERSION"))),
-        name: introduction.name.map(Cow::Borrowed),
+        name: connect_options.name.map(Cow::Borrowed),
         protocol: 1,
     }
     .encode(out);
@@ -109,34 +116,44 @@ fn introduce(introduction: &Introduction<'_>, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn hear(handshake: &mut Handshake, event: ServerEvent<'_>) -> Result<Option<Greeting>, Trouble> {
+    fn handle_event(
+        handshake: &mut Handshake,
+        event: ServerEvent<'_>,
+    ) -> Result<Option<ServerLimits>, ConnectionError> {
         let credentials = Credentials::Token("t".to_owned());
-        let introduction = Introduction { credentials: &credentials, name: Some("me"), needs_headers: true };
-        handshake.hear(&event, &introduction, &mut Vec::new())
+        let connect_options =
+            ConnectOptions { credentials: &credentials, name: Some("me"), needs_headers: true };
+        handshake.handle_event(&event, &connect_options, &mut Vec::new())
     }
 
     #[test]
     fn a_server_that_will_not_do_is_told_apart() {
-        let check = |event: ServerEvent<'_>, expected: fn(&Trouble) -> bool| {
-            let trouble = hear(&mut Handshake::Silent, event).expect_err("it will not do");
-            assert!(expected(&trouble), "{trouble}");
+        let check = |event: ServerEvent<'_>, expected: fn(&ConnectionError) -> bool| {
+            let connection_error =
+                handle_event(&mut Handshake::AwaitingInfo, event).expect_err("it will not do");
+            assert!(expected(&connection_error), "{connection_error}");
         };
-        check(ServerEvent::Info(b"{\"headers\":true,\"tls_required\":true}"), |t| *t == Trouble::Tls);
-        check(ServerEvent::Info(b"{}"), |t| *t == Trouble::NoHeaders);
-        check(ServerEvent::Info(b"{\"headers\":true,\"ldm\":true}"), |t| *t == Trouble::LameDuck);
-        check(ServerEvent::Info(b"[]"), |t| matches!(t, Trouble::Protocol(_)));
-        check(ServerEvent::Pong, |t| matches!(t, Trouble::Protocol(_)));
-        check(ServerEvent::Err(b"Authorization Violation"), |t| matches!(t, Trouble::NotAuthorized(_)));
-        check(ServerEvent::Err(b"Slow Consumer"), |t| *t == Trouble::SlowConsumer);
-        check(ServerEvent::Err(b"Whatever"), |t| matches!(t, Trouble::Said(_)));
+        check(ServerEvent::Info(b"{\"headers\":true,\"tls_required\":true}"), |t| *t == ConnectionError::Tls);
+        check(ServerEvent::Info(b"{}"), |t| *t == ConnectionError::NoHeaders);
+        check(ServerEvent::Info(b"{\"headers\":true,\"ldm\":true}"), |t| *t == ConnectionError::LameDuck);
+        check(ServerEvent::Info(b"[]"), |t| matches!(t, ConnectionError::Protocol(_)));
+        check(ServerEvent::Pong, |t| matches!(t, ConnectionError::Protocol(_)));
+        check(ServerEvent::Err(b"Authorization Violation"), |t| {
+            matches!(t, ConnectionError::NotAuthorized(_))
+        });
+        check(ServerEvent::Err(b"Slow Consumer"), |t| *t == ConnectionError::SlowConsumer);
+        check(ServerEvent::Err(b"Whatever"), |t| matches!(t, ConnectionError::ServerMessage(_)));
     }
 
     #[test]
     fn a_greeting_ends_with_the_first_pong() {
-        let mut handshake = Handshake::Silent;
+        let mut handshake = Handshake::AwaitingInfo;
         let info = ServerEvent::Info(b"{\"headers\":true,\"max_payload\":1024}");
-        assert_eq!(hear(&mut handshake, info), Ok(None));
-        assert_eq!(hear(&mut handshake, ServerEvent::Ping), Ok(None));
-        assert_eq!(hear(&mut handshake, ServerEvent::Pong), Ok(Some(Greeting { payload_size_max: 1024 })));
+        assert_eq!(handle_event(&mut handshake, info), Ok(None));
+        assert_eq!(handle_event(&mut handshake, ServerEvent::Ping), Ok(None));
+        assert_eq!(
+            handle_event(&mut handshake, ServerEvent::Pong),
+            Ok(Some(ServerLimits { payload_size_max: 1024 }))
+        );
     }
 }

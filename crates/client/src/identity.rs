@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A number that nobody else draws. The standard library seeds each hasher from the system's randomness.
-pub(crate) fn unpredictable() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     hasher.write_u128(since.as_nanos());
@@ -14,9 +14,9 @@ pub(crate) fn unpredictable() -> u64 {
 }
 
 /// A name of 26 letters and digits out of 128 unpredictable bits.
-pub(crate) fn name() -> String {
+pub(crate) fn random_name() -> String {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-    let mut rest = u128::from(unpredictable()) << 64 | u128::from(unpredictable());
+    let mut rest = u128::from(random_seed()) << 64 | u128::from(random_seed());
     let mut name = String::with_capacity(26);
     for _ in 0..26 {
         name.push(char::from(LETTERS[(rest % 32) as usize]));
@@ -55,7 +55,7 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
-        Inbox { prefix: format!("_INBOX.{}.", name()).into_bytes() }
+        Inbox { prefix: format!("_INBOX.{}.", random_name()).into_bytes() }
     }
 
     /// The filter that takes all answers.
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn names_differ() {
-        let names: std::collections::BTreeSet<String> = (0..1000).map(|_| name()).collect();
+        let names: std::collections::BTreeSet<String> = (0..1000).map(|_| random_name()).collect();
         assert_eq!(names.len(), 1000);
     }
 }

@@ -7,9 +7,9 @@
 //!      └── Delivered | Queued | Dropped(reason) ◄───┘   ladder, budget, hints
 //! ```
 //!
-//! - Every message ends in exactly one way and is counted: [`Counts::is_balanced`].
+//! - Every message ends in exactly one way and is counted: [`PublisherCounts::is_balanced`].
 //! - A message that is sent again is recognised by the server (`Nats-Msg-Id`): one record, however often it is tried.
-//! - A flooded server hears less from everybody until it has recovered: [`Ladder`], [`Budget`], its own hints.
+//! - A flooded server hears less from everybody until it has recovered: [`RetryBackoff`], [`RetryBudget`], its own hints.
 //! - It does not matter who is started first.
 //!
 //! ```
@@ -54,33 +54,35 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod backoff;
+mod blocking_connection;
 mod config;
-mod desk;
-mod drive;
-mod entry;
+mod connection_error;
 mod handshake;
 mod identity;
-mod ladder;
 pub mod limits;
-mod line;
 mod link;
 mod message;
 mod outcome;
 mod publisher;
+mod publisher_thread;
 mod request;
+mod shared;
 mod socket;
 mod spool;
+mod spool_entry;
 mod subscriber;
 mod ticket;
-mod trouble;
 
-pub use address::{BadAddress, Credentials, Place as ServerPlace, Server};
-pub use config::{Config, Keep, Mode, Overflow};
-pub use ladder::{Budget, BudgetConfig, Ladder, LadderConfig, Random};
-pub use message::{Message, Place};
-pub use outcome::{Counts, Failure, Outcome, Reason};
+pub use address::{BadAddress, Credentials, ServerAddress, ServerUrl};
+pub use backoff::{BackoffConfig, JitterRng, RetryBackoff, RetryBudget, RetryBudgetConfig};
+pub use config::{OverflowPolicy, PublishMode, PublisherConfig, SpoolMode};
+pub use connection_error::ConnectionError;
+pub use message::{ReceivedMessage, StreamPosition};
+pub use outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
 pub use publisher::{Publisher, StartError};
-pub use request::{RequestError, Requester};
-pub use subscriber::{Event, From, MissedCause, StreamPlace, SubscribeError, Subscriber, SubscriberConfig};
-pub use ticket::Ticket;
-pub use trouble::Trouble;
+pub use request::{Requester, RequesterError};
+pub use subscriber::{
+    FollowStart, FollowedStream, MissedCause, SubscribeError, Subscriber, SubscriberConfig, SubscriberEvent,
+};
+pub use ticket::PublishTicket;

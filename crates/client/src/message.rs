@@ -2,26 +2,26 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use stilling_wire::nats::{AckSubject, Delivery, Headers};
+use stilling_wire::nats::{AckSubject, Headers, NatsDelivery};
 
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Message {
+pub struct ReceivedMessage {
     /// Where it was published to.
     pub subject: String,
     /// Where an answer is expected.
     pub reply: Option<String>,
-    /// The header block as it came, for [`Message::header`]; empty for none.
+    /// The header block as it came, for [`ReceivedMessage::header`]; empty for none.
     pub headers: Vec<u8>,
     /// The payload.
     pub payload: Vec<u8>,
     /// Where it stands in a stream, if it comes from one.
-    pub place: Option<Place>,
+    pub position: Option<StreamPosition>,
 }
 
 /// Where a message stands in a stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct StreamPosition {
     /// The stream.
     pub stream: String,
     /// Its sequence.
@@ -32,7 +32,7 @@ pub struct Place {
     pub pending: u64,
 }
 
-impl Place {
+impl StreamPosition {
     /// When the stream took it.
     #[must_use]
     pub fn time(&self) -> SystemTime {
@@ -40,15 +40,15 @@ impl Place {
     }
 }
 
-impl Message {
-    pub(crate) fn of(delivery: &Delivery<'_>) -> Message {
+impl ReceivedMessage {
+    pub(crate) fn from_delivery(delivery: &NatsDelivery<'_>) -> ReceivedMessage {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Message {
+        ReceivedMessage {
             subject: text(delivery.subject),
             reply: delivery.reply.map(text),
             headers: delivery.headers.to_vec(),
             payload: delivery.payload.to_vec(),
-            place: None,
+            position: None,
         }
     }
 
@@ -65,18 +65,20 @@ impl Message {
     }
 
     /// The same message, its place taken from the reply subject of a stream's delivery.
-    pub(crate) fn placed(mut self) -> Message {
-        let place =
-            self.reply.as_deref().and_then(|reply| AckSubject::parse(reply.as_bytes())).map(|ack| Place {
-                stream: ack.stream.to_owned(),
-                sequence: ack.stream_sequence,
-                time_ns: ack.time_ns,
-                pending: ack.pending,
+    pub(crate) fn with_position(mut self) -> ReceivedMessage {
+        let position =
+            self.reply.as_deref().and_then(|reply| AckSubject::parse(reply.as_bytes())).map(|ack| {
+                StreamPosition {
+                    stream: ack.stream.to_owned(),
+                    sequence: ack.stream_sequence,
+                    time_ns: ack.time_ns,
+                    pending: ack.pending,
+                }
             });
-        if place.is_some() {
+        if position.is_some() {
             self.reply = None;
         }
-        self.place = place;
+        self.position = position;
         self
     }
 }

@@ -4,12 +4,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::trouble::Trouble;
+use crate::connection_error::ConnectionError;
 
 /// What became of a message, as far as is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "a message may have been dropped"]
-pub enum Outcome {
+pub enum PublishOutcome {
     /// The server has acknowledged it.
     Delivered {
         /// The stream that took it.
@@ -23,12 +23,12 @@ pub enum Outcome {
     /// [`Publisher::failures`](crate::Publisher::failures).
     Queued,
     /// It was not delivered and is not held.
-    Dropped(Reason),
+    Dropped(DropReason),
 }
 
 /// Why a message was dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reason {
+pub enum DropReason {
     /// Its subject cannot be published to.
     Subject(String),
     /// One of its headers cannot be sent.
@@ -68,7 +68,7 @@ pub enum Reason {
         /// How often.
         attempts: u32,
         /// What was wrong last.
-        trouble: Option<Trouble>,
+        connection_error: Option<ConnectionError>,
     },
     /// The caller's time was over. It may have arrived.
     TimedOut,
@@ -78,61 +78,61 @@ pub enum Reason {
     Closed,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
-            Reason::Header(what) => write!(f, "one of its headers cannot be sent: {what}"),
-            Reason::TooLarge { size, size_max } => {
+            DropReason::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
+            DropReason::Header(what) => write!(f, "one of its headers cannot be sent: {what}"),
+            DropReason::TooLarge { size, size_max } => {
                 write!(f, "the message has {size} bytes and {size_max} are taken: send less at once")
             }
-            Reason::SpoolFull => f.write_str(
+            DropReason::SpoolFull => f.write_str(
                 "the spool is full: the server takes less than is sent; make the spool larger or send less",
             ),
-            Reason::SpoolFailed(what) => write!(f, "the spool cannot be written: {what}"),
-            Reason::SpoolDamaged => {
+            DropReason::SpoolFailed(what) => write!(f, "the spool cannot be written: {what}"),
+            DropReason::SpoolDamaged => {
                 f.write_str("the spool's bytes are not what was written: the disk or something beside this program has changed them")
             }
-            Reason::Refused { stream, code, error_code, description } => {
+            DropReason::Refused { stream, code, error_code, description } => {
                 let stream = if stream.is_empty() { "the server" } else { stream };
                 write!(f, "{stream} refused it: {description} ({code}, error {error_code})")
             }
-            Reason::NotPermitted(said) => write!(f, "the user may not publish it: {said}"),
-            Reason::NoStream => f.write_str(
+            DropReason::NotPermitted(detail) => write!(f, "the user may not publish it: {detail}"),
+            DropReason::NoStream => f.write_str(
                 "no stream keeps this subject, so it was not stored: add it to a stream, or send it one-way",
             ),
-            Reason::NoAcknowledgement(said) => {
-                write!(f, "the answer is not an acknowledgement of a stream: {said:?}")
+            DropReason::NoAcknowledgement(detail) => {
+                write!(f, "the answer is not an acknowledgement of a stream: {detail:?}")
             }
-            Reason::GaveUp { attempts, trouble: Some(trouble) } => {
-                write!(f, "given up after {attempts} attempts: {trouble}")
+            DropReason::GaveUp { attempts, connection_error: Some(connection_error) } => {
+                write!(f, "given up after {attempts} attempts: {connection_error}")
             }
-            Reason::GaveUp { attempts, trouble: None } => {
+            DropReason::GaveUp { attempts, connection_error: None } => {
                 write!(f, "given up after {attempts} attempts: the server did not acknowledge it in time")
             }
-            Reason::TimedOut => f.write_str("not acknowledged in time; it may have arrived"),
-            Reason::Unsure => f.write_str("the connection ended while it was on its way; it may have arrived"),
-            Reason::Closed => f.write_str("the publisher was closed before it was delivered"),
+            DropReason::TimedOut => f.write_str("not acknowledged in time; it may have arrived"),
+            DropReason::Unsure => f.write_str("the connection ended while it was on its way; it may have arrived"),
+            DropReason::Closed => f.write_str("the publisher was closed before it was delivered"),
         }
     }
 }
 
-impl std::error::Error for Reason {}
+impl std::error::Error for DropReason {}
 
 /// A message that was dropped after its caller had gone on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub struct PublishFailure {
     /// The message's subject.
     pub subject: String,
     /// Its `Nats-Msg-Id`; empty for one-way messages.
     pub id: String,
     /// Why it was dropped.
-    pub reason: Reason,
+    pub reason: DropReason,
 }
 
 /// What a publisher did so far. Always `submitted + recovered == delivered + dropped + held`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct PublisherCounts {
     /// Messages that callers gave.
     pub submitted: u64,
     /// Messages that an earlier publisher had left in the spool's directory.
@@ -167,14 +167,14 @@ pub struct Counts {
     pub send_time_sum: Duration,
 }
 
-impl Counts {
+impl PublisherCounts {
     /// Whether every message is accounted for.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.submitted + self.recovered == self.delivered + self.dropped + self.held
     }
 
-    pub(crate) fn note_time(&mut self, span: Duration) {
+    pub(crate) fn record_send_time(&mut self, span: Duration) {
         self.send_time_min = Some(self.send_time_min.map_or(span, |least| least.min(span)));
         self.send_time_max = Some(self.send_time_max.map_or(span, |most| most.max(span)));
         self.send_time_sum += span;

@@ -12,18 +12,18 @@ use stilling_journal::{Findings, OpenError};
 use stilling_wire::nats::{BadHeader, MESSAGE_ID, Subject, SubjectLimits, encode_headers};
 
 use crate::address::BadAddress;
-use crate::config::{Config, Keep, Mode, Overflow};
-use crate::desk::{Desk, State};
-use crate::drive::{Drive, WAKER};
-use crate::entry::{Entry, Message};
+use crate::config::{OverflowPolicy, PublishMode, PublisherConfig, SpoolMode};
+use crate::connection_error::ConnectionError;
 use crate::identity;
 use crate::limits::{self, SERVERS_MAX};
-use crate::link::Link;
-use crate::outcome::{Counts, Failure, Outcome, Reason};
+use crate::link::PublisherLink;
+use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
+use crate::publisher_thread::{PublisherThread, WAKER};
+use crate::shared::{PublisherState, SharedState};
 use crate::spool::disk::{self, DiskSpool};
-use crate::spool::{Spool, memory::Memory};
-use crate::ticket::{Slot, Teller, Ticket};
-use crate::trouble::Trouble;
+use crate::spool::{Spool, memory::MemorySpool};
+use crate::spool_entry::{OutgoingMessage, SpoolEntry};
+use crate::ticket::{OutcomeSender, OutcomeSlot, PublishTicket};
 
 /// Why there is no publisher. A server that is not there is no reason.
 #[derive(Debug)]
@@ -73,10 +73,10 @@ impl std::error::Error for StartError {
 /// if there is one, and is lost otherwise: [`close`](Publisher::close) waits and says.
 #[derive(Debug)]
 pub struct Publisher {
-    desk: Arc<Desk>,
-    mode: Mode,
-    keep: Keep,
-    overflow: Overflow,
+    shared: Arc<SharedState>,
+    mode: PublishMode,
+    spool_mode: SpoolMode,
+    overflow: OverflowPolicy,
     spool_size: u64,
     send_timeout: Duration,
     /// What each `Nats-Msg-Id` begins with.
@@ -94,108 +94,109 @@ impl Publisher {
     /// [`StartError`]; never because the server is not there.
     pub fn connect(address: &str) -> Result<Publisher, StartError> {
         let server = address.parse().map_err(StartError::Address)?;
-        Publisher::new(Config { servers: vec![server], ..Config::default() })
+        Publisher::new(PublisherConfig { servers: vec![server], ..PublisherConfig::default() })
     }
 
     /// A publisher. Its thread begins to connect at once.
     ///
     /// # Errors
     /// [`StartError`]; never because the server is not there.
-    pub fn new(config: Config) -> Result<Publisher, StartError> {
+    pub fn new(config: PublisherConfig) -> Result<Publisher, StartError> {
         if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
             return Err(StartError::Servers(config.servers.len()));
         }
         let config = config.bounded();
         let poll = Poll::new().map_err(StartError::System)?;
-        let desk = Desk::new(Waker::new(poll.registry(), WAKER).map_err(StartError::System)?);
+        let shared = SharedState::new(Waker::new(poll.registry(), WAKER).map_err(StartError::System)?);
         let mut findings = Findings::default();
-        let spool: Box<dyn Spool> = match &config.keep {
-            Keep::Attempts | Keep::Memory => Box::new(Memory::default()),
-            Keep::Directory(path) => {
+        let spool: Box<dyn Spool> = match &config.spool_mode {
+            SpoolMode::Attempts | SpoolMode::Memory => Box::new(MemorySpool::default()),
+            SpoolMode::Directory(path) => {
                 let directory = FileDisk::make(path).map_err(StartError::Directory)?;
                 let opened = DiskSpool::open(directory, config.spool_size).map_err(StartError::Spool)?;
-                let mut state = desk.lock();
+                let mut state = shared.lock();
                 state.recovered = opened.messages;
                 state.held = (opened.messages, opened.bytes);
                 findings = opened.findings;
                 Box::new(opened.spool)
             }
         };
-        let desk = Arc::new(desk);
-        let seed = config.seed.unwrap_or_else(identity::unpredictable);
-        let link = Link::new(config.clone(), spool, seed, Instant::now());
-        let drive = Drive::new(Arc::clone(&desk), link, poll, &config);
+        let shared = Arc::new(shared);
+        let seed = config.seed.unwrap_or_else(identity::random_seed);
+        let link = PublisherLink::new(config.clone(), spool, seed, Instant::now());
+        let publisher_thread = PublisherThread::new(Arc::clone(&shared), link, poll, &config);
         let thread = std::thread::Builder::new()
             .name("stilling-publisher".to_owned())
-            .spawn(move || drive.run())
+            .spawn(move || publisher_thread.run())
             .map_err(StartError::System)?;
         Ok(Publisher {
-            desk,
+            shared,
             mode: config.mode,
-            keep: config.keep,
+            spool_mode: config.spool_mode,
             overflow: config.overflow,
             spool_size: config.spool_size,
             send_timeout: config.send_timeout,
-            name: identity::name(),
+            name: identity::random_name(),
             numbers: AtomicU64::new(0),
             findings,
             thread: Some(thread),
         })
     }
 
-    /// Sends a message as the publisher's [`Mode`] says: waits for its acknowledgement, or returns at once.
-    pub fn send(&self, subject: &str, payload: &[u8]) -> Outcome {
+    /// Sends a message as the publisher's [`PublishMode`] says: waits for its acknowledgement, or returns at once.
+    pub fn send(&self, subject: &str, payload: &[u8]) -> PublishOutcome {
         self.send_with(subject, &[], payload)
     }
 
     /// [`send`](Publisher::send), with headers of the caller's own.
-    pub fn send_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> Outcome {
+    pub fn send_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> PublishOutcome {
         let deadline = Instant::now() + self.send_timeout;
-        let waits = self.mode == Mode::Confirmed;
-        let ticket = match self.give(subject, headers, payload, waits, waits.then_some(deadline)) {
+        let waits = self.mode == PublishMode::Confirmed;
+        let ticket = match self.enqueue(subject, headers, payload, waits, waits.then_some(deadline)) {
             Ok(Some(ticket)) => ticket,
-            Ok(None) => return Outcome::Queued,
-            Err(reason) => return Outcome::Dropped(reason),
+            Ok(None) => return PublishOutcome::Queued,
+            Err(reason) => return PublishOutcome::Dropped(reason),
         };
         if let Some(outcome) = ticket.wait(deadline.saturating_duration_since(Instant::now())) {
             return outcome;
         }
-        let Some(slot) = ticket.slot() else { return Outcome::Queued };
-        let is_kept = self.keep != Keep::Attempts;
-        if !is_kept {
-            slot.abandon();
+        let Some(slot) = ticket.slot() else { return PublishOutcome::Queued };
+        let is_retained = self.spool_mode != SpoolMode::Attempts;
+        if !is_retained {
+            slot.cancel();
         }
         // It may have been decided just now; from here on a failure is told as one that nobody waits for.
-        let late = if is_kept { Outcome::Queued } else { Outcome::Dropped(Reason::TimedOut) };
-        slot.leave().unwrap_or(late)
+        let late =
+            if is_retained { PublishOutcome::Queued } else { PublishOutcome::Dropped(DropReason::TimedOut) };
+        slot.detach().unwrap_or(late)
     }
 
-    /// Gives a message to the publisher and returns at once, or, with [`Overflow::Wait`], as soon as there is room: many
-    /// messages can be on their way. In the mode [`Mode::OneWay`] there is nothing to wait for.
-    pub fn submit(&self, subject: &str, payload: &[u8]) -> Ticket {
+    /// Gives a message to the publisher and returns at once, or, with [`OverflowPolicy::Wait`], as soon as there is room: many
+    /// messages can be on their way. In the mode [`PublishMode::OneWay`] there is nothing to wait for.
+    pub fn submit(&self, subject: &str, payload: &[u8]) -> PublishTicket {
         self.submit_with(subject, &[], payload)
     }
 
     /// [`submit`](Publisher::submit), with headers of the caller's own.
-    pub fn submit_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> Ticket {
-        let waits = self.mode != Mode::OneWay;
-        let deadline = (self.mode == Mode::Confirmed).then(|| Instant::now() + self.send_timeout);
-        match self.give(subject, headers, payload, waits, deadline) {
+    pub fn submit_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> PublishTicket {
+        let waits = self.mode != PublishMode::OneWay;
+        let deadline = (self.mode == PublishMode::Confirmed).then(|| Instant::now() + self.send_timeout);
+        match self.enqueue(subject, headers, payload, waits, deadline) {
             Ok(Some(ticket)) => ticket,
-            Ok(None) => Ticket::known(Outcome::Queued),
-            Err(reason) => Ticket::known(Outcome::Dropped(reason)),
+            Ok(None) => PublishTicket::resolved(PublishOutcome::Queued),
+            Err(reason) => PublishTicket::resolved(PublishOutcome::Dropped(reason)),
         }
     }
 
     /// Waits until nothing is held any more, at most for `timeout`, and returns the figures: `held` is what is left.
-    pub fn flush(&self, timeout: Duration) -> Counts {
+    pub fn flush(&self, timeout: Duration) -> PublisherCounts {
         let deadline = Some(limits::deadline(Instant::now(), timeout));
-        let mut state = self.desk.lock();
+        let mut state = self.shared.lock();
         loop {
             if state.held.0 == 0 || state.ended {
                 return state.counts();
             }
-            let (again, in_time) = self.desk.wait(state, deadline);
+            let (again, in_time) = self.shared.wait(state, deadline);
             state = again;
             if !in_time {
                 return state.counts();
@@ -205,40 +206,40 @@ impl Publisher {
 
     /// The figures.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.desk.lock().counts()
+    pub fn counts(&self) -> PublisherCounts {
+        self.shared.lock().counts()
     }
 
     /// What is wrong with the connection now; nothing while it is there.
     #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
-        let state = self.desk.lock();
-        state.trouble.clone().filter(|_| !state.is_ready)
+    pub fn connection_error(&self) -> Option<ConnectionError> {
+        let state = self.shared.lock();
+        state.connection_error.clone().filter(|_| !state.is_ready)
     }
 
     /// Whether the connection is there.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.desk.lock().is_ready
+        self.shared.lock().is_ready
     }
 
     /// Messages that were dropped after their callers had gone on, the oldest first; each is told once. More than
-    /// [`FAILURES_KEPT`](crate::limits::FAILURES_KEPT) that nobody asks for are only counted, in
-    /// [`failures_lost`](Publisher::failures_lost) and like all in [`Counts::dropped`].
-    pub fn failures(&self) -> impl Iterator<Item = Failure> {
-        std::mem::take(&mut self.desk.lock().failures).into_iter()
+    /// [`FAILURES_MAX`](crate::limits::FAILURES_MAX) that nobody asks for are only counted, in
+    /// [`failures_lost`](Publisher::failures_lost) and like all in [`PublisherCounts::dropped`].
+    pub fn failures(&self) -> impl Iterator<Item = PublishFailure> {
+        std::mem::take(&mut self.shared.lock().failures).into_iter()
     }
 
     /// Failures that were not kept, because nobody asked for those before them.
     #[must_use]
     pub fn failures_lost(&self) -> u64 {
-        self.desk.lock().failures_lost
+        self.shared.lock().failures_lost
     }
 
     /// Has each failure told to `callback` from now on, on the publisher's thread, instead of being kept. It should
     /// return soon: nothing is sent meanwhile.
-    pub fn on_failure(&self, callback: impl FnMut(&Failure) + Send + 'static) {
-        self.desk.lock().callback = Some(Box::new(callback));
+    pub fn on_failure(&self, callback: impl FnMut(&PublishFailure) + Send + 'static) {
+        self.shared.lock().callback = Some(Box::new(callback));
     }
 
     /// What was wrong in the spool's directory when it was opened.
@@ -249,7 +250,7 @@ impl Publisher {
 
     /// Waits until all is delivered, at most for `timeout`, ends the publisher and returns the figures. What `held` counts
     /// then is in the spool's directory; where there is none, it was dropped.
-    pub fn close(mut self, timeout: Duration) -> Counts {
+    pub fn close(mut self, timeout: Duration) -> PublisherCounts {
         let _ = self.flush(timeout);
         self.stop();
         self.counts()
@@ -257,9 +258,9 @@ impl Publisher {
 
     fn stop(&mut self) {
         {
-            let mut state = self.desk.lock();
+            let mut state = self.shared.lock();
             state.stop = true;
-            self.desk.wake(&mut state);
+            self.shared.wake(&mut state);
         }
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has left nothing to wait for.
@@ -268,36 +269,36 @@ impl Publisher {
     }
 
     /// Puts a message into the thread's hands; a ticket if the caller wants one.
-    fn give(
+    fn enqueue(
         &self,
         subject: &str,
         headers: &[(&str, &str)],
         payload: &[u8],
         wants_ticket: bool,
         deadline: Option<Instant>,
-    ) -> Result<Option<Ticket>, Reason> {
+    ) -> Result<Option<PublishTicket>, DropReason> {
         if let Err(bad) = Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
-            return self.refuse(Reason::Subject(bad.to_string()));
+            return self.refuse(DropReason::Subject(bad.to_string()));
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let message = match self.message(subject, headers, payload, number) {
             Ok(message) => message,
-            Err(bad) => return self.refuse(Reason::Header(bad.to_string())),
+            Err(bad) => return self.refuse(DropReason::Header(bad.to_string())),
         };
-        let cost = match self.keep {
-            Keep::Attempts | Keep::Memory => message.cost(),
-            Keep::Directory(_) => disk::cost(&message),
+        let cost = match self.spool_mode {
+            SpoolMode::Attempts | SpoolMode::Memory => message.cost(),
+            SpoolMode::Directory(_) => disk::cost(&message),
         };
-        let mut entry = Entry::new(message, cost);
+        let mut entry = SpoolEntry::new(message, cost);
         entry.since = Some(Instant::now());
-        let slot = wants_ticket.then(Slot::default);
-        entry.ticket = slot.clone().map(Teller::new);
-        let mut state = self.desk.lock();
+        let slot = wants_ticket.then(OutcomeSlot::default);
+        entry.ticket = slot.clone().map(OutcomeSender::new);
+        let mut state = self.shared.lock();
         // Counted with what becomes of it, so that the figures add up at any moment.
-        while !self.makes_room(&mut state, cost) {
+        while !self.make_room(&mut state, cost) {
             let in_time = match (self.overflow, deadline) {
-                (Overflow::Wait, Some(deadline)) if !state.ended && cost <= self.spool_size => {
-                    let (again, in_time) = self.desk.wait(state, Some(deadline));
+                (OverflowPolicy::Wait, Some(deadline)) if !state.ended && cost <= self.spool_size => {
+                    let (again, in_time) = self.shared.wait(state, Some(deadline));
                     state = again;
                     in_time
                 }
@@ -306,25 +307,25 @@ impl Publisher {
             if !in_time {
                 state.submitted += 1;
                 state.dropped += 1;
-                return Err(Reason::SpoolFull);
+                return Err(DropReason::SpoolFull);
             }
         }
         state.submitted += 1;
         if state.ended {
             state.dropped += 1;
-            return Err(Reason::Closed);
+            return Err(DropReason::Closed);
         }
         state.held.0 += 1;
         state.held.1 += cost;
-        state.intake.push_back(entry);
-        self.desk.wake(&mut state);
-        Ok(slot.map(Ticket::waiting))
+        state.submissions.push_back(entry);
+        self.shared.wake(&mut state);
+        Ok(slot.map(PublishTicket::waiting))
     }
 
-    /// Whether a message may come in. With [`Overflow::DropOldest`] all that fits may: the thread drops old ones, and for the time
+    /// Whether a message may come in. With [`OverflowPolicy::DropOldest`] all that fits may: the thread drops old ones, and for the time
     /// that it takes a quarter more fits; beyond that the oldest go of those that the thread has not seen yet.
-    fn makes_room(&self, state: &mut State, cost: u64) -> bool {
-        if self.overflow != Overflow::DropOldest {
+    fn make_room(&self, state: &mut PublisherState, cost: u64) -> bool {
+        if self.overflow != OverflowPolicy::DropOldest {
             return state.held.1.saturating_add(cost) <= self.spool_size;
         }
         if cost > self.spool_size {
@@ -332,16 +333,20 @@ impl Publisher {
         }
         let most = self.spool_size.saturating_add(self.spool_size / 4);
         while state.held.1.saturating_add(cost) > most
-            && let Some(oldest) = state.intake.pop_front()
+            && let Some(oldest) = state.submissions.pop_front()
         {
             state.held.0 -= 1;
             state.held.1 -= oldest.cost;
             state.dropped += 1;
             match &oldest.ticket {
-                Some(ticket) if ticket.tell(Outcome::Dropped(Reason::SpoolFull)) => {}
+                Some(ticket) if ticket.complete(PublishOutcome::Dropped(DropReason::SpoolFull)) => {}
                 _ => {
                     let subject = String::from_utf8_lossy(oldest.message.subject()).into_owned();
-                    state.fail(Failure { subject, id: oldest.message.id(), reason: Reason::SpoolFull });
+                    state.fail(PublishFailure {
+                        subject,
+                        id: oldest.message.id(),
+                        reason: DropReason::SpoolFull,
+                    });
                 }
             }
         }
@@ -354,13 +359,13 @@ impl Publisher {
         headers: &[(&str, &str)],
         payload: &[u8],
         number: u64,
-    ) -> Result<Message, BadHeader> {
-        if self.mode == Mode::OneWay && headers.is_empty() {
-            return Ok(Message::new(subject.as_bytes(), &[], payload));
+    ) -> Result<OutgoingMessage, BadHeader> {
+        if self.mode == PublishMode::OneWay && headers.is_empty() {
+            return Ok(OutgoingMessage::new(subject.as_bytes(), &[], payload));
         }
         let id = format!("{}-{number}", self.name);
         let mut block = Vec::with_capacity(64);
-        let has_id = self.mode == Mode::OneWay || headers.iter().any(|(name, _)| *name == MESSAGE_ID);
+        let has_id = self.mode == PublishMode::OneWay || headers.iter().any(|(name, _)| *name == MESSAGE_ID);
         if has_id {
             encode_headers(&mut block, None, headers)?;
         } else if headers.is_empty() {
@@ -370,11 +375,11 @@ impl Publisher {
             all.extend_from_slice(headers);
             encode_headers(&mut block, None, &all)?;
         }
-        Ok(Message::new(subject.as_bytes(), &block, payload))
+        Ok(OutgoingMessage::new(subject.as_bytes(), &block, payload))
     }
 
-    fn refuse(&self, reason: Reason) -> Result<Option<Ticket>, Reason> {
-        let mut state = self.desk.lock();
+    fn refuse(&self, reason: DropReason) -> Result<Option<PublishTicket>, DropReason> {
+        let mut state = self.shared.lock();
         state.submitted += 1;
         state.dropped += 1;
         Err(reason)
@@ -393,22 +398,22 @@ mod tests {
 
     #[test]
     fn a_large_message_pushes_out_as_many_old_ones_as_it_needs_room() {
-        let config = Config {
+        let config = PublisherConfig {
             servers: vec!["nats://127.0.0.1:1".parse().expect("an address")],
-            overflow: Overflow::DropOldest,
+            overflow: OverflowPolicy::DropOldest,
             spool_size: 2000,
-            ..Config::default()
+            ..PublisherConfig::default()
         };
         let publisher = Publisher::new(config).expect("it can work");
-        let mut state = State::default();
+        let mut state = PublisherState::default();
         for _ in 0..20 {
-            state.intake.push_back(Entry::new(Message::new(b"a", b"", b""), 100));
+            state.submissions.push_back(SpoolEntry::new(OutgoingMessage::new(b"a", b"", b""), 100));
         }
         state.held = (20, 2000);
-        assert!(publisher.makes_room(&mut state, 2000));
-        assert_eq!((state.held, state.dropped, state.intake.len()), ((5, 500), 15, 5));
+        assert!(publisher.make_room(&mut state, 2000));
+        assert_eq!((state.held, state.dropped, state.submissions.len()), ((5, 500), 15, 5));
         assert_eq!(state.failures.len(), 15);
-        assert!(!publisher.makes_room(&mut state, 2001), "it never fits");
+        assert!(!publisher.make_room(&mut state, 2001), "it never fits");
         assert_eq!(state.held, (5, 500), "and pushes nothing out");
     }
 }

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use stilling_wire::nats::{Pub, Subject, SubjectLimits, encode_sub};
 
-use crate::address::Server;
+use crate::address::ServerUrl;
+use crate::blocking_connection::{BlockingConnection, ConnectionEvent, ConnectionTimeouts};
+use crate::connection_error::ConnectionError;
 use crate::identity::Inbox;
 use crate::limits::SPAN_MAX;
-use crate::line::{Heard, Line, Patience};
-use crate::message::Message;
-use crate::trouble::Trouble;
+use crate::message::ReceivedMessage;
 
 /// Why there is no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RequestError {
+pub enum RequesterError {
     /// The subject cannot be published to.
     Subject(String),
     /// Nobody listens to the subject.
@@ -29,112 +29,116 @@ pub enum RequestError {
     /// No answer came in time.
     TimedOut,
     /// The connection failed. The question may have arrived.
-    Trouble(Trouble),
+    ConnectionError(ConnectionError),
 }
 
-impl fmt::Display for RequestError {
+impl fmt::Display for RequesterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RequestError::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
-            RequestError::NoResponders => {
+            RequesterError::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
+            RequesterError::NoResponders => {
                 f.write_str("nobody listens to the subject: start what answers it, or check its name")
             }
-            RequestError::TooLarge { size, size_max } => {
+            RequesterError::TooLarge { size, size_max } => {
                 write!(f, "the question has {size} bytes and {size_max} are taken")
             }
-            RequestError::TimedOut => f.write_str("no answer came in time"),
-            RequestError::Trouble(trouble) => trouble.fmt(f),
+            RequesterError::TimedOut => f.write_str("no answer came in time"),
+            RequesterError::ConnectionError(connection_error) => connection_error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for RequestError {}
+impl std::error::Error for RequesterError {}
 
 /// Asks questions over one connection, one at a time. A connection that failed, or brought no answer in
 /// time, is made again with the next question; no
 /// question is asked twice.
 #[derive(Debug)]
 pub struct Requester {
-    server: Server,
+    server: ServerUrl,
     name: Option<String>,
     inbox: Inbox,
-    asked: u64,
-    line: Option<Line>,
+    requests_sent: u64,
+    connection: Option<BlockingConnection>,
 }
 
 impl Requester {
     /// For questions to this server; connects with the first one.
     #[must_use]
-    pub fn new(server: Server, name: Option<String>) -> Requester {
-        Requester { server, name, inbox: Inbox::new(), asked: 0, line: None }
+    pub fn new(server: ServerUrl, name: Option<String>) -> Requester {
+        Requester { server, name, inbox: Inbox::new(), requests_sent: 0, connection: None }
     }
 
     /// Asks, and waits for the answer at most for `timeout`.
     ///
     /// # Errors
-    /// [`RequestError`].
+    /// [`RequesterError`].
     pub fn request(
         &mut self,
         subject: &str,
         payload: &[u8],
         timeout: Duration,
-    ) -> Result<Message, RequestError> {
+    ) -> Result<ReceivedMessage, RequesterError> {
         if let Err(bad) = Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
-            return Err(RequestError::Subject(bad.to_string()));
+            return Err(RequesterError::Subject(bad.to_string()));
         }
         let timeout = timeout.min(SPAN_MAX);
         let deadline = Instant::now() + timeout;
-        let mut line = match self.line.take() {
-            Some(line) => line,
-            None => self.connect(timeout).map_err(RequestError::Trouble)?,
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect(timeout).map_err(RequesterError::ConnectionError)?,
         };
-        let answer = self.ask(&mut line, subject, payload, deadline);
+        let answer = self.exchange(&mut connection, subject, payload, deadline);
         // Without an answer nobody knows whether the connection still is one.
-        if !matches!(answer, Err(RequestError::Trouble(_) | RequestError::TimedOut)) {
-            self.line = Some(line);
+        if !matches!(answer, Err(RequesterError::ConnectionError(_) | RequesterError::TimedOut)) {
+            self.connection = Some(connection);
         }
         answer
     }
 
-    fn connect(&self, timeout: Duration) -> Result<Line, Trouble> {
+    fn connect(&self, timeout: Duration) -> Result<BlockingConnection, ConnectionError> {
         let ping_interval = Duration::from_secs(3600);
-        let patience = Patience { connect: timeout, answer: timeout, ping_interval };
-        let mut line = Line::connect(&self.server, self.name.as_deref(), patience)?;
+        let timeouts = ConnectionTimeouts { connect: timeout, answer: timeout, ping_interval };
+        let mut connection = BlockingConnection::connect(&self.server, self.name.as_deref(), timeouts)?;
         let mut out = Vec::new();
         encode_sub(&mut out, &self.inbox.filter(), None, b"1");
-        line.send(&out)?;
-        Ok(line)
+        connection.send(&out)?;
+        Ok(connection)
     }
 
-    fn ask(
+    fn exchange(
         &mut self,
-        line: &mut Line,
+        connection: &mut BlockingConnection,
         subject: &str,
         payload: &[u8],
         deadline: Instant,
-    ) -> Result<Message, RequestError> {
-        let size_max = line.greeting.payload_size_max;
+    ) -> Result<ReceivedMessage, RequesterError> {
+        let size_max = connection.server_limits.payload_size_max;
         if payload.len() > size_max {
-            return Err(RequestError::TooLarge { size: payload.len(), size_max });
+            return Err(RequesterError::TooLarge { size: payload.len(), size_max });
         }
-        self.asked += 1;
+        self.requests_sent += 1;
         let (mut reply, mut out) = (Vec::new(), Vec::new());
-        self.inbox.subject(self.asked, &mut reply);
+        self.inbox.subject(self.requests_sent, &mut reply);
         Pub { subject: subject.as_bytes(), reply: Some(&reply), headers: &[], payload }.encode(&mut out);
-        line.send(&out).map_err(RequestError::Trouble)?;
-        line.look();
+        connection.send(&out).map_err(RequesterError::ConnectionError)?;
+        connection.begin_wait();
         loop {
-            match line.next(deadline).map_err(RequestError::Trouble)? {
-                Heard::Enough if Instant::now() < deadline => line.look(),
-                Heard::Nothing | Heard::Enough => return Err(RequestError::TimedOut),
-                // An answer to an earlier question comes too late.
-                Heard::Message(_, message)
-                    if self.inbox.token(message.subject.as_bytes()) != Some(self.asked) => {}
-                Heard::Message(_, message) if message.status() == Some(503) && message.payload.is_empty() => {
-                    return Err(RequestError::NoResponders);
+            match connection.next_event(deadline).map_err(RequesterError::ConnectionError)? {
+                ConnectionEvent::ReadLimit if Instant::now() < deadline => connection.begin_wait(),
+                ConnectionEvent::TimedOut | ConnectionEvent::ReadLimit => {
+                    return Err(RequesterError::TimedOut);
                 }
-                Heard::Message(_, message) => return Ok(message),
-                Heard::LameDuck => {}
+                // An answer to an earlier question comes too late.
+                ConnectionEvent::Message(_, message)
+                    if self.inbox.token(message.subject.as_bytes()) != Some(self.requests_sent) => {}
+                ConnectionEvent::Message(_, message)
+                    if message.status() == Some(503) && message.payload.is_empty() =>
+                {
+                    return Err(RequesterError::NoResponders);
+                }
+                ConnectionEvent::Message(_, message) => return Ok(message),
+                ConnectionEvent::LameDuck => {}
             }
         }
     }

@@ -12,43 +12,49 @@ use mio::net::TcpStream;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 
-use crate::address::{Place, Server};
-use crate::trouble::Trouble;
+use crate::address::{ServerAddress, ServerUrl};
+use crate::connection_error::ConnectionError;
 
 /// A connection, or one that is being made.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub(crate) enum PublisherSocket {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
 }
 
 /// The addresses of a server: looking them up may take as long as the system's resolver does.
-pub(crate) fn resolve(server: &Server) -> Result<Vec<SocketAddr>, Trouble> {
-    let Place::Tcp { host, port } = &server.place else { return Ok(Vec::new()) };
-    let trouble = |said: String| Trouble::Name { server: server.to_string(), said };
-    let found: Vec<SocketAddr> =
-        (host.as_str(), *port).to_socket_addrs().map_err(|error| trouble(error.to_string()))?.collect();
-    if found.is_empty() { Err(trouble("the name is known and has none".to_owned())) } else { Ok(found) }
+pub(crate) fn resolve(server: &ServerUrl) -> Result<Vec<SocketAddr>, ConnectionError> {
+    let ServerAddress::Tcp { host, port } = &server.address else { return Ok(Vec::new()) };
+    let connection_error = |detail: String| ConnectionError::Name { server: server.to_string(), detail };
+    let found: Vec<SocketAddr> = (host.as_str(), *port)
+        .to_socket_addrs()
+        .map_err(|error| connection_error(error.to_string()))?
+        .collect();
+    if found.is_empty() {
+        Err(connection_error("the name is known and has none".to_owned()))
+    } else {
+        Ok(found)
+    }
 }
 
 /// What the system said to an attempt to connect.
-pub(crate) fn refused(server: &Server, error: &io::Error) -> Trouble {
-    Trouble::Connect { server: server.to_string(), kind: error.kind(), said: error.to_string() }
+pub(crate) fn connect_error(server: &ServerUrl, error: &io::Error) -> ConnectionError {
+    ConnectionError::Connect { server: server.to_string(), kind: error.kind(), detail: error.to_string() }
 }
 
-impl Socket {
+impl PublisherSocket {
     /// Begins to connect; `address` is one of the server's if it is reached over TCP.
-    pub(crate) fn connect(server: &Server, address: Option<SocketAddr>) -> io::Result<Socket> {
-        match (&server.place, address) {
-            (Place::Tcp { .. }, Some(address)) => {
+    pub(crate) fn connect(server: &ServerUrl, address: Option<SocketAddr>) -> io::Result<PublisherSocket> {
+        match (&server.address, address) {
+            (ServerAddress::Tcp { .. }, Some(address)) => {
                 let stream = TcpStream::connect(address)?;
                 // Some systems want the connection first; then it stays as it is.
                 let _ = stream.set_nodelay(true);
-                Ok(Socket::Tcp(stream))
+                Ok(PublisherSocket::Tcp(stream))
             }
             #[cfg(unix)]
-            (Place::Unix(path), _) => UnixStream::connect(path).map(Socket::Unix),
+            (ServerAddress::Unix(path), _) => UnixStream::connect(path).map(PublisherSocket::Unix),
             _ => Err(io::Error::new(io::ErrorKind::Unsupported, "no such address on this system")),
         }
     }
@@ -56,9 +62,9 @@ impl Socket {
     /// Whether the connection is there.
     pub(crate) fn is_connected(&self) -> io::Result<bool> {
         let (error, peer) = match self {
-            Socket::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(|_| ())),
+            PublisherSocket::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(|_| ())),
             #[cfg(unix)]
-            Socket::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(|_| ())),
+            PublisherSocket::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(|_| ())),
         };
         match (error, peer) {
             (Some(error), _) => Err(error),
@@ -71,29 +77,29 @@ impl Socket {
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         match self {
-            Socket::Tcp(stream) => stream.register(registry, token, both),
+            PublisherSocket::Tcp(stream) => stream.register(registry, token, both),
             #[cfg(unix)]
-            Socket::Unix(stream) => stream.register(registry, token, both),
+            PublisherSocket::Unix(stream) => stream.register(registry, token, both),
         }
     }
 }
 
-impl Read for Socket {
+impl Read for PublisherSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.read(into),
+            PublisherSocket::Tcp(stream) => stream.read(into),
             #[cfg(unix)]
-            Socket::Unix(stream) => stream.read(into),
+            PublisherSocket::Unix(stream) => stream.read(into),
         }
     }
 }
 
-impl Write for Socket {
+impl Write for PublisherSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.write(bytes),
+            PublisherSocket::Tcp(stream) => stream.write(bytes),
             #[cfg(unix)]
-            Socket::Unix(stream) => stream.write(bytes),
+            PublisherSocket::Unix(stream) => stream.write(bytes),
         }
     }
 

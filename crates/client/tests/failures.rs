@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 use stilling_client::{
-    Config, Event, From, Keep, LadderConfig, Mode, Outcome, Overflow, Publisher, Reason, RequestError,
-    Requester, StreamPlace, Subscriber, SubscriberConfig, Trouble,
+    BackoffConfig, ConnectionError, DropReason, FollowStart, FollowedStream, OverflowPolicy, PublishMode,
+    PublishOutcome, Publisher, PublisherConfig, Requester, RequesterError, SpoolMode, Subscriber,
+    SubscriberConfig, SubscriberEvent,
 };
-use stilling_probe::nats::{Fault, Played, Said, Talk};
+use stilling_probe::nats::{FakeNatsServer, InjectedFault, ReceivedOperation, ScriptedServer};
 use stilling_probe::{HANG, eventually};
 
 /// A server's port that nobody serves yet.
@@ -21,36 +22,36 @@ fn listener() -> (TcpListener, String) {
 }
 
 /// Short waits, so that failures pass quickly.
-fn config(url: &str) -> Config {
+fn config(url: &str) -> PublisherConfig {
     let wait = Duration::from_millis(2);
-    Config {
+    PublisherConfig {
         servers: vec![url.parse().expect("an address")],
-        ladder: LadderConfig { wait, wait_max: 10 * wait, ..LadderConfig::default() },
+        backoff: BackoffConfig { wait, wait_max: 10 * wait, ..BackoffConfig::default() },
         send_timeout: HANG,
         acknowledge_timeout: HANG,
         connect_timeout: HANG,
-        ..Config::default()
+        ..PublisherConfig::default()
     }
 }
 
-fn publisher(config: Config) -> Publisher {
+fn publisher(config: PublisherConfig) -> Publisher {
     Publisher::new(config).expect("it can work")
 }
 
 /// Sends on a thread of its own; the test plays the server.
-fn sending(publisher: &std::sync::Arc<Publisher>, payload: &'static [u8]) -> mpsc::Receiver<Outcome> {
+fn sending(publisher: &std::sync::Arc<Publisher>, payload: &'static [u8]) -> mpsc::Receiver<PublishOutcome> {
     let (tell, told) = mpsc::channel();
     let publisher = std::sync::Arc::clone(publisher);
     std::thread::spawn(move || tell.send(publisher.send("events.a", payload)));
     told
 }
 
-fn outcome(told: &mpsc::Receiver<Outcome>) -> Outcome {
+fn outcome(told: &mpsc::Receiver<PublishOutcome>) -> PublishOutcome {
     told.recv_timeout(HANG).expect("send returns")
 }
 
-fn delivered(sequence: u64, duplicate: bool) -> Outcome {
-    Outcome::Delivered { stream: "events".to_owned(), sequence, duplicate }
+fn delivered(sequence: u64, duplicate: bool) -> PublishOutcome {
+    PublishOutcome::Delivered { stream: "events".to_owned(), sequence, duplicate }
 }
 
 /// Row 0.31: the publisher, then the server; nobody listens in between.
@@ -63,13 +64,17 @@ fn a_publisher_that_is_there_first_works_as_soon_as_its_server_is() {
     let publisher = publisher(config(&format!("nats://{address}")));
     let ticket = publisher.submit("events.a", b"early");
     eventually("it is refused", || {
-        publisher.trouble().filter(|_| publisher.counts().connection_failures > 0)
+        publisher.connection_error().filter(|_| publisher.counts().connection_failures > 0)
     });
-    assert!(matches!(publisher.trouble(), Some(Trouble::Connect { .. })), "{:?}", publisher.trouble());
+    assert!(
+        matches!(publisher.connection_error(), Some(ConnectionError::Connect { .. })),
+        "{:?}",
+        publisher.connection_error()
+    );
     socket.listen(16).expect("it can listen");
-    let server = Played::at(socket.into(), Vec::new());
+    let server = FakeNatsServer::at(socket.into(), Vec::new());
     eventually("it arrives", || (publisher.flush(HANG).held == 0).then_some(()));
-    assert!(matches!(ticket.outcome(), Some(Outcome::Delivered { .. } | Outcome::Queued)));
+    assert!(matches!(ticket.outcome(), Some(PublishOutcome::Delivered { .. } | PublishOutcome::Queued)));
     assert_eq!(publisher.send("events.a", b"late"), delivered(2, false));
     drop(publisher);
     assert_eq!(server.stop().len(), 2);
@@ -80,23 +85,23 @@ fn a_reset_in_the_middle_of_a_message_costs_nothing() {
     let (listener, url) = listener();
     let publisher = std::sync::Arc::new(publisher(config(&url)));
     let told = sending(&publisher, &[7; 100_000]);
-    let mut talk = Talk::accept(&listener);
-    talk.greet();
-    talk.reset_after(5000);
-    let mut talk = Talk::accept(&listener);
-    talk.greet();
-    let message = talk.published();
+    let mut scripted = ScriptedServer::accept(&listener);
+    scripted.complete_handshake();
+    scripted.reset_after(5000);
+    let mut scripted = ScriptedServer::accept(&listener);
+    scripted.complete_handshake();
+    let message = scripted.published();
     assert_eq!(message.payload, [7; 100_000]);
-    talk.acknowledge(&message, 1, false);
+    scripted.acknowledge(&message, 1, false);
     assert_eq!(outcome(&told), delivered(1, false));
     assert_eq!(publisher.counts().connection_failures, 1);
 }
 
 #[test]
 fn a_lost_acknowledgement_makes_a_duplicate_and_no_second_record() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let publisher = publisher(config(&server.url()));
-    server.fail([Fault::LoseAcknowledgement]);
+    server.fail([InjectedFault::LoseAcknowledgement]);
     assert_eq!(publisher.send("events.a", b"x"), delivered(1, true));
     assert_eq!(publisher.send("events.a", b"y"), delivered(2, false));
     let counts = publisher.close(HANG);
@@ -109,15 +114,15 @@ fn a_second_acknowledgement_is_counted_and_forgotten() {
     let (listener, url) = listener();
     let publisher = std::sync::Arc::new(publisher(config(&url)));
     let first = sending(&publisher, b"x");
-    let mut talk = Talk::accept(&listener);
-    talk.greet();
-    let message = talk.published();
-    talk.acknowledge(&message, 1, false);
-    talk.acknowledge(&message, 1, false);
+    let mut scripted = ScriptedServer::accept(&listener);
+    scripted.complete_handshake();
+    let message = scripted.published();
+    scripted.acknowledge(&message, 1, false);
+    scripted.acknowledge(&message, 1, false);
     assert_eq!(outcome(&first), delivered(1, false));
     let second = sending(&publisher, b"y");
-    let message = talk.published();
-    talk.acknowledge(&message, 2, false);
+    let message = scripted.published();
+    scripted.acknowledge(&message, 2, false);
     assert_eq!(outcome(&second), delivered(2, false));
     assert_eq!(publisher.counts().stray_answers, 1);
 }
@@ -125,14 +130,20 @@ fn a_second_acknowledgement_is_counted_and_forgotten() {
 /// Row 0.27: a server that asks for patience gets it, and nothing is lost.
 #[test]
 fn a_hint_is_obeyed_and_nothing_is_lost() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let publisher = publisher(config(&server.url()));
-    server.fail([Fault::Later, Fault::LoseAcknowledgement, Fault::Later, Fault::Reset, Fault::Reset]);
+    server.fail([
+        InjectedFault::RetryLater,
+        InjectedFault::LoseAcknowledgement,
+        InjectedFault::RetryLater,
+        InjectedFault::Reset,
+        InjectedFault::Reset,
+    ]);
     let tickets: Vec<_> = (0..100_u8).map(|number| publisher.submit("events.a", &[number])).collect();
     let counts = publisher.flush(HANG);
     assert_eq!((counts.delivered, counts.dropped, counts.hints), (100, 0, 2), "{counts:?}");
     for ticket in &tickets {
-        assert!(matches!(ticket.outcome(), Some(Outcome::Delivered { .. } | Outcome::Queued)));
+        assert!(matches!(ticket.outcome(), Some(PublishOutcome::Delivered { .. } | PublishOutcome::Queued)));
     }
     let mut payloads: Vec<u8> = server.stop().iter().map(|record| record.payload[0]).collect();
     payloads.sort_unstable();
@@ -141,8 +152,8 @@ fn a_hint_is_obeyed_and_nothing_is_lost() {
 
 #[test]
 fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
-    let ((hung, hung_url), good) = (listener(), Played::start());
-    let mut config = Config {
+    let ((hung, hung_url), good) = (listener(), FakeNatsServer::start());
+    let mut config = PublisherConfig {
         acknowledge_timeout: Duration::from_millis(300),
         connect_timeout: Duration::from_millis(300),
         ..config(&hung_url)
@@ -150,22 +161,25 @@ fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
     config.servers.push(good.url().parse().expect("an address"));
     let publisher = std::sync::Arc::new(publisher(config));
     let told = sending(&publisher, b"x");
-    let mut talk = Talk::accept(&hung);
-    talk.greet();
+    let mut scripted = ScriptedServer::accept(&hung);
+    scripted.complete_handshake();
     // It is neither acknowledged nor is anything else said.
-    let message = talk.published();
-    assert!(matches!(outcome(&told), Outcome::Delivered { .. } | Outcome::Queued));
+    let message = scripted.published();
+    assert!(matches!(outcome(&told), PublishOutcome::Delivered { .. } | PublishOutcome::Queued));
     eventually("the other one has it", || good.records().first().cloned());
     assert_eq!(good.records()[0].id, message.id());
 }
 
 #[test]
 fn an_accepted_connection_without_a_greeting_is_given_up() {
-    let ((silent, url), good) = (listener(), Played::start());
-    let mut config = Config { connect_timeout: Duration::from_millis(300), ..config(&url) };
+    let ((silent, url), good) = (listener(), FakeNatsServer::start());
+    let mut config = PublisherConfig { connect_timeout: Duration::from_millis(300), ..config(&url) };
     config.servers.push(good.url().parse().expect("an address"));
     let publisher = publisher(config);
-    assert!(matches!(publisher.send("events.a", b"x"), Outcome::Delivered { .. } | Outcome::Queued));
+    assert!(matches!(
+        publisher.send("events.a", b"x"),
+        PublishOutcome::Delivered { .. } | PublishOutcome::Queued
+    ));
     eventually("the other one has it", || good.records().first().cloned());
     drop(silent);
 }
@@ -174,24 +188,30 @@ fn an_accepted_connection_without_a_greeting_is_given_up() {
 fn who_is_not_let_in_hears_why_and_tries_again() {
     let (listener, url) = listener();
     let url = url.replace("nats://", "nats://alice:wrong@");
-    let keep = Keep::Attempts;
-    let publisher = publisher(Config { keep, ..config(&url) });
+    let spool_mode = SpoolMode::Attempts;
+    let publisher = publisher(PublisherConfig { spool_mode, ..config(&url) });
     // Before the server says its first word, so that all failures are its own.
     let ticket = publisher.submit("events.a", b"x");
     for _ in 0..4 {
-        let mut talk = Talk::accept(&listener);
-        talk.say(format!("INFO {}\r\n", stilling_probe::nats::INFO));
-        let Said::Connect(options) = talk.said() else { panic!("CONNECT comes first") };
+        let mut scripted = ScriptedServer::accept(&listener);
+        scripted.send_bytes(format!("INFO {}\r\n", stilling_probe::nats::INFO));
+        let ReceivedOperation::Connect(options) = scripted.next_operation() else {
+            panic!("CONNECT comes first")
+        };
         assert!(options.contains(r#""user":"alice","pass":"wrong""#), "{options}");
-        talk.say("-ERR 'Authorization Violation'\r\n");
-        assert_eq!(talk.said(), Said::Ping);
-        assert_eq!(talk.said(), Said::Gone);
+        scripted.send_bytes("-ERR 'Authorization Violation'\r\n");
+        assert_eq!(scripted.next_operation(), ReceivedOperation::Ping);
+        assert_eq!(scripted.next_operation(), ReceivedOperation::Gone);
     }
     let told = ticket.wait(HANG);
-    let Some(Outcome::Dropped(Reason::GaveUp { attempts: 4, trouble: Some(trouble) })) = told else {
+    let Some(PublishOutcome::Dropped(DropReason::GaveUp {
+        attempts: 4,
+        connection_error: Some(connection_error),
+    })) = told
+    else {
         panic!("it gives up: {told:?}")
     };
-    assert!(trouble.to_string().contains("check user and password"), "{trouble}");
+    assert!(connection_error.to_string().contains("check user and password"), "{connection_error}");
 }
 
 /// Rows 0.4 and 0.7: a server that stops in the middle of everything and comes back with what it had.
@@ -199,14 +219,14 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
 fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
     let (listener, url) = listener();
     let other = listener.try_clone().expect("a descriptor");
-    let mut server = Played::at(listener, Vec::new());
+    let mut server = FakeNatsServer::at(listener, Vec::new());
     let publisher = publisher(config(&url));
     for round in 0..5_u64 {
         for number in 0..500_u64 {
             let _ = publisher.submit("events.a", &(round * 500 + number).to_le_bytes());
         }
         let records = server.stop();
-        server = Played::at(other.try_clone().expect("a descriptor"), records);
+        server = FakeNatsServer::at(other.try_clone().expect("a descriptor"), records);
     }
     let counts = publisher.close(HANG);
     assert_eq!((counts.delivered, counts.dropped, counts.held), (2500, 0, 0), "{counts:?}");
@@ -221,7 +241,7 @@ fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
 /// Row 0.14: full is a value: the caller waits for room no longer than it said, or a named message goes, and is counted.
 #[test]
 fn a_full_spool_does_what_its_policy_says() {
-    let small = |overflow, mode| Config {
+    let small = |overflow, mode| PublisherConfig {
         overflow,
         mode,
         spool_size: 10 * (100 + 8 + 128 + 80),
@@ -230,27 +250,28 @@ fn a_full_spool_does_what_its_policy_says() {
     };
     let payload = |number: u64| [&number.to_le_bytes()[..], &[0; 92]].concat();
 
-    let newest = publisher(small(Overflow::DropNewest, Mode::NoWait));
+    let newest = publisher(small(OverflowPolicy::DropNewest, PublishMode::NoWait));
     let outcomes: Vec<_> = (0..30).map(|number| newest.send("events.a", &payload(number))).collect();
-    let dropped = outcomes.iter().filter(|one| **one == Outcome::Dropped(Reason::SpoolFull)).count() as u64;
+    let dropped =
+        outcomes.iter().filter(|one| **one == PublishOutcome::Dropped(DropReason::SpoolFull)).count() as u64;
     assert!((15..=25).contains(&dropped), "{dropped}");
-    assert!(outcomes[..5].iter().all(|one| *one == Outcome::Queued));
+    assert!(outcomes[..5].iter().all(|one| *one == PublishOutcome::Queued));
     let counts = newest.counts();
     assert!(counts.is_balanced() && counts.dropped == dropped && counts.held == 30 - dropped, "{counts:?}");
 
-    let oldest = publisher(small(Overflow::DropOldest, Mode::NoWait));
+    let oldest = publisher(small(OverflowPolicy::DropOldest, PublishMode::NoWait));
     for number in 0..30 {
-        assert_eq!(oldest.send("events.a", &payload(number)), Outcome::Queued);
+        assert_eq!(oldest.send("events.a", &payload(number)), PublishOutcome::Queued);
     }
     let counts = eventually("the old ones go", || Some(oldest.counts()).filter(|counts| counts.held <= 10));
     assert!(counts.is_balanced(), "{counts:?}");
     let told: Vec<_> = oldest.failures().collect();
     assert_eq!(told.len() as u64, counts.dropped);
-    assert!(told.iter().all(|failure| failure.reason == Reason::SpoolFull));
+    assert!(told.iter().all(|failure| failure.reason == DropReason::SpoolFull));
 
-    let waiting = publisher(small(Overflow::Wait, Mode::Confirmed));
+    let waiting = publisher(small(OverflowPolicy::Wait, PublishMode::Confirmed));
     let tickets: Vec<_> = (0..12).map(|number| waiting.submit("events.a", &payload(number))).collect();
-    assert_eq!(tickets[11].outcome(), Some(Outcome::Dropped(Reason::SpoolFull)));
+    assert_eq!(tickets[11].outcome(), Some(PublishOutcome::Dropped(DropReason::SpoolFull)));
     assert!(waiting.counts().is_balanced());
 }
 
@@ -258,16 +279,16 @@ fn a_full_spool_does_what_its_policy_says() {
 #[test]
 fn failures_are_told_to_the_callback() {
     let (listener, url) = listener();
-    let publisher = publisher(Config { mode: Mode::NoWait, ..config(&url) });
+    let publisher = publisher(PublisherConfig { mode: PublishMode::NoWait, ..config(&url) });
     let (tell, told) = mpsc::channel();
     publisher.on_failure(move |failure| {
         let _ = tell.send(failure.clone());
     });
-    assert_eq!(publisher.send("events.a", b"x"), Outcome::Queued);
-    let mut talk = Talk::accept(&listener);
-    talk.greet();
-    let message = talk.published();
-    talk.answer(
+    assert_eq!(publisher.send("events.a", b"x"), PublishOutcome::Queued);
+    let mut scripted = ScriptedServer::accept(&listener);
+    scripted.complete_handshake();
+    let message = scripted.published();
+    scripted.answer(
         &message,
         "",
         r#"{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum"}}"#,
@@ -282,43 +303,47 @@ fn failures_are_told_to_the_callback() {
 #[test]
 fn two_publishers_cannot_have_one_directory() {
     let directory = tempfile::tempdir().expect("a directory");
-    let keep = Keep::Directory(directory.path().to_owned());
-    let first = publisher(Config { keep: keep.clone(), ..config("nats://127.0.0.1:1") });
-    let second = Publisher::new(Config { keep: keep.clone(), ..config("nats://127.0.0.1:1") });
+    let spool_mode = SpoolMode::Directory(directory.path().to_owned());
+    let first = publisher(PublisherConfig { spool_mode: spool_mode.clone(), ..config("nats://127.0.0.1:1") });
+    let second =
+        Publisher::new(PublisherConfig { spool_mode: spool_mode.clone(), ..config("nats://127.0.0.1:1") });
     let error = second.expect_err("the directory is in use").to_string();
     assert!(error.contains("in use by"), "{error}");
     drop(first);
-    drop(publisher(Config { keep, ..config("nats://127.0.0.1:1") }));
+    drop(publisher(PublisherConfig { spool_mode, ..config("nats://127.0.0.1:1") }));
 }
 
 #[test]
 fn a_broken_follower_goes_on_where_it_was() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let publisher = publisher(config(&server.url()));
     let wait = Duration::from_millis(2);
     let mut follower = Subscriber::new(SubscriberConfig {
         servers: vec![server.url().parse().expect("an address")],
         filter: "events.>".to_owned(),
-        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
-        ladder: LadderConfig { wait, wait_max: wait, ..LadderConfig::default() },
+        stream: Some(FollowedStream { stream: "events".to_owned(), from: FollowStart::All }),
+        backoff: BackoffConfig { wait, wait_max: wait, ..BackoffConfig::default() },
         ..SubscriberConfig::default()
     })
     .expect("it can work");
     let mut interrupted = 0;
     for number in 0..50_u8 {
-        assert!(matches!(publisher.send("events.a", &[number]), Outcome::Delivered { .. } | Outcome::Queued));
+        assert!(matches!(
+            publisher.send("events.a", &[number]),
+            PublishOutcome::Delivered { .. } | PublishOutcome::Queued
+        ));
         let message = loop {
             match follower.next_event(HANG).expect("it goes on") {
-                Some(Event::Message(message)) => break message,
-                Some(Event::Interrupted(_)) => interrupted += 1,
-                Some(Event::Connected) => {}
+                Some(SubscriberEvent::Message(message)) => break message,
+                Some(SubscriberEvent::Interrupted(_)) => interrupted += 1,
+                Some(SubscriberEvent::Connected) => {}
                 Some(event) => panic!("nothing is missed: {event:?}"),
                 None => panic!("{number} does not come"),
             }
         };
         assert_eq!(message.payload, [number]);
         if number % 10 == 5 {
-            server.cut();
+            server.disconnect_all();
         }
     }
     assert_eq!(interrupted, 5);
@@ -327,7 +352,7 @@ fn a_broken_follower_goes_on_where_it_was() {
 #[test]
 fn a_follower_that_misses_a_message_asks_for_it() {
     let (listener, url) = listener();
-    let place = StreamPlace { stream: "events".to_owned(), from: From::Sequence(3) };
+    let place = FollowedStream { stream: "events".to_owned(), from: FollowStart::Sequence(3) };
     let mut follower = Subscriber::new(SubscriberConfig {
         servers: vec![url.parse().expect("an address")],
         stream: Some(place),
@@ -342,40 +367,48 @@ fn a_follower_that_misses_a_message_asks_for_it() {
             }
         }
     });
-    let mut talk = Talk::accept(&listener);
-    talk.greet();
+    let mut scripted = ScriptedServer::accept(&listener);
+    scripted.complete_handshake();
     // Each wish: where it is to be delivered, and how the subscription is called.
-    let wish = |talk: &mut Talk, first: u64| {
+    let consumer_request = |scripted: &mut ScriptedServer, first: u64| {
         let (mut deliver, mut sid) = (String::new(), String::new());
-        let wish = loop {
-            match talk.said() {
-                Said::Pub(asks) if asks.subject == "$JS.API.STREAM.INFO.events" => {
-                    talk.deliver(&asks.reply, "1", "", "", br#"{"state":{"first_seq":1,"last_seq":9}}"#);
+        let consumer_request = loop {
+            match scripted.next_operation() {
+                ReceivedOperation::Pub(asks) if asks.subject == "$JS.API.STREAM.INFO.events" => {
+                    scripted.deliver(&asks.reply, "1", "", "", br#"{"state":{"first_seq":1,"last_seq":9}}"#);
                 }
-                Said::Pub(removal) if removal.subject == "$JS.API.CONSUMER.DELETE.events.c" => {}
-                Said::Pub(wish) => break wish,
-                Said::Sub { filter, sid: its } if filter.contains(".d.") => (deliver, sid) = (filter, its),
+                ReceivedOperation::Pub(removal) if removal.subject == "$JS.API.CONSUMER.DELETE.events.c" => {}
+                ReceivedOperation::Pub(consumer_request) => break consumer_request,
+                ReceivedOperation::Sub { filter, sid: its } if filter.contains(".d.") => {
+                    (deliver, sid) = (filter, its)
+                }
                 _ => {}
             }
         };
-        let text = String::from_utf8(wish.payload.clone()).expect("it is JSON");
+        let text = String::from_utf8(consumer_request.payload.clone()).expect("it is JSON");
         assert!(text.contains(&format!(r#""opt_start_seq":{first},"#)), "{text}");
-        talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
+        scripted.deliver(&consumer_request.reply, "1", "", "", br#"{"name":"c"}"#);
         (deliver, sid)
     };
     let ack = |sequence: u64, count: u64| format!("$JS.ACK.events.c.1.{sequence}.{count}.1.0");
-    let (_, sid) = wish(&mut talk, 3);
-    talk.deliver("events.a", &sid, &ack(3, 1), "", b"3");
-    talk.deliver("events.a", &sid, &ack(5, 3), "", b"5");
-    let (deliver, next) = wish(&mut talk, 4);
-    talk.deliver("events.a", &sid, &ack(6, 4), "", b"of the old one");
-    talk.deliver("events.a", &next, &ack(4, 1), "", b"4");
+    let (_, sid) = consumer_request(&mut scripted, 3);
+    scripted.deliver("events.a", &sid, &ack(3, 1), "", b"3");
+    scripted.deliver("events.a", &sid, &ack(5, 3), "", b"5");
+    let (deliver, next) = consumer_request(&mut scripted, 4);
+    scripted.deliver("events.a", &sid, &ack(6, 4), "", b"of the old one");
+    scripted.deliver("events.a", &next, &ack(4, 1), "", b"4");
     // A heartbeat that knows of more, and one that wants an answer.
-    talk.deliver(&deliver, &next, "", "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\n\r\n", b"");
-    let (deliver, last) = wish(&mut talk, 5);
-    talk.deliver(&deliver, &last, "go.on", "NATS/1.0 100 FlowControl Request\r\n\r\n", b"");
-    assert_eq!(talk.published().subject, "go.on");
-    talk.deliver("events.a", &last, &ack(5, 1), "", b"5");
+    scripted.deliver(
+        &deliver,
+        &next,
+        "",
+        "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\n\r\n",
+        b"",
+    );
+    let (deliver, last) = consumer_request(&mut scripted, 5);
+    scripted.deliver(&deliver, &last, "go.on", "NATS/1.0 100 FlowControl Request\r\n\r\n", b"");
+    assert_eq!(scripted.published().subject, "go.on");
+    scripted.deliver("events.a", &last, &ack(5, 1), "", b"5");
     for expected in [b"3", b"4", b"5"] {
         assert_eq!(told.recv_timeout(HANG).expect("it comes"), expected);
     }
@@ -384,8 +417,8 @@ fn a_follower_that_misses_a_message_asks_for_it() {
 /// What a caller's own code does wrong costs its caller, not the messages.
 #[test]
 fn a_callback_that_panics_is_called_no_more_and_the_publisher_goes_on() {
-    let server = Played::start();
-    let publisher = publisher(Config { no_stream_timeout: Duration::ZERO, ..config(&server.url()) });
+    let server = FakeNatsServer::start();
+    let publisher = publisher(PublisherConfig { no_stream_timeout: Duration::ZERO, ..config(&server.url()) });
     let (tell, told) = mpsc::channel();
     publisher.on_failure(move |failure| {
         let _ = tell.send(failure.subject.clone());
@@ -403,11 +436,11 @@ fn a_callback_that_panics_is_called_no_more_and_the_publisher_goes_on() {
 
 #[test]
 fn spans_without_an_end_are_waited_for_and_panic_nowhere() {
-    let server = Played::start();
+    let server = FakeNatsServer::start();
     let most = Duration::MAX;
-    let ladder = LadderConfig { wait: most, wait_max: most, ..LadderConfig::default() };
-    let publisher = publisher(Config {
-        ladder,
+    let backoff = BackoffConfig { wait: most, wait_max: most, ..BackoffConfig::default() };
+    let publisher = publisher(PublisherConfig {
+        backoff,
         send_timeout: most,
         acknowledge_timeout: most,
         connect_timeout: most,
@@ -418,8 +451,8 @@ fn spans_without_an_end_are_waited_for_and_panic_nowhere() {
     assert_eq!(publisher.send("events.a", b"x"), delivered(1, false));
     let mut follower = Subscriber::new(SubscriberConfig {
         servers: vec![server.url().parse().expect("an address")],
-        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
-        ladder,
+        stream: Some(FollowedStream { stream: "events".to_owned(), from: FollowStart::All }),
+        backoff,
         connect_timeout: most,
         answer_timeout: most,
         ping_interval: most,
@@ -428,7 +461,7 @@ fn spans_without_an_end_are_waited_for_and_panic_nowhere() {
     .expect("it can work");
     assert_eq!(follower.next().expect("it goes on").expect("it can be followed").payload, b"x");
     let mut requester = Requester::new(server.url().parse().expect("an address"), None);
-    assert_eq!(requester.request("nobody.listens", b"?", most), Err(RequestError::NoResponders));
+    assert_eq!(requester.request("nobody.listens", b"?", most), Err(RequesterError::NoResponders));
     assert_eq!(publisher.close(most).delivered, 1);
 }
 
@@ -440,14 +473,14 @@ fn a_question_without_an_answer_is_the_last_one_on_its_connection() {
         let first = requester.request("a", b"1", Duration::from_millis(300));
         (first, requester.request("a", b"2", HANG))
     });
-    let mut hung = Talk::accept(&listener);
-    hung.greet();
-    let mut talk = Talk::accept(&listener);
-    talk.greet();
-    let question = talk.published();
-    talk.deliver(&question.reply, "1", "", "", b"answer");
+    let mut hung = ScriptedServer::accept(&listener);
+    hung.complete_handshake();
+    let mut scripted = ScriptedServer::accept(&listener);
+    scripted.complete_handshake();
+    let question = scripted.published();
+    scripted.deliver(&question.reply, "1", "", "", b"answer");
     let (first, second) = asking.join().expect("it ends");
-    assert!(matches!(first, Err(RequestError::TimedOut)), "{first:?}");
+    assert!(matches!(first, Err(RequesterError::TimedOut)), "{first:?}");
     assert_eq!(second.expect("it is answered").payload, b"answer");
 }
 
@@ -455,7 +488,7 @@ fn a_question_without_an_answer_is_the_last_one_on_its_connection() {
 fn a_header_that_cannot_be_sent_is_called_so() {
     let publisher = publisher(config("nats://127.0.0.1:1"));
     let outcome = publisher.send_with("events.a", &[("a name with\na line", "x")], b"");
-    assert!(matches!(&outcome, Outcome::Dropped(Reason::Header(_))), "{outcome:?}");
+    assert!(matches!(&outcome, PublishOutcome::Dropped(DropReason::Header(_))), "{outcome:?}");
 }
 
 /// A server that comes back with another stream of the same name is followed from that one's beginning.
@@ -463,43 +496,43 @@ fn a_header_that_cannot_be_sent_is_called_so() {
 fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
     let (listener, url) = listener();
     let address = listener.local_addr().expect("it has one");
-    let server = Played::at(listener, Vec::new());
+    let server = FakeNatsServer::at(listener, Vec::new());
     let publisher = publisher(config(&url));
     for number in 0..5 {
-        assert!(matches!(publisher.send("events.a", &[number]), Outcome::Delivered { .. }));
+        assert!(matches!(publisher.send("events.a", &[number]), PublishOutcome::Delivered { .. }));
     }
     let wait = Duration::from_millis(2);
     let mut follower = Subscriber::new(SubscriberConfig {
         servers: vec![url.parse().expect("an address")],
-        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
-        ladder: LadderConfig { wait, wait_max: 10 * wait, ..LadderConfig::default() },
+        stream: Some(FollowedStream { stream: "events".to_owned(), from: FollowStart::All }),
+        backoff: BackoffConfig { wait, wait_max: 10 * wait, ..BackoffConfig::default() },
         ..SubscriberConfig::default()
     })
     .expect("it can work");
     let mut next = || {
         loop {
             match follower.next_event(HANG).expect("it goes on") {
-                Some(Event::Connected | Event::Interrupted(_)) => {}
+                Some(SubscriberEvent::Connected | SubscriberEvent::Interrupted(_)) => {}
                 Some(event) => break event,
                 None => panic!("nothing comes"),
             }
         }
     };
     for number in 0..5 {
-        assert!(matches!(next(), Event::Message(message) if message.payload == [number]));
+        assert!(matches!(next(), SubscriberEvent::Message(message) if message.payload == [number]));
     }
     server.stop();
     let socket = TcpListener::bind(address).expect("the port is free again");
-    let _server = Played::at(socket, Vec::new());
-    assert_eq!(next(), Event::Anew { last: 5 });
-    assert!(matches!(publisher.send("events.a", b"new"), Outcome::Delivered { sequence: 1, .. }));
-    assert!(matches!(next(), Event::Message(message) if message.payload == b"new"));
+    let _server = FakeNatsServer::at(socket, Vec::new());
+    assert_eq!(next(), SubscriberEvent::Recreated { last: 5 });
+    assert!(matches!(publisher.send("events.a", b"new"), PublishOutcome::Delivered { sequence: 1, .. }));
+    assert!(matches!(next(), SubscriberEvent::Message(message) if message.payload == b"new"));
 }
 
 #[test]
 fn a_stream_that_is_not_there_is_named() {
-    let server = Played::start();
-    let place = StreamPlace { stream: "other".to_owned(), from: From::All };
+    let server = FakeNatsServer::start();
+    let place = FollowedStream { stream: "other".to_owned(), from: FollowStart::All };
     let config = SubscriberConfig {
         servers: vec![server.url().parse().expect("an address")],
         stream: Some(place),

@@ -1,28 +1,28 @@
 //! The promises of `promises`, kept together with servers: the one that the tests play, and, with its address in
 //! `STILLING_CLIENT_SERVER`, any other that keeps the stream `events` of the subjects `events.>`.
 
-mod promises;
+mod contract;
 
-use stilling_probe::nats::Played;
+use stilling_probe::nats::FakeNatsServer;
 
 /// Runs a promise against the played server and against the one that is named, if one is.
-fn keep(promise: fn(&str)) {
-    promise(&Played::start().url());
+fn run_check(check: fn(&str)) {
+    check(&FakeNatsServer::start().url());
     if let Ok(address) = std::env::var("STILLING_CLIENT_SERVER") {
-        promise(&address);
+        check(&address);
     }
 }
 
-macro_rules! kept {
-    ($($(#[$doc:meta])* $promise:ident),* $(,)?) => {
+macro_rules! contract_tests {
+    ($($(#[$doc:meta])* $check:ident),* $(,)?) => {
         $($(#[$doc])* #[test]
-        fn $promise() {
-            keep(promises::$promise);
+        fn $check() {
+            run_check(contract::$check);
         })*
     };
 }
 
-kept! {
+contract_tests! {
     confirmed_messages_are_in_the_stream_in_order,
     /// Row 0.32.
     many_messages_on_their_way_all_arrive_once,

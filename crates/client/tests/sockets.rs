@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 
-use stilling_client::{Config, Outcome, Publisher};
+use stilling_client::{PublishOutcome, Publisher, PublisherConfig};
 
 #[test]
 fn a_unix_socket_is_as_good_as_any() {
@@ -12,8 +12,8 @@ fn a_unix_socket_is_as_good_as_any() {
     let path = directory.path().join("nats");
     let listener = UnixListener::bind(&path).expect("a socket can be there");
     let server = format!("unix://{}", path.display()).parse().expect("an address");
-    let publisher =
-        Publisher::new(Config { servers: vec![server], ..Config::default() }).expect("it can work");
+    let publisher = Publisher::new(PublisherConfig { servers: vec![server], ..PublisherConfig::default() })
+        .expect("it can work");
     let ticket = publisher.submit("events.a", b"x");
     let (stream, _) = listener.accept().expect("it connects");
     let (mut out, mut lines) = (stream.try_clone().expect("a descriptor"), BufReader::new(stream).lines());
@@ -28,5 +28,5 @@ fn a_unix_socket_is_as_good_as_any() {
     let json = stilling_probe::nats::acknowledgement(1, false);
     write!(out, "MSG {reply} 1 {}\r\n{json}\r\n", json.len()).expect("it listens");
     let outcome = ticket.wait(stilling_probe::HANG);
-    assert!(matches!(outcome, Some(Outcome::Delivered { sequence: 1, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Some(PublishOutcome::Delivered { sequence: 1, .. })), "{outcome:?}");
 }

@@ -29,7 +29,7 @@ impl Counter {
     }
 
     /// Keeps the larger of the value and `seen`. Only the owning thread may call this.
-    pub fn raise_to(&self, seen: u64) {
+    pub fn set_max(&self, seen: u64) {
         if seen > self.get() {
             self.set(seen);
         }
@@ -44,7 +44,7 @@ impl Counter {
 /// The counters of one shard.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Counters {
+pub struct EngineCounters {
     /// Connections that a listener gave us.
     pub accepted: Counter,
     /// Connections that we opened ourselves.
@@ -96,7 +96,7 @@ pub struct Counters {
     closed: [Counter; CloseReason::ALL.len()],
 }
 
-impl Counters {
+impl EngineCounters {
     /// Connections closed for `reason`.
     pub fn closed(&self, reason: CloseReason) -> &Counter {
         &self.closed[reason as usize]
@@ -113,7 +113,7 @@ impl Counters {
         self.datagrams_dropped.add(1);
     }
 
-    pub(crate) fn take_over(&self, driver: &DriverCounters) {
+    pub(crate) fn copy_driver_counters(&self, driver: &DriverCounters) {
         self.enters.set(driver.enters);
         self.starved.set(driver.starved);
         self.stale.set(driver.stale);

@@ -41,7 +41,7 @@ impl<S, N> Detached<S, N> {
 
 /// Why a shard did not adopt a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AdoptErrorKind {
     /// All slots are taken, until a connection closes.
     Slots,
     /// This turn's output has no room for what the session may send: try again after a turn.
@@ -49,14 +49,14 @@ pub enum Refusal {
     /// The unread bytes have no room in the shard's input store, or are more than a stash may hold.
     Input,
     /// The shard's driver has another kind of socket: the caller's mistake.
-    Foreign,
+    ForeignSocket,
 }
 
 /// A connection that a shard did not adopt: it is the caller's again, as it was.
 #[derive(Debug)]
-pub struct Refused<S, N> {
+pub struct AdoptError<S, N> {
     /// Why.
-    pub refusal: Refusal,
+    pub error_kind: AdoptErrorKind,
     /// The connection.
     pub connection: Detached<S, N>,
 }

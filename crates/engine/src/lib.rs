@@ -17,13 +17,14 @@ pub mod limits;
 pub mod net;
 pub mod shard;
 pub mod store;
+pub mod timer_wheel;
 pub mod token;
-pub mod wheel;
 
 pub use close_reason::CloseReason;
-pub use detached::{Detached, Refusal, Refused};
+pub use detached::{AdoptError, AdoptErrorKind, Detached};
 pub use shard::{
-    Config, Control, DatagramIo, DatagramPath, Full, Io, NO_PLACE, Recipient, Service, Session, Shard,
+    DatagramIo, DatagramPath, Io, NO_FREE_SLOT, OutputFull, Recipient, Service, Session, Shard, ShardConfig,
+    ShardControl,
 };
 pub use token::Token;
 

@@ -10,7 +10,7 @@ pub const RECEIVE_BUFFER_SIZE: usize = 4096;
 
 /// Bytes that a long read shows at once, with what was held before. More waits for the next receive. What is left of it
 /// has to fit into a stash of input.
-pub const LONG_READ: usize = 64 * 1024;
+pub const LONG_READ_SIZE: usize = 64 * 1024;
 
 /// Bytes per shared block, which long reads receive into. With less than a long read left the next block is filled; longer bytes
 /// are not copied into blocks.
@@ -22,25 +22,25 @@ pub const BLOCKS_MAX: usize = 128;
 
 /// Shared blocks per shard that are kept for the next burst, beside the one that is being filled. More are released, one per
 /// interval, when nothing refers to them.
-pub const BLOCKS_KEPT: usize = 8;
+pub const SPARE_BLOCKS_MAX: usize = 8;
 
 /// Time between two releases of superfluous shared blocks.
-pub const BLOCK_TRIM_EVERY: Duration = Duration::from_millis(50);
+pub const BLOCK_TRIM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Shared blocks that are checked for references when a free one is needed. None of them is free: another one is allocated, and
 /// the check goes on with others the next time.
-pub const BLOCKS_TRIED: usize = 8;
+pub const BLOCKS_CHECKED_MAX: usize = 8;
 
 /// Bytes of the longest datagram that is received whole; the rest of the buffer holds its addresses.
 /// A longer one is cut and marked.
 pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 216;
 
 /// Submission queue entries per ring. Full: the driver submits and goes on.
-pub const SUBMISSIONS: u32 = 1024;
+pub const SUBMISSION_QUEUE_SIZE: u32 = 1024;
 
 /// Completion queue entries per ring: more than twice what can be in flight for buffers and sends
 /// of one turn. Full: the kernel keeps the rest and the driver drains until it has all (counted).
-pub const COMPLETIONS: u32 = 8192;
+pub const COMPLETION_QUEUE_SIZE: u32 = 8192;
 
 /// Slots of a ring's own descriptor table, at most: what the kernel allows. The system's limit of open files
 /// bounds each table as well. Full: accepting pauses as when descriptors run out.
@@ -54,7 +54,7 @@ pub const ACCEPTS_PER_TURN: usize = 128;
 
 /// Entries for which the lists that live for one turn have room from the start. A turn with more makes
 /// its list longer, once.
-pub const TURN_LIST: usize = 4096;
+pub const TURN_LIST_CAPACITY: usize = 4096;
 
 /// Listeners per shard: enough for a server of one shard to take over from one of sixty. More: an error at
 /// start.
@@ -76,19 +76,19 @@ pub const SHARED_MIN: usize = 1024;
 pub const PIECES_MAX: usize = 512;
 
 /// Sends of several pieces that a ring submits at once. Full: the driver submits and goes on.
-pub const MESSAGES: usize = 256;
+pub const GATHERED_SENDS_MAX: usize = 256;
 
 /// Pieces of all sends that a ring submits at once. Full: the driver submits and goes on.
-pub const PIECES: usize = 4 * PIECES_MAX;
+pub const GATHERED_PIECES_MAX: usize = 4 * PIECES_MAX;
 
 /// Bytes per second that a peer has to take of held-up output, beside the write timeout, which starts when the output is first
 /// held up: each byte taken extends the time that is left by as much as this rate gives for it, up to the write timeout. Slower:
 /// closed with `WriteTimeout`.
-pub const HELD_RATE_MIN: u64 = 1024;
+pub const WRITE_RATE_MIN: u64 = 1024;
 
 /// Connections compared when the one that holds most is to be disconnected: those of the largest block size, the longest-held
 /// first. One that is not compared holds at most four times as much as the one that is disconnected.
-pub const HOLDERS_COMPARED: usize = 16;
+pub const LARGEST_OUTPUTS_COMPARED: usize = 16;
 
 /// Bytes of a message that the system has taken in part, which still go to a slow consumer, so that the last message can follow.
 /// More: the connection is closed without it.
@@ -99,11 +99,11 @@ pub const OFFER_MAX: usize = u16::MAX as usize;
 
 /// How often a shard that is told to accept anew does so. A connection whose wake-up went to somebody who is gone
 /// waits that long at most.
-pub const ACCEPT_ANEW_EVERY: Duration = Duration::from_millis(50);
+pub const ACCEPT_RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connections accepted but waiting for a slot, for each listener of the shard: what its backlog gives before a pause takes
 /// effect, and as much that comes meanwhile. Full: closed at once (counted as refused).
-pub const WAITING_MAX: usize = 8192;
+pub const WAITING_ACCEPTS_MAX: usize = 8192;
 
 /// Bytes that a closing connection may still receive and discard. Reached: closed at once.
 pub const LINGER_BYTES_MAX: u32 = 256 * 1024;

@@ -22,7 +22,7 @@ use crate::driver::{Destination, sockopt};
 /// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries. A server that drains
 /// accepts who waits before it closes the listener, as far as it has room; whoever comes in that very moment is reset by the
 /// system: a hand-over (`--take-over`) keeps the listener open, and loses nobody.
-pub const BACKLOG: i32 = 4096;
+pub const DEFAULT_BACKLOG: i32 = 4096;
 
 /// Where the system lists what [`ListenOptions::congestion`] may be.
 const CONGESTION_LIST: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -30,7 +30,7 @@ const CONGESTION_LIST: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control
 /// How a TCP listener behaves, and through it every connection it accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Connections that may wait to be accepted. Default: [`BACKLOG`].
+    /// Connections that may wait to be accepted. Default: [`DEFAULT_BACKLOG`].
     pub backlog: i32,
     /// Several listeners may share the address, the system spreads connections over them.
     /// Default: on.
@@ -52,7 +52,7 @@ pub struct ListenOptions {
 impl Default for ListenOptions {
     fn default() -> Self {
         ListenOptions {
-            backlog: BACKLOG,
+            backlog: DEFAULT_BACKLOG,
             reuse_port: true,
             defer_accept: None,
             only_v6: false,
@@ -70,12 +70,12 @@ impl Default for ListenOptions {
 /// descriptors ran out.
 pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
     let socket = bind_tcp(address, options)?;
-    begin_to_listen(&socket, options)?;
+    start_listening(&socket, options)?;
     Ok(socket)
 }
 
 /// The first half of [`listen_tcp`]: the address is ours and all options are set, but the system refuses whoever
-/// connects, or gives them to other listeners of the address, until [`begin_to_listen`].
+/// connects, or gives them to other listeners of the address, until [`start_listening`].
 ///
 /// # Errors
 /// Those of [`listen_tcp`].
@@ -87,7 +87,7 @@ pub fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Owne
     if address.is_ipv6() {
         socket.set_only_v6(options.only_v6)?;
     }
-    set_what_connections_inherit(&socket, options)?;
+    set_inherited_options(&socket, options)?;
     socket.bind(&address.into())?;
     finish_listener(&socket, options)?;
     Ok(socket.into())
@@ -97,7 +97,7 @@ pub fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Owne
 ///
 /// # Errors
 /// `AddrInUse` if another one has listened on the address since; else what the system says.
-pub fn begin_to_listen(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
+pub fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
     SockRef::from(socket).listen(options.backlog)
 }
 
@@ -114,7 +114,7 @@ pub fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
 ///
 /// # Errors
 /// `AddrInUse` if somebody listens there; else what the system says.
-pub fn check_free(address: SocketAddr, options: &ListenOptions) -> io::Result<()> {
+pub fn check_address_free(address: SocketAddr, options: &ListenOptions) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
@@ -134,12 +134,12 @@ pub fn adopt_listener(listener: &OwnedFd, options: &ListenOptions) -> io::Result
     if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    set_what_connections_inherit(&socket, options)?;
+    set_inherited_options(&socket, options)?;
     finish_listener(&socket, options)?;
     Ok(address)
 }
 
-fn set_what_connections_inherit(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
+fn set_inherited_options(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
     if let Some(size) = options.send_buffer {
         socket.set_send_buffer_size(size)?;
@@ -172,13 +172,13 @@ pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     match socket.bind(&address) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(&address) => {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale_socket(&address) => {
             std::fs::remove_file(path)?;
             socket.bind(&address)?;
         }
         outcome => outcome?,
     }
-    socket.listen(BACKLOG)?;
+    socket.listen(DEFAULT_BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
@@ -235,7 +235,7 @@ pub fn is_datagrams(socket: &OwnedFd) -> io::Result<bool> {
 
 /// Whether a Unix address is a socket without a listener. A plain file refuses the connection as
 /// well, hence the look at its type.
-fn is_abandoned(address: &SockAddr) -> bool {
+fn is_stale_socket(address: &SockAddr) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = address
         .as_pathname()
@@ -336,7 +336,7 @@ mod tests {
     fn several_listeners_share_one_port() {
         let first = listen_tcp(any_v4(), &ListenOptions::default()).unwrap();
         let address = local_addr(&first).unwrap();
-        let free = || check_free(address, &ListenOptions::default()).map_err(|error| error.kind());
+        let free = || check_address_free(address, &ListenOptions::default()).map_err(|error| error.kind());
         assert_eq!(free(), Err(io::ErrorKind::AddrInUse));
         let second = listen_tcp(address, &ListenOptions::default()).unwrap();
         assert_eq!(local_addr(&second).unwrap(), address);
@@ -354,7 +354,7 @@ mod tests {
         let early: Vec<_> = (0..30).map(|_| connect().unwrap()).collect();
         let accepted = |socket: &OwnedFd| std::iter::from_fn(|| rustix::net::accept(socket).ok()).count();
         assert_eq!((accepted(&other), is_listening(&bound).unwrap()), (early.len(), false));
-        begin_to_listen(&bound, &options).unwrap();
+        start_listening(&bound, &options).unwrap();
         drop(other);
         let late: Vec<_> = (0..30).map(|_| connect().unwrap()).collect();
         assert_eq!((accepted(&bound), is_listening(&bound).unwrap()), (late.len(), true));
@@ -362,12 +362,12 @@ mod tests {
 
     /// Row 4.37: two that are bound to one port may not both listen there if they do not share it.
     #[test]
-    fn who_listens_too_late_on_a_port_of_its_own_is_told() {
+    fn a_late_listen_on_an_exclusive_port_fails() {
         let alone = ListenOptions { reuse_port: false, ..ListenOptions::default() };
         let first = bind_tcp(any_v4(), &alone).unwrap();
         let second = bind_tcp(local_addr(&first).unwrap(), &alone).unwrap();
-        begin_to_listen(&second, &alone).unwrap();
-        assert_eq!(begin_to_listen(&first, &alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        start_listening(&second, &alone).unwrap();
+        assert_eq!(start_listening(&first, &alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]
@@ -418,7 +418,7 @@ mod tests {
         use std::io::Write;
         let options = ListenOptions { defer_accept: Some(30), ..ListenOptions::default() };
         let listener = bind_tcp(any_v4(), &options).unwrap();
-        begin_to_listen(&listener, &options).unwrap();
+        start_listening(&listener, &options).unwrap();
         let mut client = std::net::TcpStream::connect(local_addr(&listener).unwrap()).unwrap();
         assert_eq!(rustix::net::accept(&listener).unwrap_err(), Errno::AGAIN);
         client.write_all(b"GET").unwrap();

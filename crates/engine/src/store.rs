@@ -28,24 +28,24 @@ pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
 /// A block beyond [`STASH_MAX`] is compacted only when this part of it is free at its start, so that the copy is paid for by
 /// the bytes consumed since the last one. Otherwise the bytes move to a block of the next size.
-const COMPACTED_PART: usize = 4;
+const COMPACT_FRACTION: usize = 4;
 
 /// The same where there is no longer block: one that is freed to this part takes more bytes before its owner is refused. Each
 /// byte consumed then pays for the copy of at most so many.
-const LAST_COMPACTED_PART: usize = 16;
+const LAST_COMPACT_FRACTION: usize = 16;
 
 const NONE: u32 = u32::MAX;
 const CLASS_BITS: u32 = 4;
 
 #[derive(Debug)]
-struct Arena {
+struct SizeClass {
     memory: Vec<u8>,
     /// Blocks beyond this were never used, so their memory is not resident.
-    fresh: u32,
+    used_count: u32,
     /// The first free block that was used before.
     free: u32,
     /// Of a shared store: one entry for each block that was ever used.
-    links: Vec<Link>,
+    links: Vec<BlockLink>,
     /// Of a shared store: the blocks in use, linked in the order in which they were taken.
     oldest: u32,
     newest: u32,
@@ -53,31 +53,31 @@ struct Arena {
 
 /// A block's owner and its neighbours in the list of its size. Stale while the block is free.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct BlockLink {
     owner: u32,
     older: u32,
     newer: u32,
 }
 
-impl Arena {
+impl SizeClass {
     fn new(size: usize, blocks: usize, is_shared: bool) -> Self {
-        Arena {
+        SizeClass {
             // Zeroed memory of this size comes straight from the system and is not touched here; nor are the links.
             memory: vec![0; blocks * size],
             links: Vec::with_capacity(if is_shared { blocks } else { 0 }),
-            fresh: 0,
+            used_count: 0,
             free: NONE,
             oldest: NONE,
             newest: NONE,
         }
     }
 
-    fn take(&mut self, size: usize) -> Option<u32> {
+    fn allocate(&mut self, size: usize) -> Option<u32> {
         match self.free {
-            NONE if (self.fresh as usize + 1) * size > self.memory.len() => None,
+            NONE if (self.used_count as usize + 1) * size > self.memory.len() => None,
             NONE => {
-                self.fresh += 1;
-                Some(self.fresh - 1)
+                self.used_count += 1;
+                Some(self.used_count - 1)
             }
             free => {
                 let at = free as usize * size;
@@ -87,14 +87,14 @@ impl Arena {
         }
     }
 
-    fn put_back(&mut self, index: usize, size: usize) {
+    fn free_block(&mut self, index: usize, size: usize) {
         self.memory[index * size..index * size + 4].copy_from_slice(&self.free.to_le_bytes());
         self.free = index as u32;
     }
 
     /// Appends a block to the list of those in use.
     fn link(&mut self, index: u32, owner: u32) {
-        let link = Link { owner, older: self.newest, newer: NONE };
+        let link = BlockLink { owner, older: self.newest, newer: NONE };
         match self.links.get_mut(index as usize) {
             Some(place) => *place = link,
             // Blocks come into use one after the other.
@@ -108,7 +108,7 @@ impl Arena {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Link { older, newer, .. } = self.links[index as usize];
+        let BlockLink { older, newer, .. } = self.links[index as usize];
         match older {
             NONE => self.oldest = newer,
             older => self.links[older as usize].newer = newer,
@@ -127,8 +127,8 @@ impl Arena {
 /// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and it is at most `BLOCK_WASTE_MAX`
 /// times as long as what it holds once it has been shrunk. So an owner of at most a quarter of that share loses nothing.
 #[derive(Debug)]
-pub struct Store {
-    arenas: [Arena; SIZES.len()],
+pub struct StashStore {
+    size_classes: [SizeClass; SIZES.len()],
     /// The longest run that is taken.
     longest: usize,
     budget: usize,
@@ -136,27 +136,27 @@ pub struct Store {
     is_shared: bool,
 }
 
-impl Store {
+impl StashStore {
     /// A store that holds blocks of at most `budget` bytes in all. A block that was used stays resident
     /// for the next one of its size, so a use that moves through all sizes may come to as many budgets
     /// of resident memory. It takes runs up to [`STASH_MAX`].
     pub fn new(budget: usize) -> Self {
-        Store::taking(STASH_MAX, budget, false)
+        StashStore::with_limits(STASH_MAX, budget, false)
     }
 
     /// The same for runs up to [`OUTPUT_STASH_MAX`], shared by owners. It may be one block beyond its budget for a moment.
-    pub fn of_output(budget: usize) -> Self {
-        Store::taking(OUTPUT_STASH_MAX, budget, true)
+    pub fn for_output(budget: usize) -> Self {
+        StashStore::with_limits(OUTPUT_STASH_MAX, budget, true)
     }
 
-    fn taking(longest: usize, budget: usize, is_shared: bool) -> Self {
-        let arenas = SIZES.map(|size| {
+    fn with_limits(longest: usize, budget: usize, is_shared: bool) -> Self {
+        let size_classes = SIZES.map(|size| {
             // All blocks but one are within the budget.
             let blocks = if size <= longest { budget / size } else { 0 };
             let beyond = usize::from(is_shared && blocks > 0);
-            Arena::new(size, blocks + beyond, is_shared)
+            SizeClass::new(size, blocks + beyond, is_shared)
         });
-        Store { arenas, longest, budget, used: 0, is_shared }
+        StashStore { size_classes, longest, budget, used: 0, is_shared }
     }
 
     /// Bytes that blocks may have in all.
@@ -165,17 +165,20 @@ impl Store {
     }
 
     /// Whether blocks have more bytes than they may have in all.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_over_budget(&self) -> bool {
         self.used > self.budget
     }
 
     /// The owners of the blocks of the largest size in use, those first that were taken first; as many as there are places.
     /// Returns how many.
     pub(crate) fn largest_owners(&self, owners: &mut [u32]) -> usize {
-        let Some(arena) = self.arenas.iter().rev().find(|arena| arena.oldest != NONE) else { return 0 };
-        let (mut count, mut at) = (0, arena.oldest);
+        let Some(size_class) = self.size_classes.iter().rev().find(|size_class| size_class.oldest != NONE)
+        else {
+            return 0;
+        };
+        let (mut count, mut at) = (0, size_class.oldest);
         while at != NONE && count < owners.len() {
-            let link = arena.links[at as usize];
+            let link = size_class.links[at as usize];
             owners[count] = link.owner;
             (count, at) = (count + 1, link.newer);
         }
@@ -188,12 +191,12 @@ impl Store {
     }
 
     /// Whether there is room for what is on its way to one who is read on.
-    pub(crate) fn has_plenty(&self) -> bool {
-        self.spare() >= self.plenty()
+    pub(crate) fn has_ample_room(&self) -> bool {
+        self.spare() >= self.ample_room()
     }
 
     /// A quarter of what is spare in an empty store.
-    fn plenty(&self) -> usize {
+    fn ample_room(&self) -> usize {
         self.budget / 2 / BLOCK_WASTE_MAX / 4
     }
 
@@ -202,51 +205,52 @@ impl Store {
         self.used
     }
 
-    fn take(&mut self, len: usize, owner: u32) -> Option<u32> {
+    fn allocate(&mut self, len: usize, owner: u32) -> Option<u32> {
         let class = class_of(len)?;
         let size = SIZES[class];
         let fits = if self.is_shared { size <= self.budget } else { self.used + size <= self.budget };
         if size > self.longest || !fits {
             return None;
         }
-        let arena = &mut self.arenas[class];
-        let index = arena.take(size)?;
+        let size_class = &mut self.size_classes[class];
+        let index = size_class.allocate(size)?;
         if self.is_shared {
-            arena.link(index, owner);
+            size_class.link(index, owner);
         }
         self.used += size;
         Some(index << CLASS_BITS | class as u32)
     }
 
-    fn put_back(&mut self, block: u32) {
+    fn free_block(&mut self, block: u32) {
         let (class, index) = split(block);
-        let arena = &mut self.arenas[class];
-        arena.put_back(index, SIZES[class]);
+        let size_class = &mut self.size_classes[class];
+        size_class.free_block(index, SIZES[class]);
         if self.is_shared {
-            arena.unlink(index as u32);
+            size_class.unlink(index as u32);
         }
         self.used -= SIZES[class];
     }
 
     fn owner(&self, block: u32) -> u32 {
         let (class, index) = split(block);
-        self.arenas[class].links.get(index).map_or(NONE, |link| link.owner)
+        self.size_classes[class].links.get(index).map_or(NONE, |link| link.owner)
     }
 
     fn block(&self, block: u32) -> &[u8] {
         let (class, index) = split(block);
-        &self.arenas[class].memory[index * SIZES[class]..][..SIZES[class]]
+        &self.size_classes[class].memory[index * SIZES[class]..][..SIZES[class]]
     }
 
     fn block_mut(&mut self, block: u32) -> &mut [u8] {
         let (class, index) = split(block);
-        &mut self.arenas[class].memory[index * SIZES[class]..][..SIZES[class]]
+        &mut self.size_classes[class].memory[index * SIZES[class]..][..SIZES[class]]
     }
 
     /// Copies `len` bytes from the middle of one block to the start of another, which has another size.
     fn copy(&mut self, from: u32, start: usize, len: usize, to: u32) {
         let ((from_class, from_index), (to_class, to_index)) = (split(from), split(to));
-        let [source, target] = self.arenas.get_disjoint_mut([from_class, to_class]).expect("another size");
+        let [source, target] =
+            self.size_classes.get_disjoint_mut([from_class, to_class]).expect("another size");
         let source = &source.memory[from_index * SIZES[from_class] + start..][..len];
         target.memory[to_index * SIZES[to_class]..][..len].copy_from_slice(source);
     }
@@ -288,7 +292,7 @@ impl Stash {
     }
 
     /// The bytes held.
-    pub fn bytes<'a>(&self, store: &'a Store) -> &'a [u8] {
+    pub fn bytes<'a>(&self, store: &'a StashStore) -> &'a [u8] {
         match self.block {
             NONE => &[],
             block => &store.block(block)[self.start as usize..][..self.len as usize],
@@ -304,28 +308,28 @@ impl Stash {
     }
 
     /// Whether there is room for what is on its way here, in its own block or in the store.
-    pub(crate) fn has_plenty(&self, store: &Store) -> bool {
-        store.has_plenty() || self.free() >= store.plenty()
+    pub(crate) fn has_ample_room(&self, store: &StashStore) -> bool {
+        store.has_ample_room() || self.free() >= store.ample_room()
     }
 
     /// Adds `bytes` at the end; false (and nothing added) if the store has no room, or takes no runs that long.
     #[must_use]
-    pub fn append(&mut self, store: &mut Store, bytes: &[u8]) -> bool {
-        self.append_of(NONE, store, bytes)
+    pub fn append(&mut self, store: &mut StashStore, bytes: &[u8]) -> bool {
+        self.append_owned(NONE, store, bytes)
     }
 
     /// The same for a shared store and one of its owners.
     #[must_use]
-    pub(crate) fn append_of(&mut self, owner: u32, store: &mut Store, bytes: &[u8]) -> bool {
-        self.append_parts_of(owner, store, bytes.len(), std::iter::once(bytes))
+    pub(crate) fn append_owned(&mut self, owner: u32, store: &mut StashStore, bytes: &[u8]) -> bool {
+        self.append_parts_owned(owner, store, bytes.len(), std::iter::once(bytes))
     }
 
     /// The same for `len` bytes in several parts.
     #[must_use]
-    pub(crate) fn append_parts_of<'b>(
+    pub(crate) fn append_parts_owned<'b>(
         &mut self,
         owner: u32,
-        store: &mut Store,
+        store: &mut StashStore,
         len: usize,
         parts: impl Iterator<Item = &'b [u8]>,
     ) -> bool {
@@ -334,7 +338,7 @@ impl Stash {
         }
         let needed = self.len() + len;
         if self.block == NONE {
-            let Some(block) = store.take(needed, owner) else { return false };
+            let Some(block) = store.allocate(needed, owner) else { return false };
             (self.block, self.start) = (block, 0);
         } else if self.start as usize + needed > SIZES[split(self.block).0] && !self.make_room(store, needed)
         {
@@ -351,17 +355,17 @@ impl Stash {
     }
 
     /// Moves the bytes to the start of their block, or of a longer one, so that there is room for `needed` in all.
-    fn make_room(&mut self, store: &mut Store, needed: usize) -> bool {
+    fn make_room(&mut self, store: &mut StashStore, needed: usize) -> bool {
         let (start, size) = (self.start as usize, SIZES[split(self.block).0]);
         let fits_behind = |part: usize| needed <= size && start >= size / part;
-        if fits_behind(COMPACTED_PART) || needed <= size && size <= STASH_MAX {
+        if fits_behind(COMPACT_FRACTION) || needed <= size && size <= STASH_MAX {
             self.compact(store);
             return true;
         }
         if self.move_to(store, needed.max(size + 1)) {
             return true;
         }
-        if fits_behind(LAST_COMPACTED_PART) {
+        if fits_behind(LAST_COMPACT_FRACTION) {
             self.compact(store);
             return true;
         }
@@ -369,24 +373,24 @@ impl Stash {
     }
 
     /// Moves the bytes to the start of their block.
-    fn compact(&mut self, store: &mut Store) {
+    fn compact(&mut self, store: &mut StashStore) {
         let start = self.start as usize;
         store.block_mut(self.block).copy_within(start..start + self.len(), 0);
         self.start = 0;
     }
 
     /// Moves the bytes to a block for `needed` bytes, which is not of their block's size.
-    fn move_to(&mut self, store: &mut Store, needed: usize) -> bool {
-        let Some(block) = store.take(needed, store.owner(self.block)) else { return false };
+    fn move_to(&mut self, store: &mut StashStore, needed: usize) -> bool {
+        let Some(block) = store.allocate(needed, store.owner(self.block)) else { return false };
         store.copy(self.block, self.start as usize, self.len(), block);
-        store.put_back(self.block);
+        store.free_block(self.block);
         (self.block, self.start) = (block, 0);
         true
     }
 
     /// Drops `count` bytes from the start; an emptied stash gives its block back. In a shared store a block is changed for
     /// a smaller one when that would be half empty still: the bytes consumed since it was taken pay for the copy.
-    pub fn consume(&mut self, store: &mut Store, count: usize) {
+    pub fn consume(&mut self, store: &mut StashStore, count: usize) {
         assert!(count <= self.len(), "consumed {count} of {} bytes", self.len);
         self.start += count as u32;
         self.len -= count as u32;
@@ -400,7 +404,7 @@ impl Stash {
     }
 
     /// Drops all but the first `len` bytes.
-    pub(crate) fn truncate(&mut self, store: &mut Store, len: usize) {
+    pub(crate) fn truncate(&mut self, store: &mut StashStore, len: usize) {
         self.len = self.len.min(len as u32);
         match self.len {
             0 => self.clear(store),
@@ -409,7 +413,7 @@ impl Stash {
     }
 
     /// Moves the bytes to the smallest block that holds them. False: they are in it.
-    pub(crate) fn shrink(&mut self, store: &mut Store) -> bool {
+    pub(crate) fn shrink(&mut self, store: &mut StashStore) -> bool {
         match class_of(self.len()) {
             Some(class) if self.block != NONE && class < split(self.block).0 => {
                 self.move_to(store, self.len())
@@ -419,9 +423,9 @@ impl Stash {
     }
 
     /// Drops everything.
-    pub fn clear(&mut self, store: &mut Store) {
+    pub fn clear(&mut self, store: &mut StashStore) {
         if self.block != NONE {
-            store.put_back(self.block);
+            store.free_block(self.block);
         }
         *self = Stash::default();
     }
@@ -433,40 +437,40 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum StashOp {
         Append(usize, Vec<u8>),
         Consume(usize, usize),
         Clear(usize),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn stash_op() -> impl Strategy<Value = StashOp> {
         prop_oneof![
             (0usize..4, prop::collection::vec(any::<u8>(), 0..6000))
-                .prop_map(|(at, bytes)| Step::Append(at, bytes)),
-            (0usize..4, 0usize..9000).prop_map(|(at, count)| Step::Consume(at, count)),
-            (0usize..4).prop_map(Step::Clear),
+                .prop_map(|(at, bytes)| StashOp::Append(at, bytes)),
+            (0usize..4, 0usize..9000).prop_map(|(at, count)| StashOp::Consume(at, count)),
+            (0usize..4).prop_map(StashOp::Clear),
         ]
     }
 
     proptest! {
         #[test]
-        fn stashes_agree_with_plain_vectors_and_give_all_blocks_back(steps in prop::collection::vec(step(), 1..60)) {
-            let mut store = Store::new(128 * 1024);
+        fn stashes_agree_with_plain_vectors_and_give_all_blocks_back(stash_ops in prop::collection::vec(stash_op(), 1..60)) {
+            let mut store = StashStore::new(128 * 1024);
             let mut stashes: [Stash; 4] = Default::default();
             let mut oracle: [Vec<u8>; 4] = Default::default();
-            for step in steps {
-                match step {
-                    Step::Append(at, bytes) => {
+            for stash_op in stash_ops {
+                match stash_op {
+                    StashOp::Append(at, bytes) => {
                         if stashes[at].append(&mut store, &bytes) {
                             oracle[at].extend(&bytes);
                         }
                     }
-                    Step::Consume(at, count) => {
+                    StashOp::Consume(at, count) => {
                         let count = count.min(oracle[at].len());
                         stashes[at].consume(&mut store, count);
                         oracle[at].drain(..count);
                     }
-                    Step::Clear(at) => {
+                    StashOp::Clear(at) => {
                         stashes[at].clear(&mut store);
                         oracle[at].clear();
                     }
@@ -483,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_full_store_refuses_and_recovers() {
-        let mut store = Store::new(1024);
+        let mut store = StashStore::new(1024);
         let mut stashes: [Stash; 5] = Default::default();
         for stash in &mut stashes[..4] {
             assert!(stash.append(&mut store, b"x"));
@@ -496,7 +500,7 @@ mod tests {
     #[test]
     fn a_run_longer_than_the_largest_block_is_refused() {
         for (mut store, longest) in
-            [(Store::new(16 << 20), STASH_MAX), (Store::of_output(16 << 20), OUTPUT_STASH_MAX)]
+            [(StashStore::new(16 << 20), STASH_MAX), (StashStore::for_output(16 << 20), OUTPUT_STASH_MAX)]
         {
             let mut stash = Stash::default();
             assert!(!stash.append(&mut store, &vec![0; longest + 1]));
@@ -510,13 +514,13 @@ mod tests {
 
     #[test]
     fn parts_are_appended_as_one_run() {
-        let mut store = Store::of_output(4096);
+        let mut store = StashStore::for_output(4096);
         let mut stash = Stash::default();
-        assert!(stash.append_of(1, &mut store, b"before "));
+        assert!(stash.append_owned(1, &mut store, b"before "));
         let parts = [b"one, ".as_slice(), b"", b"two"];
-        assert!(stash.append_parts_of(1, &mut store, 8, parts.into_iter()));
+        assert!(stash.append_parts_owned(1, &mut store, 8, parts.into_iter()));
         assert_eq!((stash.bytes(&store), store.used()), (b"before one, two".as_slice(), 256));
-        assert!(!stash.append_parts_of(1, &mut store, 5000, [[0; 2500].as_slice(); 2].into_iter()));
+        assert!(!stash.append_parts_owned(1, &mut store, 5000, [[0; 2500].as_slice(); 2].into_iter()));
         assert_eq!(stash.bytes(&store), b"before one, two", "nothing of it is added");
         stash.clear(&mut store);
     }
@@ -526,14 +530,14 @@ mod tests {
     #[test]
     fn the_longest_block_is_compacted_before_its_owner_is_refused() {
         for (budget, size) in [(64 << 20, OUTPUT_STASH_MAX), (1 << 20, 1 << 20), (3 << 20, 1 << 20)] {
-            let mut store = Store::of_output(budget);
+            let mut store = StashStore::for_output(budget);
             let mut stash = Stash::default();
             let bytes: Vec<u8> = (0..size).map(|at| at as u8).collect();
-            assert!(stash.append_of(3, &mut store, &bytes));
+            assert!(stash.append_owned(3, &mut store, &bytes));
             stash.consume(&mut store, size / 16 - 1);
-            assert!(!stash.append_of(3, &mut store, b"x"), "{size}: the copy is not paid for");
+            assert!(!stash.append_owned(3, &mut store, b"x"), "{size}: the copy is not paid for");
             stash.consume(&mut store, 1);
-            assert!(stash.append_of(3, &mut store, &bytes[..size / 16]));
+            assert!(stash.append_owned(3, &mut store, &bytes[..size / 16]));
             assert_eq!((stash.len(), store.used()), (size, size));
             let expected = bytes[size / 16..].iter().chain(&bytes[..size / 16]);
             assert!(stash.bytes(&store).iter().eq(expected), "{size}: the bytes have changed");
@@ -544,21 +548,24 @@ mod tests {
     /// What one owner takes beyond the budget is found among the largest blocks, in the order in which they were taken.
     #[test]
     fn a_shared_store_names_the_owners_of_its_largest_blocks() {
-        let mut store = Store::of_output(8 * 1024);
+        let mut store = StashStore::for_output(8 * 1024);
         let mut stashes: [Stash; 5] = Default::default();
         for (owner, len) in [(0, 200), (1, 4000), (2, 900), (3, 3000)] {
-            assert!(stashes[owner].append_of(owner as u32, &mut store, &vec![0; len]));
+            assert!(stashes[owner].append_owned(owner as u32, &mut store, &vec![0; len]));
         }
-        assert!(store.is_over());
+        assert!(store.is_over_budget());
         let mut owners = [9; 3];
         assert_eq!((store.largest_owners(&mut owners), owners), (2, [1, 3, 9]));
         assert_eq!((store.largest_owners(&mut owners[..1]), owners[0]), (1, 1));
         stashes[1].clear(&mut store);
-        assert!(!store.is_over());
+        assert!(!store.is_over_budget());
         assert_eq!((store.largest_owners(&mut owners), owners[0]), (1, 3));
         stashes[3].truncate(&mut store, 900);
         assert_eq!((store.largest_owners(&mut owners), owners), (2, [2, 3, 9]));
-        assert!(!stashes[4].append_of(4, &mut store, &[0; 9000]), "one block is not longer than the budget");
+        assert!(
+            !stashes[4].append_owned(4, &mut store, &[0; 9000]),
+            "one block is not longer than the budget"
+        );
         stashes.iter_mut().for_each(|stash| stash.clear(&mut store));
         assert_eq!((store.used(), store.largest_owners(&mut owners)), (0, 0));
     }
@@ -567,9 +574,9 @@ mod tests {
     #[test]
     fn a_consumed_run_moves_to_a_smaller_block() {
         let bytes: Vec<u8> = (0..60_000_u32).map(|at| at as u8).collect();
-        let mut store = Store::of_output(1 << 20);
+        let mut store = StashStore::for_output(1 << 20);
         let mut stash = Stash::default();
-        assert!(stash.append_of(7, &mut store, &bytes));
+        assert!(stash.append_owned(7, &mut store, &bytes));
         for count in [40_000, 12_500, 5_000, 2_300, 100] {
             let before = bytes.len() - stash.len();
             stash.consume(&mut store, count);

@@ -6,32 +6,32 @@ use std::os::fd::OwnedFd;
 
 use stilling_engine::Token;
 use stilling_engine::driver::{
-    Chain, Destination, Driver, Event, Gather, Kind, Outgoing, Pieces, SendStop, Wait, poll::Poll,
-    uring::Uring,
+    Destination, Driver, DriverEvent, Gather, IncompleteSend, Outgoing, PieceChain, PieceList, SourceKind,
+    Wait, poll::Poll, uring::Uring,
 };
-use stilling_probe::allocations::{Counting, of_this_thread};
-use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
-use stilling_simulation::suite::{Accepted, DatagramPeer, Peer, Place, Rig};
+use stilling_probe::allocations::{CountingAllocator, thread_allocations};
+use stilling_simulation::suite::system::{DirectUring, SystemDriver, SystemRig};
+use stilling_simulation::suite::{Accepted, AddressKind, DatagramPeer, DriverRig, Peer};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const CONNECTIONS: usize = 40;
 
 /// A driver whose calls are charged with what they allocate.
-struct Charged<D: SystemDriver> {
-    rig: System<D>,
+struct CountedDriver<D: SystemDriver> {
+    rig: SystemRig<D>,
     driver: D::Driver,
-    stops: Vec<SendStop>,
-    events: Vec<Event<OwnedFd, Accepted<System<D>>>>,
+    stops: Vec<IncompleteSend>,
+    events: Vec<DriverEvent<OwnedFd, Accepted<SystemRig<D>>>>,
     allocations: u64,
 }
 
-impl<D: SystemDriver> Charged<D> {
-    fn charge<T>(&mut self, act: impl FnOnce(&mut D::Driver) -> T) -> T {
-        let before = of_this_thread();
+impl<D: SystemDriver> CountedDriver<D> {
+    fn count_allocations<T>(&mut self, act: impl FnOnce(&mut D::Driver) -> T) -> T {
+        let before = thread_allocations();
         let outcome = act(&mut self.driver);
-        self.allocations += of_this_thread() - before;
+        self.allocations += thread_allocations() - before;
         outcome
     }
 
@@ -40,15 +40,17 @@ impl<D: SystemDriver> Charged<D> {
         &mut self,
         enough: usize,
         outgoing: &[Outgoing<'_>],
-    ) -> Vec<Event<OwnedFd, Accepted<System<D>>>> {
+    ) -> Vec<DriverEvent<OwnedFd, Accepted<SystemRig<D>>>> {
         let mut outgoing = outgoing;
         let (mut stops, mut events) = (std::mem::take(&mut self.stops), std::mem::take(&mut self.events));
         while events.len() < enough {
-            assert!(self.rig.is_patient(), "it hangs with {events:?}");
+            assert!(self.rig.is_within_limit(), "it hangs with {events:?}");
             let now = self.rig.now();
             let soon = Wait::Until(now.after(std::time::Duration::from_millis(1)));
-            self.charge(|driver| driver.turn(now, soon, outgoing.iter().copied(), &mut stops, &mut events))
-                .expect("a turn");
+            self.count_allocations(|driver| {
+                driver.turn(now, soon, outgoing.iter().copied(), &mut stops, &mut events)
+            })
+            .expect("a turn");
             outgoing = &[];
         }
         assert!(stops.is_empty(), "{stops:?}");
@@ -60,7 +62,7 @@ impl<D: SystemDriver> Charged<D> {
 
 /// Accept, receive, parked read, send, close, and datagrams both ways; returns how much was allocated.
 fn round<D: SystemDriver>(
-    charged: &mut Charged<D>,
+    charged: &mut CountedDriver<D>,
     destination: &Destination,
     datagrams: (Token, SocketAddr),
     generation: u32,
@@ -70,28 +72,31 @@ fn round<D: SystemDriver>(
     let mut peers: Vec<_> = (0..CONNECTIONS).map(|_| charged.rig.dial(destination)).collect();
     let accepted = charged.turn_until(CONNECTIONS, &[]);
     for (at, event) in accepted.into_iter().enumerate() {
-        let Event::Accepted { socket, .. } = event else { panic!("{event:?}") };
-        charged.charge(|driver| driver.attach(token(at), socket, Kind::Stream, at % 2 == 0)).expect("attach");
-        charged.charge(|driver| driver.receive(token(at)));
+        let DriverEvent::Accepted { socket, .. } = event else { panic!("{event:?}") };
+        charged
+            .count_allocations(|driver| driver.attach(token(at), socket, SourceKind::Stream, at % 2 == 0))
+            .expect("attach");
+        charged.count_allocations(|driver| driver.receive(token(at)));
     }
     for peer in &mut peers {
         peer.write(b"question").expect("room for a question");
     }
     for event in charged.turn_until(CONNECTIONS, &[]) {
-        let Event::Received { token, buffer, .. } = event else { panic!("{event:?}") };
-        charged.charge(|driver| driver.release(buffer));
-        charged.charge(|driver| driver.readable(token));
+        let DriverEvent::Received { token, buffer, .. } = event else { panic!("{event:?}") };
+        charged.count_allocations(|driver| driver.release(buffer));
+        charged.count_allocations(|driver| driver.await_readable(token));
     }
     for peer in &mut peers {
         peer.write(b"another").expect("room for another");
     }
     let mut into = [0; 16];
     for event in charged.turn_until(CONNECTIONS, &[]) {
-        let Event::Readable { token } = event else { panic!("{event:?}") };
-        let read = charged.charge(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
+        let DriverEvent::Readable { token } = event else { panic!("{event:?}") };
+        let read =
+            charged.count_allocations(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
         assert_eq!(&into[..read], b"another");
     }
-    let (mut pieces, mut chain) = (Pieces::default(), Chain::default());
+    let (mut pieces, mut chain) = (PieceList::default(), PieceChain::default());
     pieces.push_private(&mut chain, 0..3);
     pieces.push_private(&mut chain, 6..9);
     let answers = [Gather::One(b"answer"), pieces.gather(chain, b"ans   wer")];
@@ -99,13 +104,13 @@ fn round<D: SystemDriver>(
         (0..CONNECTIONS).map(|at| Outgoing::stream(token(at), answers[at % 2], true)).collect();
     charged.turn_until(CONNECTIONS, &closing);
 
-    let mut peer = charged.rig.datagram_peer(Place::V4);
+    let mut peer = charged.rig.datagram_peer(AddressKind::V4);
     for _ in 0..CONNECTIONS {
         DatagramPeer::send(&mut peer, datagrams.1, b"question");
     }
     for event in charged.turn_until(CONNECTIONS, &[]) {
-        let Event::Datagram { buffer, .. } = event else { panic!("{event:?}") };
-        charged.charge(|driver| driver.release(buffer));
+        let DriverEvent::Datagram { buffer, .. } = event else { panic!("{event:?}") };
+        charged.count_allocations(|driver| driver.release(buffer));
     }
     let to = Some(DatagramPeer::local_addr(&peer));
     let bytes = Gather::One(b"answer");
@@ -117,11 +122,11 @@ fn round<D: SystemDriver>(
 }
 
 fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
-    let mut rig = System::<D>::new();
+    let mut rig = SystemRig::<D>::new();
     let driver = rig.driver();
-    let (listener, destination) = rig.listener(Place::V4);
-    let (socket, address) = rig.datagram_socket(Place::V4);
-    let mut charged: Charged<D> = Charged {
+    let (listener, destination) = rig.listener(AddressKind::V4);
+    let (socket, address) = rig.datagram_socket(AddressKind::V4);
+    let mut charged: CountedDriver<D> = CountedDriver {
         rig,
         driver,
         stops: Vec::with_capacity(1024),
@@ -131,7 +136,7 @@ fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
     let (listening, datagrams) = (Token::new(0, 1), Token::new(1, 1));
     charged.driver.listen(listening, listener).expect("listen");
     charged.driver.accept(listening);
-    charged.driver.attach(datagrams, socket.into(), Kind::Datagram, false).expect("attach");
+    charged.driver.attach(datagrams, socket.into(), SourceKind::Datagram, false).expect("attach");
     charged.driver.receive(datagrams);
     let warming =
         (1..4).map(|generation| round(&mut charged, &destination, (datagrams, address), generation));

@@ -6,13 +6,13 @@ use stilling_engine::driver::allocator::join_freed_blocks_at_once;
 
 /// Bytes of freed blocks that the allocator keeps apart.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn kept_apart() -> usize {
+fn unmerged_bytes() -> usize {
     // SAFETY: mallinfo2 takes nothing and returns numbers.
     unsafe { libc::mallinfo2() }.fsmblks
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn kept_apart() -> usize {
+fn unmerged_bytes() -> usize {
     0
 }
 
@@ -28,9 +28,9 @@ fn main() {
     assert!(!join_freed_blocks_at_once(), "there are two threads");
     drop(go);
     let _ = other.join().expect("it does not panic");
-    let before = kept_apart();
+    let before = unmerged_bytes();
     free_many();
-    assert!(!is_glibc || kept_apart() > before, "no blocks are kept apart: the setting is not needed");
+    assert!(!is_glibc || unmerged_bytes() > before, "no blocks are kept apart: the setting is not needed");
     // The system may list a thread that has ended for a moment.
     let is_joined = (0..10_000).any(|_| {
         std::thread::yield_now();
@@ -38,10 +38,10 @@ fn main() {
     });
     assert_eq!(is_joined, is_glibc);
     // What the other thread has freed stays in the lists of its own arena.
-    let rest = kept_apart();
+    let rest = unmerged_bytes();
     assert!(!is_glibc || rest <= before, "{rest} bytes are kept apart, {before} before");
     for _ in 0..100 {
         free_many();
-        assert_eq!(kept_apart(), rest);
+        assert_eq!(unmerged_bytes(), rest);
     }
 }

@@ -6,33 +6,33 @@ use std::net::SocketAddr;
 use stilling_engine::driver::Datagram;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
 use stilling_engine::{
-    Config, Control, DatagramIo, DatagramPath, Full, Io, Recipient, Service, Session, Time,
+    DatagramIo, DatagramPath, Io, OutputFull, Recipient, Service, Session, ShardConfig, ShardControl, Time,
 };
-use stilling_simulation::DatagramPeer;
-use stilling_simulation::alone::Alone;
+use stilling_simulation::SimDatagramPeer;
+use stilling_simulation::single_shard::SingleShard;
 
-type Turn = fn(&mut Control<'_, Observed>, DatagramPath) -> Vec<Result<(), Full>>;
+type DatagramTurn = fn(&mut ShardControl<'_, ObserverService>, DatagramPath) -> Vec<Result<(), OutputFull>>;
 
 /// A server with one observer, which has said where it is.
 #[derive(Default)]
-struct Observed {
+struct ObserverService {
     path: Option<DatagramPath>,
     /// What it does in its next turn.
-    turn: Option<Turn>,
-    outcomes: Vec<Result<(), Full>>,
+    turn: Option<DatagramTurn>,
+    outcomes: Vec<Result<(), OutputFull>>,
     mail: VecDeque<(Recipient, Vec<u8>)>,
     /// Pieces of mail that it was told of.
     delivered: usize,
 }
 
-struct Never;
+struct ObserverSession;
 
-impl Service for Observed {
-    type Session = Never;
+impl Service for ObserverService {
+    type Session = ObserverSession;
     type Mail = Vec<u8>;
 
-    fn accepted(&mut self, _listener: u32) -> Never {
-        Never
+    fn accepted(&mut self, _listener: u32) -> ObserverSession {
+        ObserverSession
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, Vec<u8>)> {
@@ -52,7 +52,7 @@ impl Service for Observed {
         self.outcomes.push(io.reply(&mail));
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         if let Some(turn) = self.turn.take() {
             self.outcomes = turn(control, self.path.expect("it has said where it is"));
         }
@@ -60,30 +60,30 @@ impl Service for Observed {
     }
 }
 
-impl Session for Never {
-    type Service = Observed;
+impl Session for ObserverSession {
+    type Service = ObserverService;
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Observed) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut ObserverService) -> usize {
         bytes.len()
     }
 }
 
 /// The world, and the observer.
-fn observed() -> (Alone<Observed>, DatagramPeer) {
-    let config = Config { capacity: 1, ..Config::default() };
-    let mut world = Alone::new(Observed::default(), config, 1000);
+fn observed() -> (SingleShard<ObserverService>, SimDatagramPeer) {
+    let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
+    let mut world = SingleShard::new(ObserverService::default(), config, 1000);
     let address: SocketAddr = "10.0.0.1:5683".parse().expect("an address");
     let socket = world.network.bind(address);
     assert_eq!(world.shard.receive_datagrams(socket).expect("the driver takes it"), 1);
     let observer = world.network.bind_as_peer("10.0.0.2:5683".parse().expect("an address"));
     observer.send(address, b"here").expect("it is short");
-    world.turns();
+    world.run_turns();
     let path = world.service().path.expect("it was heard");
     assert_eq!(path, DatagramPath { socket: 1, peer: observer.local_addr(), local: None });
     (world, observer)
 }
 
-fn heard(observer: &DatagramPeer) -> Vec<Vec<u8>> {
+fn received_datagrams(observer: &SimDatagramPeer) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| Some(observer.receive()?.1)).collect()
 }
 
@@ -96,10 +96,10 @@ fn a_turn_has_room_for_datagrams_at_its_end() {
         let long = vec![b'x'; SEND_MAX / 2 - 200];
         (0..40).map(|at| control.send_datagram(&path, if at < 39 { &long } else { b"!" })).collect()
     });
-    world.turns();
+    world.run_turns();
     let sent = world.service().outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     assert_eq!((sent, world.service().outcomes.last()), (ARENA_SIZE / (SEND_MAX / 2) + 1, Some(&Ok(()))));
-    let lens: Vec<usize> = heard(&observer).iter().map(Vec::len).collect();
+    let lens: Vec<usize> = received_datagrams(&observer).iter().map(Vec::len).collect();
     assert_eq!((lens.len(), lens.last()), (sent, Some(&1)));
     assert_eq!(world.shard.counters().datagrams_sent.get(), sent as u64);
 }
@@ -112,8 +112,8 @@ fn mail_reaches_a_peer() {
     for text in ["one", "two"] {
         world.service().mail.push_back((path.into(), text.into()));
     }
-    world.turns();
-    assert_eq!(heard(&observer), [b"one", b"two"]);
+    world.run_turns();
+    assert_eq!(received_datagrams(&observer), [b"one", b"two"]);
 }
 
 /// Row 4.36: what a turn sends by a socket that is closed in the same turn leaves before it is closed; then there is no way.
@@ -125,8 +125,8 @@ fn a_socket_is_closed_behind_its_last_datagram() {
         control.close_datagram_sockets();
         vec![outcome]
     });
-    world.turns();
-    assert_eq!(heard(&observer), [b"the last word"]);
+    world.run_turns();
+    assert_eq!(received_datagrams(&observer), [b"the last word"]);
     assert_eq!((world.service().delivered, world.shard.counters().datagrams_dropped.get()), (0, 0));
     let path = world.service().path.expect("it was heard");
     world.service().mail.push_back((path.into(), b"too late".to_vec()));
@@ -134,7 +134,7 @@ fn a_socket_is_closed_behind_its_last_datagram() {
         assert!(!control.has_datagram_sockets());
         vec![control.send_datagram(&path, b"too late")]
     });
-    world.turns();
-    assert_eq!((heard(&observer), world.service().delivered), (Vec::new(), 0));
+    world.run_turns();
+    assert_eq!((received_datagrams(&observer), world.service().delivered), (Vec::new(), 0));
     assert_eq!(world.shard.counters().datagrams_dropped.get(), 2, "no loss is silent");
 }

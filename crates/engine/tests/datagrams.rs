@@ -9,32 +9,34 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Datagram, Driver, poll::Poll, uring::Uring};
 use stilling_engine::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
-use stilling_engine::{Clock, Config, Control, DatagramIo, Io, Service, Session, Shard, Time, Wake, net};
+use stilling_engine::{
+    Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake, net,
+};
 
 /// Only so long may one receive take before the test counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 
 /// Answers every datagram with its length and its first bytes; `twice` is answered twice, and `stall` holds the shard up
 /// until the test lets it go.
-struct Lengths {
+struct LengthService {
     over: Arc<AtomicBool>,
-    stall: Stall,
+    stall: ShardStall,
 }
 
 /// The shard's end of a stall: it says that it stands still, and waits.
-type Stall = (Sender<()>, Receiver<()>);
+type ShardStall = (Sender<()>, Receiver<()>);
 
-struct Never;
+struct LengthSession;
 
-impl Service for Lengths {
-    type Session = Never;
+impl Service for LengthService {
+    type Session = LengthSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Never {
-        Never
+    fn accepted(&mut self, _listener: u32) -> LengthSession {
+        LengthSession
     }
 
     fn has_mail(&self) -> bool {
@@ -55,7 +57,7 @@ impl Service for Lengths {
         }
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         if self.over.load(Ordering::Acquire) {
             control.close_listeners();
             if control.is_empty() {
@@ -66,10 +68,10 @@ impl Service for Lengths {
     }
 }
 
-impl Session for Never {
-    type Service = Lengths;
+impl Session for LengthSession {
+    type Service = LengthService;
 
-    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_>, _service: &mut Lengths) -> usize {
+    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_>, _service: &mut LengthService) -> usize {
         bytes.len()
     }
 }
@@ -77,7 +79,7 @@ impl Session for Never {
 /// A shard on a thread of its own while `talk` talks to it.
 fn with_shard<D: Driver<Socket = OwnedFd>>(
     make: impl FnOnce() -> D + Send + 'static,
-    talk: impl FnOnce(SocketAddr, &Counters),
+    talk: impl FnOnce(SocketAddr, &EngineCounters),
 ) {
     let (stall, _ends) = stalls();
     with_shard_at(any_socket(), make, stall, talk);
@@ -92,7 +94,7 @@ fn socket_at(address: &str) -> OwnedFd {
 }
 
 /// The shard's end of a stall and the test's: it hears that the shard stands still, and ends that.
-fn stalls() -> (Stall, (Receiver<()>, Sender<()>)) {
+fn stalls() -> (ShardStall, (Receiver<()>, Sender<()>)) {
     let ((begins, begun), (end, ends)) = (channel(), channel());
     ((begins, ends), (begun, end))
 }
@@ -101,12 +103,12 @@ fn stalls() -> (Stall, (Receiver<()>, Sender<()>)) {
 fn with_shard_at<D: Driver<Socket = OwnedFd>>(
     socket: OwnedFd,
     make: impl FnOnce() -> D + Send + 'static,
-    stall: Stall,
-    talk: impl FnOnce(SocketAddr, &Counters),
+    stall: ShardStall,
+    talk: impl FnOnce(SocketAddr, &EngineCounters),
 ) {
     let address = net::local_addr(&socket).expect("it is bound");
-    let (over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(Counters::default()));
-    let service = Lengths { over: Arc::clone(&over), stall };
+    let (over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(EngineCounters::default()));
+    let service = LengthService { over: Arc::clone(&over), stall };
     let (told, wakes) = channel();
     let counts = Arc::clone(&counters);
     let shard = thread::spawn(move || {
@@ -114,7 +116,7 @@ fn with_shard_at<D: Driver<Socket = OwnedFd>>(
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
         told.send(Arc::clone(&wake)).expect("the test waits for it");
-        let config = Config { capacity: 1, ..Config::default() };
+        let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
         let mut shard = Shard::new(driver, service, config, Clock::real(), wake, counts);
         assert_eq!(shard.receive_datagrams(socket).expect("the driver takes it"), 0);
         shard.run().expect("the driver works");
@@ -132,13 +134,13 @@ fn client(server: SocketAddr) -> UdpSocket {
     socket
 }
 
-fn hear(socket: &UdpSocket) -> String {
+fn receive_text(socket: &UdpSocket) -> String {
     let mut bytes = [0; 200];
     let count = socket.recv(&mut bytes).expect("an answer");
     String::from_utf8(bytes[..count].to_vec()).expect("answers are text")
 }
 
-fn everybody_is_answered(server: SocketAddr, counters: &Counters) {
+fn every_client_is_answered(server: SocketAddr, counters: &EngineCounters) {
     let clients: Vec<UdpSocket> = (0..3).map(|_| client(server)).collect();
     // More than one turn takes.
     for round in 0..DATAGRAMS_PER_TURN {
@@ -149,30 +151,30 @@ fn everybody_is_answered(server: SocketAddr, counters: &Counters) {
     for (number, socket) in clients.iter().enumerate() {
         for round in 0..DATAGRAMS_PER_TURN {
             let said = format!("{number}-{round}");
-            assert_eq!(hear(socket), format!("{} {said}", said.len()));
+            assert_eq!(receive_text(socket), format!("{} {said}", said.len()));
         }
     }
     let [first, ..] = &clients[..] else { unreachable!("there are three") };
     first.send(b"").expect("it is sent");
-    assert_eq!(hear(first), "0 ");
+    assert_eq!(receive_text(first), "0 ");
     first.send(b"twice").expect("it is sent");
-    assert_eq!([hear(first), hear(first)], ["5 twice", "5 twice"]);
+    assert_eq!([receive_text(first), receive_text(first)], ["5 twice", "5 twice"]);
     first.send(&vec![b'x'; DATAGRAM_SIZE_MAX]).expect("it is sent");
-    assert_eq!(hear(first), format!("{DATAGRAM_SIZE_MAX} xxxxxxxx"));
+    assert_eq!(receive_text(first), format!("{DATAGRAM_SIZE_MAX} xxxxxxxx"));
     first.send(&vec![b'x'; DATAGRAM_SIZE_MAX + 1]).expect("it is sent");
-    assert_eq!(hear(first), format!("{DATAGRAM_SIZE_MAX} cut xxxxxxxx"));
+    assert_eq!(receive_text(first), format!("{DATAGRAM_SIZE_MAX} cut xxxxxxxx"));
     assert_eq!(counters.datagrams_received.get(), 3 * DATAGRAMS_PER_TURN as u64 + 4);
 }
 
 /// A client that is gone makes the system report an error on the socket (ICMP port unreachable).
-fn who_is_gone_takes_nobody_along(server: SocketAddr, _counters: &Counters) {
+fn a_closed_client_does_not_affect_others(server: SocketAddr, _counters: &EngineCounters) {
     for _ in 0..20 {
         let gone = client(server);
         gone.send(b"bye").expect("it is sent");
         drop(gone);
         let here = client(server);
         here.send(b"hello").expect("it is sent");
-        assert_eq!(hear(&here), "5 hello");
+        assert_eq!(receive_text(&here), "5 hello");
     }
 }
 
@@ -234,12 +236,16 @@ fn answers_come_from_where_they_were_asked<D: Driver<Socket = OwnedFd> + 'static
             client.set_read_timeout(Some(HANG)).expect("a socket takes options");
             for _ in 0..3 {
                 client.send(b"twice").expect("it is sent");
-                assert_eq!([hear(&client), hear(&client)], ["5 twice", "5 twice"], "{bound} {asked}");
+                assert_eq!(
+                    [receive_text(&client), receive_text(&client)],
+                    ["5 twice", "5 twice"],
+                    "{bound} {asked}"
+                );
             }
             client.send(&vec![b'x'; DATAGRAM_SIZE_MAX]).expect("it is sent");
-            assert_eq!(hear(&client), format!("{DATAGRAM_SIZE_MAX} xxxxxxxx"));
+            assert_eq!(receive_text(&client), format!("{DATAGRAM_SIZE_MAX} xxxxxxxx"));
             client.send(&vec![b'x'; DATAGRAM_SIZE_MAX + 1]).expect("it is sent");
-            assert_eq!(hear(&client), format!("{DATAGRAM_SIZE_MAX} cut xxxxxxxx"));
+            assert_eq!(receive_text(&client), format!("{DATAGRAM_SIZE_MAX} cut xxxxxxxx"));
         });
     };
     check("0.0.0.0:0", "127.0.0.1");
@@ -272,21 +278,21 @@ fn drops_are_counted_on_poll() {
 
 /// Row 5.1: datagrams in and out, on both drivers.
 #[test]
-fn everybody_is_answered_on_uring() {
-    with_shard(|| Uring::new().expect("the system grants io_uring"), everybody_is_answered);
+fn every_client_is_answered_on_uring() {
+    with_shard(|| Uring::new().expect("the system grants io_uring"), every_client_is_answered);
 }
 
 #[test]
-fn everybody_is_answered_on_poll() {
-    with_shard(|| Poll::new().expect("the system has epoll"), everybody_is_answered);
+fn every_client_is_answered_on_poll() {
+    with_shard(|| Poll::new().expect("the system has epoll"), every_client_is_answered);
 }
 
 #[test]
-fn who_is_gone_takes_nobody_along_on_uring() {
-    with_shard(|| Uring::new().expect("the system grants io_uring"), who_is_gone_takes_nobody_along);
+fn a_closed_client_does_not_affect_others_on_uring() {
+    with_shard(|| Uring::new().expect("the system grants io_uring"), a_closed_client_does_not_affect_others);
 }
 
 #[test]
-fn who_is_gone_takes_nobody_along_on_poll() {
-    with_shard(|| Poll::new().expect("the system has epoll"), who_is_gone_takes_nobody_along);
+fn a_closed_client_does_not_affect_others_on_poll() {
+    with_shard(|| Poll::new().expect("the system has epoll"), a_closed_client_does_not_affect_others);
 }

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::store::STASH_MAX;
 use stilling_engine::{
-    CloseReason, Config, Control, Detached, Io, Refusal, Refused, Service, Session, Shard,
+    AdoptError, AdoptErrorKind, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, ShardControl,
 };
 use stilling_ring::{Time, Wake};
-use stilling_simulation::{Address, Network, Options, Peer, SimDriver, SimSocket};
+use stilling_simulation::{Address, Network, NetworkOptions, SimDriver, SimPeer, SimSocket};
 
 /// Bytes per direction of a connection: more output than that is held up until the peer reads.
 const NETWORK_BUFFER: usize = 1000;
@@ -21,32 +21,32 @@ const NETWORK_BUFFER: usize = 1000;
 /// Connections of the shard.
 const CAPACITY: u32 = 2;
 
-type Received = fn(&[u8], &mut Io<'_>, &mut Stage) -> usize;
-type Turn = fn(&mut Control<'_, Stage>);
+type Received = fn(&[u8], &mut Io<'_>, &mut DetachService) -> usize;
+type DetachTurn = fn(&mut ShardControl<'_, DetachService>);
 
 /// What a session does when bytes come; the rest it does as every session.
-struct Actor {
+struct DetachSession {
     received: Received,
 }
 
 /// Shared by the sessions: what the service does in its next turn, and what happened.
-struct Stage {
+struct DetachService {
     received: Received,
-    turn: Option<Turn>,
+    turn: Option<DetachTurn>,
     ended: Vec<CloseReason>,
     /// What time it was for the session that was opened last.
     opened_at: Option<Time>,
 }
 
-impl Service for Stage {
-    type Session = Actor;
+impl Service for DetachService {
+    type Session = DetachSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Actor {
-        Actor { received: self.received }
+    fn accepted(&mut self, _listener: u32) -> DetachSession {
+        DetachSession { received: self.received }
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         if let Some(act) = self.turn.take() {
             act(control);
         }
@@ -54,34 +54,34 @@ impl Service for Stage {
     }
 }
 
-impl Session for Actor {
-    type Service = Stage;
+impl Session for DetachSession {
+    type Service = DetachService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut DetachService) {
         service.opened_at = Some(io.now());
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Stage) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut DetachService) -> usize {
         (self.received)(bytes, io, service)
     }
 
-    fn closed(&mut self, reason: CloseReason, service: &mut Stage) {
+    fn closed(&mut self, reason: CloseReason, service: &mut DetachService) {
         service.ended.push(reason);
     }
 }
 
-type Moving = Detached<SimSocket, Actor>;
+type DetachedActor = Detached<SimSocket, DetachSession>;
 
-struct World {
+struct DetachFixture {
     network: Network,
-    shard: Shard<SimDriver, Stage>,
+    shard: Shard<SimDriver, DetachService>,
     address: Address,
-    taken: Rc<RefCell<Vec<Moving>>>,
+    taken: Rc<RefCell<Vec<DetachedActor>>>,
 }
 
-impl World {
+impl DetachFixture {
     fn new(received: Received) -> Self {
-        let network = Network::new(1, Options { buffer: NETWORK_BUFFER, ..Options::default() });
+        let network = Network::new(1, NetworkOptions { buffer: NETWORK_BUFFER, ..NetworkOptions::default() });
         let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 16, None);
         let address = listener.listening_at().expect("it listens");
         let mut shard = shard(&network, received);
@@ -89,10 +89,10 @@ impl World {
         let taken = Rc::new(RefCell::new(Vec::new()));
         let road = Rc::clone(&taken);
         shard.on_detached(move |_, it| road.borrow_mut().push(it));
-        World { network, shard, address, taken }
+        DetachFixture { network, shard, address, taken }
     }
 
-    fn client(&mut self, says: &[u8]) -> Peer {
+    fn client(&mut self, says: &[u8]) -> SimPeer {
         let mut peer = self.network.connect(self.address.clone(), None);
         self.turns();
         assert_eq!(peer.write(says).expect("there is room"), says.len());
@@ -118,7 +118,7 @@ impl World {
         ended
     }
 
-    fn take(&mut self) -> Option<Moving> {
+    fn take(&mut self) -> Option<DetachedActor> {
         self.taken.borrow_mut().pop()
     }
 
@@ -131,14 +131,14 @@ impl World {
     }
 }
 
-fn shard(network: &Network, received: Received) -> Shard<SimDriver, Stage> {
-    let service = Stage { received, turn: None, ended: Vec::new(), opened_at: None };
-    let config = Config { capacity: CAPACITY, ..Config::default() };
-    let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
+fn shard(network: &Network, received: Received) -> Shard<SimDriver, DetachService> {
+    let service = DetachService { received, turn: None, ended: Vec::new(), opened_at: None };
+    let config = ShardConfig { capacity: CAPACITY, ..ShardConfig::default() };
+    let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(EngineCounters::default()));
     Shard::new(SimDriver::new(network), service, config, network.clock(), wake, counters)
 }
 
-fn turns(network: &Network, shard: &mut Shard<SimDriver, Stage>) {
+fn turns(network: &Network, shard: &mut Shard<SimDriver, DetachService>) {
     let (mut before, mut quiet) = (network.activity(), 0);
     // What is asked for in one turn is done in the next, so one turn without news is not the last.
     while quiet < 2 {
@@ -150,7 +150,7 @@ fn turns(network: &Network, shard: &mut Shard<SimDriver, Stage>) {
 }
 
 /// All that the peer can read now; the flag says whether the end came behind it.
-fn read(peer: &mut Peer) -> (Vec<u8>, bool) {
+fn read(peer: &mut SimPeer) -> (Vec<u8>, bool) {
     let (mut all, mut into) = (Vec::new(), [0; 4096]);
     loop {
         match peer.read(&mut into) {
@@ -162,23 +162,23 @@ fn read(peer: &mut Peer) -> (Vec<u8>, bool) {
     }
 }
 
-fn drain(control: &mut Control<'_, Stage>) {
+fn drain(control: &mut ShardControl<'_, DetachService>) {
     control.drain();
 }
 
-fn stop(control: &mut Control<'_, Stage>) {
+fn stop(control: &mut ShardControl<'_, DetachService>) {
     control.stop();
 }
 
 /// Consumes five bytes and asks for the socket.
-fn leave(_: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
+fn detach_after_five(_: &[u8], io: &mut Io<'_>, _: &mut DetachService) -> usize {
     io.send(b"bye").expect("there is room");
     io.detach();
     5
 }
 
 /// Asks for the socket behind more than the network holds.
-fn leave_behind_much(bytes: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
+fn detach_behind_output(bytes: &[u8], io: &mut Io<'_>, _: &mut DetachService) -> usize {
     io.send(&[b'x'; 5 * NETWORK_BUFFER]).expect("there is room");
     io.detach();
     bytes.len()
@@ -186,13 +186,13 @@ fn leave_behind_much(bytes: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
 
 /// Row 4.4: output goes first, and input that was not consumed goes with the socket.
 #[test]
-fn what_was_sent_arrives_and_what_was_not_consumed_goes_along() {
-    let mut world = World::new(leave);
-    let mut peer = world.client(b"leaveand more");
-    let it = world.take().expect("it has left");
+fn output_is_sent_and_unread_input_is_handed_over() {
+    let mut fixture = DetachFixture::new(detach_after_five);
+    let mut peer = fixture.client(b"leaveand more");
+    let it = fixture.take().expect("it has left");
     assert_eq!(it.unread, b"and more");
-    assert_eq!(world.ended(), [CloseReason::Detached]);
-    assert_eq!((world.shard.open(), world.shard.held()), (0, (0, 0)));
+    assert_eq!(fixture.ended(), [CloseReason::Detached]);
+    assert_eq!((fixture.shard.open(), fixture.shard.held()), (0, (0, 0)));
     assert_eq!(read(&mut peer), (b"bye".to_vec(), false));
     drop(it);
     assert_eq!(read(&mut peer), (Vec::new(), true));
@@ -201,260 +201,267 @@ fn what_was_sent_arrives_and_what_was_not_consumed_goes_along() {
 /// Row 4.4: nobody to take it: the socket is closed, and the session knows.
 #[test]
 fn without_a_taker_the_socket_is_closed() {
-    let mut world = World::new(leave);
-    let mut alone = shard(&world.network, leave);
-    let socket = world.network.listen(Address::Tcp("10.0.0.1:81".parse().expect("an address")), 1, None);
-    world.address = socket.listening_at().expect("it listens");
+    let mut fixture = DetachFixture::new(detach_after_five);
+    let mut alone = shard(&fixture.network, detach_after_five);
+    let socket = fixture.network.listen(Address::Tcp("10.0.0.1:81".parse().expect("an address")), 1, None);
+    fixture.address = socket.listening_at().expect("it listens");
     alone.listen(socket, false).expect("the first listener");
-    world.shard = alone;
-    let mut peer = world.client(b"leave");
+    fixture.shard = alone;
+    let mut peer = fixture.client(b"leave");
     assert_eq!(read(&mut peer), (b"bye".to_vec(), true));
-    world.expect_end(CloseReason::Detached);
+    fixture.expect_end(CloseReason::Detached);
 }
 
 /// Row 4.4: the first word counts, whatever end it asks for.
 #[test]
 fn asking_twice_and_finishing_afterwards_changes_nothing() {
-    let mut world = World::new(|bytes, io, _| {
+    let mut fixture = DetachFixture::new(|bytes, io, _| {
         io.detach();
         io.detach();
         io.finish(CloseReason::Done);
         io.finish_lingering(CloseReason::Done);
         bytes.len()
     });
-    let _peer = world.client(b"leave");
-    assert!(world.take().is_some());
-    assert_eq!(world.ended(), [CloseReason::Detached]);
-    world.shard.service().received = |bytes, io, _| {
+    let _peer = fixture.client(b"leave");
+    assert!(fixture.take().is_some());
+    assert_eq!(fixture.ended(), [CloseReason::Detached]);
+    fixture.shard.service().received = |bytes, io, _| {
         io.finish(CloseReason::Done);
         io.detach();
         bytes.len()
     };
-    let mut peer = world.client(b"leave");
-    assert!(world.take().is_none());
+    let mut peer = fixture.client(b"leave");
+    assert!(fixture.take().is_none());
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
 /// Row 4.4: a session may think better of it.
 #[test]
 fn an_abort_after_asking_ends_the_connection() {
-    let mut world = World::new(|bytes, io, _| {
+    let mut fixture = DetachFixture::new(|bytes, io, _| {
         io.detach();
         io.abort(CloseReason::ProtocolError);
         bytes.len()
     });
-    let _peer = world.client(b"leave");
-    world.expect_end(CloseReason::ProtocolError);
+    let _peer = fixture.client(b"leave");
+    fixture.expect_end(CloseReason::ProtocolError);
 }
 
 /// Row 4.36: output that is held up goes first, however long the peer takes, and what it says meanwhile stays.
 #[test]
 fn a_slow_reader_gets_everything_before_the_socket_moves() {
-    let mut world = World::new(leave_behind_much);
-    let mut peer = world.client(b"leave");
+    let mut fixture = DetachFixture::new(detach_behind_output);
+    let mut peer = fixture.client(b"leave");
     let mut all = Vec::new();
     peer.write(b"meanwhile").expect("there is room");
-    while world.taken.borrow().is_empty() {
+    while fixture.taken.borrow().is_empty() {
         let (some, end) = read(&mut peer);
         assert!(!some.is_empty() && !end, "after {} bytes", all.len());
         all.extend(some);
-        world.turns();
+        fixture.turns();
     }
     assert!(all.len() >= 4 * NETWORK_BUFFER, "it left before its output was with the network");
     all.extend(read(&mut peer).0);
     assert_eq!(all, [b'x'; 5 * NETWORK_BUFFER]);
-    let it = world.take().expect("just seen");
+    let it = fixture.take().expect("just seen");
     // It was received before, or it is still in the socket: attached elsewhere, it is shown.
-    world.shard.service().received = |bytes, io, _| {
+    fixture.shard.service().received = |bytes, io, _| {
         io.send(bytes).expect("there is room");
         bytes.len()
     };
-    let received = world.shard.service().received;
-    let it = it.with_session(|_| Actor { received });
-    assert!(world.shard.adopt(it).is_ok());
-    world.turns();
+    let received = fixture.shard.service().received;
+    let it = it.with_session(|_| DetachSession { received });
+    assert!(fixture.shard.adopt(it).is_ok());
+    fixture.turns();
     assert_eq!(read(&mut peer), (b"meanwhile".to_vec(), false));
 }
 
 /// Row 4.36: a peer that never reads does not hold its slot for ever.
 #[test]
 fn the_write_timeout_ends_a_connection_that_waits_to_leave() {
-    let mut world = World::new(leave_behind_much);
-    let _peer = world.client(b"leave");
-    assert_eq!(world.shard.open(), 1);
-    world.network.advance_to(world.network.now().after(Config::default().write_timeout));
-    world.turns();
-    world.expect_end(CloseReason::WriteTimeout);
+    let mut fixture = DetachFixture::new(detach_behind_output);
+    let _peer = fixture.client(b"leave");
+    assert_eq!(fixture.shard.open(), 1);
+    fixture.network.advance_to(fixture.network.now().after(ShardConfig::default().write_timeout));
+    fixture.turns();
+    fixture.expect_end(CloseReason::WriteTimeout);
 }
 
 /// Row 4.34: a reset while output is held up.
 #[test]
 fn a_reset_ends_a_connection_that_waits_to_leave() {
-    let mut world = World::new(leave_behind_much);
-    let peer = world.client(b"leave");
+    let mut fixture = DetachFixture::new(detach_behind_output);
+    let peer = fixture.client(b"leave");
     peer.reset();
-    world.turns();
-    world.expect_end(CloseReason::PeerReset);
+    fixture.turns();
+    fixture.expect_end(CloseReason::PeerReset);
 }
 
 /// Row 4.33: a peer that has finished sending is still there to be answered.
 #[test]
 fn a_half_closed_connection_moves() {
-    let mut world = World::new(leave_behind_much);
-    let mut peer = world.client(b"leave");
+    let mut fixture = DetachFixture::new(detach_behind_output);
+    let mut peer = fixture.client(b"leave");
     peer.shutdown();
-    world.turns();
+    fixture.turns();
     let mut heard = 0;
-    while world.taken.borrow().is_empty() {
+    while fixture.taken.borrow().is_empty() {
         heard += read(&mut peer).0.len();
-        world.turns();
+        fixture.turns();
     }
     heard += read(&mut peer).0.len();
     assert_eq!(heard, 5 * NETWORK_BUFFER);
-    assert_eq!(world.ended(), [CloseReason::Detached]);
-    let it = world.take().expect("just seen");
-    assert!(world.shard.adopt(it).is_ok());
-    world.turns();
+    assert_eq!(fixture.ended(), [CloseReason::Detached]);
+    let it = fixture.take().expect("just seen");
+    assert!(fixture.shard.adopt(it).is_ok());
+    fixture.turns();
     // The end is still in the socket, and the default session finishes at it.
     assert_eq!(read(&mut peer), (Vec::new(), true));
-    assert_eq!(world.shard.service().ended, [CloseReason::PeerClosed]);
+    assert_eq!(fixture.shard.service().ended, [CloseReason::PeerClosed]);
 }
 
 /// Row 4.4: who waits to leave does so also when the server drains...
 #[test]
-fn a_drain_does_not_hold_up_who_leaves() {
-    let mut world = World::new(leave_behind_much);
-    let mut peer = world.client(b"leave");
-    world.shard.service().turn = Some(drain);
-    world.turns();
-    assert_eq!(world.shard.open(), 1);
-    while world.taken.borrow().is_empty() {
+fn a_drain_does_not_delay_a_detach() {
+    let mut fixture = DetachFixture::new(detach_behind_output);
+    let mut peer = fixture.client(b"leave");
+    fixture.shard.service().turn = Some(drain);
+    fixture.turns();
+    assert_eq!(fixture.shard.open(), 1);
+    while fixture.taken.borrow().is_empty() {
         assert!(!read(&mut peer).0.is_empty(), "it was cut off");
-        world.turns();
+        fixture.turns();
     }
-    assert_eq!(world.ended(), [CloseReason::Detached]);
+    assert_eq!(fixture.ended(), [CloseReason::Detached]);
 }
 
 /// ... but not when all are cut off, be it before its output has gone
 #[test]
-fn who_waits_to_leave_is_cut_off_with_all_others() {
-    let mut world = World::new(leave_behind_much);
-    let _peer = world.client(b"leave");
-    world.shard.service().turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
-    world.turns();
-    world.expect_end(CloseReason::DrainTimeout);
+fn an_abort_includes_connections_being_detached() {
+    let mut fixture = DetachFixture::new(detach_behind_output);
+    let _peer = fixture.client(b"leave");
+    fixture.shard.service().turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
+    fixture.turns();
+    fixture.expect_end(CloseReason::DrainTimeout);
 }
 
 /// or when the driver is about to give the socket back.
 #[test]
 fn a_socket_that_comes_too_late_is_closed() {
-    let mut world = World::new(|bytes, io, service| {
+    let mut fixture = DetachFixture::new(|bytes, io, service| {
         io.detach();
         // In the service's turn of the same turn the driver has been asked, and has not answered.
         service.turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
         bytes.len()
     });
-    let mut peer = world.client(b"leave");
-    world.expect_end(CloseReason::DrainTimeout);
+    let mut peer = fixture.client(b"leave");
+    fixture.expect_end(CloseReason::DrainTimeout);
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
 /// Row 4.34: a shard that is gone leaves nobody behind.
 #[test]
-fn a_shard_that_stops_closes_what_was_leaving() {
-    let mut world = World::new(|bytes, io, service| {
+fn a_stopped_shard_closes_connections_being_detached() {
+    let mut fixture = DetachFixture::new(|bytes, io, service| {
         io.detach();
         service.turn = Some(stop);
         bytes.len()
     });
-    let mut peer = world.network.connect(world.address.clone(), None);
+    let mut peer = fixture.network.connect(fixture.address.clone(), None);
     peer.write(b"leave").expect("there is room");
-    while !world.shard.is_stopped() {
-        world.shard.turn(false).expect("turns");
+    while !fixture.shard.is_stopped() {
+        fixture.shard.turn(false).expect("turns");
     }
-    assert_eq!((world.shard.open(), read(&mut peer).1), (1, false));
-    world.shard = shard(&world.network, leave);
+    assert_eq!((fixture.shard.open(), read(&mut peer).1), (1, false));
+    fixture.shard = shard(&fixture.network, detach_after_five);
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
 /// Two ends of a connection that no shard has.
-fn open_connection(network: &Network) -> (Moving, Peer) {
+fn open_connection(network: &Network) -> (DetachedActor, SimPeer) {
     let (here, there) = network.pair();
-    (Detached::new(here, Actor { received: leave }), Peer::new(there))
+    (Detached::new(here, DetachSession { received: detach_after_five }), SimPeer::new(there))
 }
 
 /// Row 4.9: full is a value: the connection comes back whole, and can be adopted when there is room.
 #[test]
 fn a_full_shard_gives_the_connection_back() {
-    let mut world = World::new(leave);
-    let (first, mut peer) = open_connection(&world.network);
-    let (second, _second_peer) = open_connection(&world.network);
-    let (third, mut third_peer) = open_connection(&world.network);
-    assert!(world.shard.adopt(first).is_ok() && world.shard.adopt(second).is_ok());
-    let Err(Refused { refusal, connection }) = world.shard.adopt(third) else { panic!("three in two slots") };
-    assert_eq!(refusal, Refusal::Slots);
-    world.turns();
+    let mut fixture = DetachFixture::new(detach_after_five);
+    let (first, mut peer) = open_connection(&fixture.network);
+    let (second, _second_peer) = open_connection(&fixture.network);
+    let (third, mut third_peer) = open_connection(&fixture.network);
+    assert!(fixture.shard.adopt(first).is_ok() && fixture.shard.adopt(second).is_ok());
+    let Err(AdoptError { error_kind, connection }) = fixture.shard.adopt(third) else {
+        panic!("three in two slots")
+    };
+    assert_eq!(error_kind, AdoptErrorKind::Slots);
+    fixture.turns();
     peer.write(b"leave").expect("there is room");
-    world.turns();
-    assert!(world.take().is_some());
-    assert!(world.shard.adopt(connection).is_ok());
+    fixture.turns();
+    assert!(fixture.take().is_some());
+    assert!(fixture.shard.adopt(connection).is_ok());
     third_peer.write(b"leave").expect("there is room");
-    world.turns();
-    assert!(!world.taken.borrow().is_empty());
+    fixture.turns();
+    assert!(!fixture.taken.borrow().is_empty());
     assert_eq!(read(&mut third_peer), (b"bye".to_vec(), false));
-    assert_eq!(world.shard.counters().adopted.get(), 3);
+    assert_eq!(fixture.shard.counters().adopted.get(), 3);
 }
 
 /// Row 4.9: the same in a service's turn, where connections that are about to be dialled count as well.
 #[test]
 fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
-    thread_local!(static WAITING: RefCell<Vec<Moving>> = const { RefCell::new(Vec::new()) });
-    let mut world = World::new(leave);
-    let (connections, mut peers): (Vec<_>, Vec<_>) = (0..3).map(|_| open_connection(&world.network)).unzip();
+    thread_local!(static WAITING: RefCell<Vec<DetachedActor>> = const { RefCell::new(Vec::new()) });
+    let mut fixture = DetachFixture::new(detach_after_five);
+    let (connections, mut peers): (Vec<_>, Vec<_>) =
+        (0..3).map(|_| open_connection(&fixture.network)).unzip();
     WAITING.set(connections);
-    world.shard.service().turn = Some(|control| {
-        let foreign = Detached::new("no socket of this driver", Actor { received: leave });
-        let Err(Refused { refusal, .. }) = control.adopt(foreign) else { panic!("what is that?") };
-        assert_eq!(refusal, Refusal::Foreign);
+    fixture.shard.service().turn = Some(|control| {
+        let foreign =
+            Detached::new("no socket of this driver", DetachSession { received: detach_after_five });
+        let Err(AdoptError { error_kind, .. }) = control.adopt(foreign) else { panic!("what is that?") };
+        assert_eq!(error_kind, AdoptErrorKind::ForeignSocket);
         let refused = WAITING.take().into_iter().filter_map(|it| control.adopt(it).err());
-        let refused: Vec<_> = refused.map(|Refused { refusal, connection }| (refusal, connection)).collect();
-        assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [Refusal::Slots]);
+        let refused: Vec<_> =
+            refused.map(|AdoptError { error_kind, connection }| (error_kind, connection)).collect();
+        assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [AdoptErrorKind::Slots]);
         WAITING.set(refused.into_iter().map(|it| it.1).collect());
     });
-    world.turns();
-    assert_eq!((world.shard.open(), WAITING.take().len()), (2, 1));
+    fixture.turns();
+    assert_eq!((fixture.shard.open(), WAITING.take().len()), (2, 1));
     for peer in &mut peers[..2] {
         peer.write(b"leave").expect("there is room");
     }
-    world.turns();
-    assert_eq!(world.ended(), [CloseReason::Detached; 2]);
+    fixture.turns();
+    assert_eq!(fixture.ended(), [CloseReason::Detached; 2]);
     assert_eq!(read(&mut peers[2]), (Vec::new(), true));
 }
 
 /// Row 4.9: unread bytes that the shard cannot hold come back with their connection.
 #[test]
 fn unread_bytes_without_room_come_back() {
-    let mut world = World::new(leave);
-    let (mut it, mut peer) = open_connection(&world.network);
+    let mut fixture = DetachFixture::new(detach_after_five);
+    let (mut it, mut peer) = open_connection(&fixture.network);
     it.unread = vec![b'u'; STASH_MAX + 1];
-    let Err(Refused { refusal, mut connection }) = world.shard.adopt(it) else { panic!("it fits nowhere") };
-    assert_eq!((refusal, connection.unread.len()), (Refusal::Input, STASH_MAX + 1));
+    let Err(AdoptError { error_kind, mut connection }) = fixture.shard.adopt(it) else {
+        panic!("it fits nowhere")
+    };
+    assert_eq!((error_kind, connection.unread.len()), (AdoptErrorKind::Input, STASH_MAX + 1));
     connection.unread.truncate(STASH_MAX);
-    assert!(world.shard.adopt(connection).is_ok());
-    world.turns();
+    assert!(fixture.shard.adopt(connection).is_ok());
+    fixture.turns();
     assert_eq!(read(&mut peer), (b"bye".to_vec(), false));
-    assert_eq!(world.take().expect("it has left again").unread.len(), STASH_MAX - 5);
-    assert_eq!(world.shard.held(), (0, 0));
+    assert_eq!(fixture.take().expect("it has left again").unread.len(), STASH_MAX - 5);
+    assert_eq!(fixture.shard.held(), (0, 0));
 }
 
 /// Row 4.5: a shard that slept for long gives an adopted session the time of its adoption.
 #[test]
 fn an_adopted_session_knows_what_time_it_is() {
-    let mut world = World::new(leave);
-    world.turns();
-    let later = world.network.now().after(Duration::from_secs(3600));
-    world.network.advance_to(later);
-    let (it, _peer) = open_connection(&world.network);
-    assert!(world.shard.adopt(it).is_ok());
-    assert_eq!(world.shard.service().opened_at, Some(later));
+    let mut fixture = DetachFixture::new(detach_after_five);
+    fixture.turns();
+    let later = fixture.network.now().after(Duration::from_secs(3600));
+    fixture.network.advance_to(later);
+    let (it, _peer) = open_connection(&fixture.network);
+    assert!(fixture.shard.adopt(it).is_ok());
+    assert_eq!(fixture.shard.service().opened_at, Some(later));
 }

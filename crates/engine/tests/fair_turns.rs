@@ -4,17 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
-use stilling_engine::{Config, Io, Recipient, Service, Session, Shard, Token};
+use stilling_engine::{Io, Recipient, Service, Session, Shard, ShardConfig, Token};
 use stilling_ring::Wake;
-use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
+use stilling_simulation::{Address, Network, NetworkOptions, SimDriver, SimPeer};
 
 /// Those who are sent so much that it fills the arena more than once in each turn.
 const READERS: usize = 2 * ARENA_SIZE / SEND_MAX;
 
 #[derive(Default)]
-struct Stage {
+struct FairService {
     open: Vec<Token>,
     /// What is still to be handed out in this turn: to whom, by their places.
     mail: Vec<usize>,
@@ -23,18 +23,18 @@ struct Stage {
     late: Vec<u32>,
 }
 
-struct Talking {
+struct FairSession {
     at: usize,
 }
 
-impl Service for Stage {
-    type Session = Talking;
+impl Service for FairService {
+    type Session = FairSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Talking {
+    fn accepted(&mut self, _listener: u32) -> FairSession {
         self.delivered.push(0);
         self.late.push(0);
-        Talking { at: self.delivered.len() - 1 }
+        FairSession { at: self.delivered.len() - 1 }
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ())> {
@@ -46,59 +46,65 @@ impl Service for Stage {
     }
 }
 
-impl Session for Talking {
-    type Service = Stage;
+impl Session for FairSession {
+    type Service = FairService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut FairService) {
         let token = io.token();
         service.open.push(token);
     }
 
     /// Each byte is answered by as much as may be sent.
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut FairService) -> usize {
         let room = io.room();
         io.send(&vec![0; room]).expect("there is room");
         bytes.len()
     }
 
-    fn delivered(&mut self, (): (), io: &mut Io<'_>, service: &mut Stage) {
+    fn delivered(&mut self, (): (), io: &mut Io<'_>, service: &mut FairService) {
         service.delivered[self.at] += 1;
         let room = io.room();
         io.send(&vec![0; room]).expect("there is room");
         io.set_deadline(Some(io.now().after(Duration::from_millis(1))));
     }
 
-    fn deadline(&mut self, _: &mut Io<'_>, service: &mut Stage) {
+    fn deadline(&mut self, _: &mut Io<'_>, service: &mut FairService) {
         service.late[self.at] += 1;
     }
 }
 
-struct World {
+struct FairFixture {
     network: Network,
-    shard: Shard<SimDriver, Stage>,
-    peers: Vec<Peer>,
+    shard: Shard<SimDriver, FairService>,
+    peers: Vec<SimPeer>,
 }
 
-impl World {
+impl FairFixture {
     /// The readers, and one more.
     fn new() -> Self {
-        let network = Network::new(1, Options { buffer: 4 * SEND_MAX, ..Options::default() });
+        let network = Network::new(1, NetworkOptions { buffer: 4 * SEND_MAX, ..NetworkOptions::default() });
         let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 100, None);
         let address = listener.listening_at().expect("it listens");
-        let config = Config { capacity: 100, ..Config::default() };
-        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
-        let mut shard =
-            Shard::new(SimDriver::new(&network), Stage::default(), config, network.clock(), wake, counters);
+        let config = ShardConfig { capacity: 100, ..ShardConfig::default() };
+        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(EngineCounters::default()));
+        let mut shard = Shard::new(
+            SimDriver::new(&network),
+            FairService::default(),
+            config,
+            network.clock(),
+            wake,
+            counters,
+        );
         shard.listen(listener, false).expect("the first listener");
-        let mut world = World { network, shard, peers: Vec::new() };
+        let mut fixture = FairFixture { network, shard, peers: Vec::new() };
         for _ in 0..=READERS {
-            let peer = world.network.connect(address.clone(), None);
-            world.peers.push(peer);
-            while world.shard.service().open.len() < world.peers.len() {
-                world.turn();
+            let peer = fixture.network.connect(address.clone(), None);
+            fixture.peers.push(peer);
+            while fixture.shard.service().open.len() < fixture.peers.len() {
+                fixture.turn();
             }
         }
-        world
+        fixture
     }
 
     /// One turn, and everybody reads all there is.
@@ -115,20 +121,20 @@ impl World {
 /// Row 4.12: requests whose answers fill every turn leave room for the mail of those who wait for workers.
 #[test]
 fn events_do_not_keep_mail_waiting() {
-    let mut world = World::new();
+    let mut fixture = FairFixture::new();
     for _ in 0..20 {
-        for peer in &mut world.peers[..READERS] {
+        for peer in &mut fixture.peers[..READERS] {
             peer.write(b"?").expect("there is room");
         }
-        world.turn();
+        fixture.turn();
     }
     let mut turns = 0;
-    world.shard.service().mail.push(READERS);
-    while world.shard.service().delivered[READERS] == 0 {
-        for peer in &mut world.peers[..READERS] {
+    fixture.shard.service().mail.push(READERS);
+    while fixture.shard.service().delivered[READERS] == 0 {
+        for peer in &mut fixture.peers[..READERS] {
             peer.write(b"?").expect("there is room");
         }
-        world.turn();
+        fixture.turn();
         turns += 1;
         assert!(turns < 10, "it waits for those who ask");
     }
@@ -137,16 +143,16 @@ fn events_do_not_keep_mail_waiting() {
 /// Row 4.12: mail that fills every turn leaves room for deadlines.
 #[test]
 fn mail_does_not_keep_deadlines_waiting() {
-    let mut world = World::new();
-    world.shard.service().mail.push(READERS);
-    world.turn();
-    assert_eq!(world.shard.service().delivered[READERS], 1);
+    let mut fixture = FairFixture::new();
+    fixture.shard.service().mail.push(READERS);
+    fixture.turn();
+    assert_eq!(fixture.shard.service().delivered[READERS], 1);
     let mut turns = 0;
-    while world.shard.service().late[READERS] == 0 {
-        world.shard.service().mail = (0..READERS).collect();
-        world.turn();
+    while fixture.shard.service().late[READERS] == 0 {
+        fixture.shard.service().mail = (0..READERS).collect();
+        fixture.turn();
         turns += 1;
         assert!(turns < 20, "it waits for those who are sent something");
     }
-    assert!(world.shard.service().delivered[..READERS].iter().sum::<u32>() >= turns);
+    assert!(fixture.shard.service().delivered[..READERS].iter().sum::<u32>() >= turns);
 }

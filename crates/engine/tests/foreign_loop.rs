@@ -14,7 +14,7 @@ use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, Wait};
 use stilling_engine::limits::SEND_MAX;
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Shard, Token};
+use stilling_engine::{CloseReason, Io, Recipient, Service, Session, Shard, ShardConfig, Token};
 use stilling_ring::{Clock, Wake};
 
 /// Only so long may one wait take before the test counts as hanging, in milliseconds.
@@ -29,22 +29,22 @@ fn wait_for(waitable: i32) {
     assert_eq!(ready, 1, "there is news for the shard, and nobody told the loop");
 }
 
-type Mailbox = Arc<Mutex<VecDeque<Token>>>;
+type TokenQueue = Arc<Mutex<VecDeque<Token>>>;
 
 /// Echoes, and says "mail" when mail comes.
-struct Echoes {
-    mailbox: Mailbox,
+struct LoopEchoService {
+    mailbox: TokenQueue,
     opened: Arc<Mutex<Option<Token>>>,
 }
 
-struct Echo;
+struct LoopEchoSession;
 
-impl Service for Echoes {
-    type Session = Echo;
+impl Service for LoopEchoService {
+    type Session = LoopEchoSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Echo {
-        Echo
+    fn accepted(&mut self, _listener: u32) -> LoopEchoSession {
+        LoopEchoSession
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ())> {
@@ -56,19 +56,19 @@ impl Service for Echoes {
     }
 }
 
-impl Session for Echo {
-    type Service = Echoes;
+impl Session for LoopEchoSession {
+    type Service = LoopEchoService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Echoes) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut LoopEchoService) {
         *service.opened.lock().expect("nobody panicked") = Some(io.token());
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Echoes) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut LoopEchoService) -> usize {
         io.send(bytes).expect("there is room");
         bytes.len()
     }
 
-    fn delivered(&mut self, (): (), io: &mut Io<'_>, _: &mut Echoes) {
+    fn delivered(&mut self, (): (), io: &mut Io<'_>, _: &mut LoopEchoService) {
         io.send(b"mail").expect("there is room");
         io.finish(CloseReason::Done);
     }
@@ -82,13 +82,13 @@ fn a_listener() -> (OwnedFd, SocketAddr) {
 }
 
 fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
-    let (mailbox, opened) = (Mailbox::default(), Arc::default());
+    let (mailbox, opened) = (TokenQueue::default(), Arc::default());
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
     let waitable = driver.waitable().expect("both drivers have one");
-    let service = Echoes { mailbox: Arc::clone(&mailbox), opened: Arc::clone(&opened) };
+    let service = LoopEchoService { mailbox: Arc::clone(&mailbox), opened: Arc::clone(&opened) };
     let mut shard =
-        Shard::new(driver, service, Config::default(), Clock::real(), Arc::clone(&wake), Arc::default());
+        Shard::new(driver, service, ShardConfig::default(), Clock::real(), Arc::clone(&wake), Arc::default());
     // The second listener comes when the shard has nothing to do any more, as it does in a program that
     // runs its loop already.
     for round in 1..=2 {
@@ -97,7 +97,7 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         }
         let (listener, address) = a_listener();
         shard.listen(listener, false).expect("there is room for two");
-        let client = talk(address, Arc::clone(&mailbox), Arc::clone(&opened), Arc::clone(&wake));
+        let client = run_client(address, Arc::clone(&mailbox), Arc::clone(&opened), Arc::clone(&wake));
         let mut waits = 0;
         while shard.counters().closed_total() < round * CONNECTIONS {
             // Nothing here has a deadline that counts: only news may end a wait.
@@ -114,7 +114,7 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
 }
 
 /// Turns until there is nothing more to do.
-fn settle<D: Driver>(shard: &mut Shard<D, Echoes>) {
+fn turn_until_idle<D: Driver>(shard: &mut Shard<D, LoopEchoService>) {
     while shard.prepare_to_wait() == Wait::No {
         shard.turn(false).expect("the driver works");
     }
@@ -127,8 +127,8 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
     let waitable = driver.waitable().expect("both drivers have one");
-    let service = Echoes { mailbox: Mailbox::default(), opened: Arc::clone(&opened) };
-    let mut shard = Shard::new(driver, service, Config::default(), Clock::real(), wake, Arc::default());
+    let service = LoopEchoService { mailbox: TokenQueue::default(), opened: Arc::clone(&opened) };
+    let mut shard = Shard::new(driver, service, ShardConfig::default(), Clock::real(), wake, Arc::default());
     let (listener, address) = a_listener();
     shard.listen(listener, false).expect("there is room");
     let client = std::thread::spawn(move || {
@@ -138,20 +138,20 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         stream.read_to_end(&mut heard).expect("it closes in order");
         heard
     });
-    settle(&mut shard);
+    turn_until_idle(&mut shard);
     while shard.open() == 0 {
         wait_for(waitable);
         shard.turn(false).expect("the driver works");
-        settle(&mut shard);
+        turn_until_idle(&mut shard);
     }
     let token = opened.lock().expect("nobody panicked").expect("it is open");
     for number in 0..10_u8 {
         let outcome = shard.with(token, |_, io| io.send(&[number; 3]));
         assert_eq!(outcome, Some(Ok(())));
-        settle(&mut shard);
+        turn_until_idle(&mut shard);
     }
     assert_eq!(shard.with(token, |_, io| io.finish(CloseReason::Done)), Some(()));
-    settle(&mut shard);
+    turn_until_idle(&mut shard);
     let heard = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let said: Vec<u8> = (0..10).flat_map(|number| [number; 3]).collect();
     assert_eq!(heard, said);
@@ -163,17 +163,17 @@ fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
     let waitable = driver.waitable().expect("both drivers have one");
-    let service = Echoes { mailbox: Mailbox::default(), opened: Arc::clone(&opened) };
-    let mut shard = Shard::new(driver, service, Config::default(), Clock::real(), wake, Arc::default());
+    let service = LoopEchoService { mailbox: TokenQueue::default(), opened: Arc::clone(&opened) };
+    let mut shard = Shard::new(driver, service, ShardConfig::default(), Clock::real(), wake, Arc::default());
     let (listener, address) = a_listener();
     shard.listen(listener, false).expect("there is room");
     let mut client = TcpStream::connect(address).expect("it listens");
     client.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
-    settle(&mut shard);
+    turn_until_idle(&mut shard);
     while shard.open() == 0 {
         wait_for(waitable);
         shard.turn(false).expect("the driver works");
-        settle(&mut shard);
+        turn_until_idle(&mut shard);
     }
     let token = opened.lock().expect("no test thread has panicked").expect("it is open");
     let chunk = vec![b'x'; SEND_MAX];
@@ -181,14 +181,14 @@ fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     while shard.counters().blocked_sends.get() == 0 {
         assert_eq!(shard.with(token, |_, io| io.send(&chunk)), Some(Ok(())));
         sent += chunk.len();
-        settle(&mut shard);
+        turn_until_idle(&mut shard);
     }
     let reader =
         std::thread::spawn(move || client.read_exact(&mut vec![0; sent]).expect("it sends all of it"));
     while shard.counters().closed_total() == 0 {
         wait_for(waitable);
         shard.turn(false).expect("the driver works");
-        settle(&mut shard);
+        turn_until_idle(&mut shard);
     }
     reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     assert_eq!(shard.counters().closed(CloseReason::PeerClosed).get(), 1);
@@ -198,9 +198,9 @@ fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
 const CONNECTIONS: u64 = 20;
 
 /// A client that has its words echoed, then has mail sent to its connection; again and again.
-fn talk(
+fn run_client(
     address: SocketAddr,
-    mailbox: Mailbox,
+    mailbox: TokenQueue,
     opened: Arc<Mutex<Option<Token>>>,
     wake: Arc<Wake>,
 ) -> JoinHandle<()> {

@@ -12,7 +12,7 @@ use stilling_engine::driver::Driver;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Shard, Token};
+use stilling_engine::{CloseReason, Io, Recipient, Service, Session, Shard, ShardConfig, Token};
 use stilling_ring::{Clock, Wake};
 
 /// Bytes of the store of output.
@@ -30,7 +30,7 @@ fn pattern(at: usize) -> u8 {
 
 /// Connections in the order in which they were accepted, and how many bytes each is to have unsent.
 #[derive(Default)]
-struct Feeder {
+struct FeederService {
     tokens: Vec<Token>,
     levels: Vec<usize>,
     /// The next connection to be looked after.
@@ -38,17 +38,17 @@ struct Feeder {
     ends: Vec<(usize, CloseReason)>,
 }
 
-struct Fed {
+struct FeederSession {
     number: usize,
     sent: usize,
 }
 
-impl Service for Feeder {
-    type Session = Fed;
+impl Service for FeederService {
+    type Session = FeederSession;
     type Mail = usize;
 
-    fn accepted(&mut self, _listener: u32) -> Fed {
-        Fed { number: self.tokens.len(), sent: 0 }
+    fn accepted(&mut self, _listener: u32) -> FeederSession {
+        FeederSession { number: self.tokens.len(), sent: 0 }
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, usize)> {
@@ -62,21 +62,21 @@ impl Service for Feeder {
     }
 }
 
-impl Session for Fed {
-    type Service = Feeder;
+impl Session for FeederSession {
+    type Service = FeederService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Feeder) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut FeederService) {
         io.set_send_max(BUDGET);
         let token = io.token();
         service.tokens.push(token);
         service.levels.push(0);
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Feeder) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut FeederService) -> usize {
         bytes.len()
     }
 
-    fn delivered(&mut self, level: usize, io: &mut Io<'_>, _: &mut Feeder) {
+    fn delivered(&mut self, level: usize, io: &mut Io<'_>, _: &mut FeederService) {
         // What is sent in this turn counts as unsent until its end.
         while !io.is_finishing() && BUDGET - io.room() + PIECE <= level {
             let piece: Vec<u8> = (self.sent..self.sent + PIECE).map(pattern).collect();
@@ -85,28 +85,29 @@ impl Session for Fed {
         }
     }
 
-    fn closed(&mut self, reason: CloseReason, service: &mut Feeder) {
+    fn closed(&mut self, reason: CloseReason, service: &mut FeederService) {
         service.ends.push((self.number, reason));
     }
 }
 
-struct World<D: Driver> {
-    shard: Shard<D, Feeder>,
+struct HeldOutputFixture<D: Driver> {
+    shard: Shard<D, FeederService>,
     address: SocketAddr,
     turns: u32,
 }
 
-impl<D: Driver<Socket = OwnedFd>> World<D> {
+impl<D: Driver<Socket = OwnedFd>> HeldOutputFixture<D> {
     fn new(driver: D) -> Self {
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
-        let config = Config { output_bytes_max: BUDGET, ..Config::default() };
-        let mut shard = Shard::new(driver, Feeder::default(), config, Clock::real(), wake, Arc::default());
+        let config = ShardConfig { output_bytes_max: BUDGET, ..ShardConfig::default() };
+        let mut shard =
+            Shard::new(driver, FeederService::default(), config, Clock::real(), wake, Arc::default());
         let options = ListenOptions { send_buffer: Some(SYSTEM_BUFFER), ..ListenOptions::default() };
         let listener = net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &options).expect("a port");
         let address = net::local_addr(&listener).expect("it is bound");
         shard.listen(listener, false).expect("there is room");
-        World { shard, address, turns: 0 }
+        HeldOutputFixture { shard, address, turns: 0 }
     }
 
     /// Gives all connections what their levels leave room for, and turns the shard.
@@ -150,39 +151,39 @@ fn read(client: &mut TcpStream, max: usize, count: &mut usize) {
 /// Row 4.35: a connection that holds nearly as much as it may, and goes on reading, goes on holding that much: what it has read
 /// makes room.
 fn a_reading_peer_may_hold_nearly_all_there_is<D: Driver<Socket = OwnedFd>>(driver: D) {
-    let mut world = World::new(driver);
-    let mut client = world.client();
-    world.shard.service().levels[0] = BUDGET * 7 / 8;
+    let mut fixture = HeldOutputFixture::new(driver);
+    let mut client = fixture.client();
+    fixture.shard.service().levels[0] = BUDGET * 7 / 8;
     let mut count = 0;
     while count < 8 * BUDGET {
-        world.turn();
+        fixture.turn();
         read(&mut client, 4 * PIECE, &mut count);
-        assert_eq!(world.shard.service().ends, [], "{count} bytes were read");
+        assert_eq!(fixture.shard.service().ends, [], "{count} bytes were read");
     }
-    assert_eq!(world.shard.held().1, BUDGET);
+    assert_eq!(fixture.shard.held().1, BUDGET);
 }
 
 /// Row 4.35: connections that hold a quarter of their share are never disconnected for what another one does not read.
 fn a_quarter_of_the_share_is_kept<D: Driver<Socket = OwnedFd>>(driver: D) {
     const CONNECTIONS: usize = 8;
-    let mut world = World::new(driver);
-    let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| world.client()).collect();
-    world.shard.service().levels.fill(BUDGET / CONNECTIONS / 4);
+    let mut fixture = HeldOutputFixture::new(driver);
+    let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| fixture.client()).collect();
+    fixture.shard.service().levels.fill(BUDGET / CONNECTIONS / 4);
     let unread = 3;
     let mut counts = [0; CONNECTIONS];
-    while world.shard.service().ends.is_empty() {
-        world.turn();
-        let level = &mut world.shard.service().levels[unread];
+    while fixture.shard.service().ends.is_empty() {
+        fixture.turn();
+        let level = &mut fixture.shard.service().levels[unread];
         *level = (*level + PIECE).min(BUDGET);
     }
-    assert_eq!(world.shard.service().ends, [(unread, CloseReason::SlowConsumer)]);
+    assert_eq!(fixture.shard.service().ends, [(unread, CloseReason::SlowConsumer)]);
     for (number, (client, count)) in clients.iter_mut().zip(&mut counts).enumerate() {
         while number != unread && *count < BUDGET / 4 {
-            world.turn();
+            fixture.turn();
             read(client, 4 * PIECE, count);
         }
     }
-    assert_eq!(world.shard.service().ends, [(unread, CloseReason::SlowConsumer)]);
+    assert_eq!(fixture.shard.service().ends, [(unread, CloseReason::SlowConsumer)]);
 }
 
 mod poll {

@@ -6,17 +6,17 @@ use std::ops::Range;
 use std::time::Duration;
 
 use stilling_engine::limits::{
-    BLOCK_SIZE, BLOCKS_KEPT, BLOCKS_MAX, LONG_READ, RECEIVE_BUFFER_SIZE, SHARED_MIN,
+    BLOCK_SIZE, BLOCKS_MAX, LONG_READ_SIZE, RECEIVE_BUFFER_SIZE, SHARED_MIN, SPARE_BLOCKS_MAX,
 };
-use stilling_engine::{CloseReason, Config, Io, Service, Session, SharedBlock};
-use stilling_simulation::Peer;
-use stilling_simulation::alone::Alone;
+use stilling_engine::{CloseReason, Io, Service, Session, ShardConfig, SharedBlock};
+use stilling_simulation::SimPeer;
+use stilling_simulation::single_shard::SingleShard;
 
 /// Bytes that the network takes in one direction before somebody reads.
-const BUFFER: usize = 4 * LONG_READ;
+const BUFFER: usize = 4 * LONG_READ_SIZE;
 
 #[derive(Default)]
-struct Stage {
+struct LongReadService {
     /// The session takes whole pieces of so many bytes.
     piece: usize,
     /// It pauses when it has been shown so many bytes.
@@ -33,21 +33,21 @@ struct Stage {
     unshared: Vec<usize>,
 }
 
-struct Reader;
+struct LongReadSession;
 
-impl Service for Stage {
-    type Session = Reader;
+impl Service for LongReadService {
+    type Session = LongReadSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Reader {
-        Reader
+    fn accepted(&mut self, _listener: u32) -> LongReadSession {
+        LongReadSession
     }
 }
 
-impl Session for Reader {
-    type Service = Stage;
+impl Session for LongReadSession {
+    type Service = LongReadService;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Stage) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut LongReadService) -> usize {
         service.looks.push(bytes.len());
         let mut whole = bytes.len() / service.piece * service.piece;
         if let Some(at) = service.pauses_at
@@ -68,60 +68,64 @@ impl Session for Reader {
         whole
     }
 
-    fn deadline(&mut self, io: &mut Io<'_>, _: &mut Stage) {
+    fn deadline(&mut self, io: &mut Io<'_>, _: &mut LongReadService) {
         io.resume();
     }
 
-    fn ended(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut LongReadService) {
         service.ended += 1;
         io.finish(CloseReason::PeerClosed);
     }
 
-    fn closed(&mut self, reason: CloseReason, service: &mut Stage) {
+    fn closed(&mut self, reason: CloseReason, service: &mut LongReadService) {
         service.closed.push(reason);
     }
 }
 
-fn world(stage: Stage, input_bytes_max: usize) -> Alone<Stage> {
-    Alone::new(stage, Config { capacity: 10, input_bytes_max, ..Config::default() }, BUFFER)
+fn fixture(stage: LongReadService, input_bytes_max: usize) -> SingleShard<LongReadService> {
+    SingleShard::new(stage, ShardConfig { capacity: 10, input_bytes_max, ..ShardConfig::default() }, BUFFER)
 }
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
 
-fn write(peer: &mut Peer, bytes: &[u8]) {
+fn write(peer: &mut SimPeer, bytes: &[u8]) {
     assert_eq!(peer.write(bytes).expect("it is open"), bytes.len(), "the network takes it all");
 }
 
 /// Row 0.5: a burst is looked at in few long pieces, not in one for each buffer.
 #[test]
 fn what_fills_a_buffer_is_followed_by_one_long_look() {
-    let mut world = world(Stage { piece: 1, ..Stage::default() }, 1 << 20);
-    let mut client = world.client();
-    let bytes = pattern(RECEIVE_BUFFER_SIZE + LONG_READ + 100);
+    let mut fixture = fixture(LongReadService { piece: 1, ..LongReadService::default() }, 1 << 20);
+    let mut client = fixture.client();
+    let bytes = pattern(RECEIVE_BUFFER_SIZE + LONG_READ_SIZE + 100);
     write(&mut client, &bytes);
-    world.turns();
-    assert_eq!(world.service().looks, [RECEIVE_BUFFER_SIZE, LONG_READ, 100]);
-    assert_eq!(world.service().taken, bytes);
+    fixture.run_turns();
+    assert_eq!(fixture.service().looks, [RECEIVE_BUFFER_SIZE, LONG_READ_SIZE, 100]);
+    assert_eq!(fixture.service().taken, bytes);
     write(&mut client, &bytes[..RECEIVE_BUFFER_SIZE - 1]);
-    world.turns();
-    assert_eq!(world.service().looks[3..], [RECEIVE_BUFFER_SIZE - 1], "a buffer with room is all there was");
+    fixture.run_turns();
+    assert_eq!(
+        fixture.service().looks[3..],
+        [RECEIVE_BUFFER_SIZE - 1],
+        "a buffer with room is all there was"
+    );
 }
 
 /// Row 0.5: what a session has left of one look stands before what follows.
 #[test]
 fn messages_that_lie_across_buffers_arrive_whole() {
-    for piece in [3, 4095, 4096, 4097, 10_000, LONG_READ - RECEIVE_BUFFER_SIZE] {
-        let mut world = world(Stage { piece, ..Stage::default() }, 1 << 20);
-        let mut client = world.client();
+    for piece in [3, 4095, 4096, 4097, 10_000, LONG_READ_SIZE - RECEIVE_BUFFER_SIZE] {
+        let mut fixture = fixture(LongReadService { piece, ..LongReadService::default() }, 1 << 20);
+        let mut client = fixture.client();
         let bytes = pattern(BUFFER / piece * piece);
         write(&mut client, &bytes);
-        world.turns();
-        assert!(world.service().taken == bytes, "pieces of {piece}");
-        assert_eq!(world.shard.held(), (0, 0));
-        let looks = world.service().looks.clone();
-        assert!(looks.len() <= 2 * BUFFER / (LONG_READ / 2), "pieces of {piece} took {looks:?}");
+        fixture.run_turns();
+        assert!(fixture.service().taken == bytes, "pieces of {piece}");
+        assert_eq!(fixture.shard.held(), (0, 0));
+        let looks = fixture.service().looks.clone();
+        assert!(looks.len() <= 2 * BUFFER / (LONG_READ_SIZE / 2), "pieces of {piece} took {looks:?}");
     }
 }
 
@@ -129,22 +133,23 @@ fn messages_that_lie_across_buffers_arrive_whole() {
 #[test]
 fn a_long_look_meets_the_end_or_a_reset() {
     for (ends, len) in [true, false].into_iter().flat_map(|ends| {
-        [RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, RECEIVE_BUFFER_SIZE + LONG_READ].map(|len| (ends, len))
+        [RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, RECEIVE_BUFFER_SIZE + LONG_READ_SIZE]
+            .map(|len| (ends, len))
     }) {
-        let mut world = world(Stage { piece: 1, ..Stage::default() }, 1 << 20);
-        let mut client = world.client();
+        let mut fixture = fixture(LongReadService { piece: 1, ..LongReadService::default() }, 1 << 20);
+        let mut client = fixture.client();
         let bytes = pattern(len);
         write(&mut client, &bytes);
         if ends {
             client.shutdown();
-            world.turns();
-            let stage = world.service();
+            fixture.run_turns();
+            let stage = fixture.service();
             assert!(stage.taken == bytes, "{len} bytes before the end");
             assert_eq!((stage.ended, &stage.closed[..]), (1, &[CloseReason::PeerClosed][..]));
         } else {
             client.reset();
-            world.turns();
-            let stage = world.service();
+            fixture.run_turns();
+            let stage = fixture.service();
             assert!(stage.taken == bytes, "{} of {len} bytes before a reset", stage.taken.len());
             assert_eq!((stage.ended, &stage.closed[..]), (0, &[CloseReason::PeerReset][..]));
         }
@@ -155,15 +160,15 @@ fn a_long_look_meets_the_end_or_a_reset() {
 /// beyond.
 #[test]
 fn a_session_that_pauses_in_the_middle_loses_nothing() {
-    for pauses_at in [1, RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, LONG_READ] {
-        let stage = Stage { piece: 1, pauses_at: Some(pauses_at), ..Stage::default() };
-        let mut world = world(stage, 1 << 20);
-        let mut client = world.client();
+    for pauses_at in [1, RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, LONG_READ_SIZE] {
+        let stage = LongReadService { piece: 1, pauses_at: Some(pauses_at), ..LongReadService::default() };
+        let mut fixture = fixture(stage, 1 << 20);
+        let mut client = fixture.client();
         let bytes = pattern(BUFFER);
         write(&mut client, &bytes);
-        world.turns();
-        assert!(world.service().taken == bytes, "paused at {pauses_at}");
-        assert_eq!(world.shard.held(), (0, 0));
+        fixture.run_turns();
+        assert!(fixture.service().taken == bytes, "paused at {pauses_at}");
+        assert_eq!(fixture.shard.held(), (0, 0));
     }
 }
 
@@ -172,14 +177,14 @@ fn a_session_that_pauses_in_the_middle_loses_nothing() {
 fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
     let piece = RECEIVE_BUFFER_SIZE - 900;
     // The first client leaves enough for a block of the store that takes more than half of it.
-    let mut world = world(Stage { piece, ..Stage::default() }, 7 * 1024);
-    let mut first = world.client();
+    let mut fixture = fixture(LongReadService { piece, ..LongReadService::default() }, 7 * 1024);
+    let mut first = fixture.client();
     write(&mut first, &pattern(piece - 1));
-    world.turns();
-    let mut second = world.client();
+    fixture.run_turns();
+    let mut second = fixture.client();
     write(&mut second, &pattern(RECEIVE_BUFFER_SIZE + 50));
-    world.turns();
-    let stage = world.service();
+    fixture.run_turns();
+    let stage = fixture.service();
     assert_eq!(stage.looks[1], RECEIVE_BUFFER_SIZE);
     assert!(stage.looks[2..].iter().all(|look| *look < RECEIVE_BUFFER_SIZE), "{:?}", stage.looks);
     assert_eq!(stage.taken.len(), piece);
@@ -190,23 +195,27 @@ fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
 /// short and nothing is lost; memory goes down when they end.
 #[test]
 fn references_keep_what_was_received_and_blocks_are_bounded() {
-    let mut world = world(Stage { piece: 1, keeps: true, ..Stage::default() }, 1 << 20);
-    let mut client = world.client();
-    assert_eq!(world.shard.block_bytes(), 0, "a shard that has read nothing long has no block");
+    let mut fixture =
+        fixture(LongReadService { piece: 1, keeps: true, ..LongReadService::default() }, 1 << 20);
+    let mut client = fixture.client();
+    assert_eq!(fixture.shard.block_bytes(), 0, "a shard that has read nothing long has no block");
     let mut bytes = pattern(BUFFER);
     let mut written: Vec<u8> = Vec::new();
     for round in 0..2 * BLOCKS_MAX {
         bytes.rotate_left(round);
         write(&mut client, &bytes);
         written.extend(&bytes);
-        world.turns();
+        fixture.run_turns();
     }
-    let held = world.shard.block_bytes();
-    let stage = world.service();
+    let held = fixture.shard.block_bytes();
+    let stage = fixture.service();
     assert!(stage.taken == written, "{} of {} bytes", stage.taken.len(), written.len());
     let shared: usize = stage.kept.iter().map(|(_, _, range)| range.len()).sum();
     assert_eq!(held, BLOCKS_MAX * BLOCK_SIZE);
-    assert!(shared > BLOCKS_MAX * (BLOCK_SIZE - LONG_READ) && shared <= held, "{shared} bytes are shared");
+    assert!(
+        shared > BLOCKS_MAX * (BLOCK_SIZE - LONG_READ_SIZE) && shared <= held,
+        "{shared} bytes are shared"
+    );
     let long = stage.unshared.iter().filter(|len| **len >= SHARED_MIN);
     assert!(long.clone().count() > 0 && long.max() <= Some(&RECEIVE_BUFFER_SIZE), "{:?}", stage.unshared);
     for (at, block, range) in &stage.kept {
@@ -215,22 +224,22 @@ fn references_keep_what_was_received_and_blocks_are_bounded() {
     stage.kept.clear();
     (stage.keeps, stage.looks) = (false, Vec::new());
     write(&mut client, &bytes);
-    world.turns();
-    assert!(world.service().looks.contains(&LONG_READ), "blocks are free again");
+    fixture.run_turns();
+    assert!(fixture.service().looks.contains(&LONG_READ_SIZE), "blocks are free again");
     for _ in 0..BLOCKS_MAX * 4 {
-        world.turns();
+        fixture.run_turns();
     }
-    assert_eq!(world.shard.block_bytes(), (BLOCKS_KEPT + 1) * BLOCK_SIZE);
+    assert_eq!(fixture.shard.block_bytes(), (SPARE_BLOCKS_MAX + 1) * BLOCK_SIZE);
 }
 
 /// A shard whose sessions share nothing stays in one block, from its start.
 #[test]
 fn without_references_one_block_is_enough() {
-    let mut world = world(Stage { piece: 1, ..Stage::default() }, 1 << 20);
-    let mut client = world.client();
+    let mut fixture = fixture(LongReadService { piece: 1, ..LongReadService::default() }, 1 << 20);
+    let mut client = fixture.client();
     for _ in 0..20 {
         write(&mut client, &pattern(BUFFER));
-        world.turns();
+        fixture.run_turns();
     }
-    assert_eq!(world.shard.block_bytes(), BLOCK_SIZE);
+    assert_eq!(fixture.shard.block_bytes(), BLOCK_SIZE);
 }

@@ -13,39 +13,43 @@ use stilling_engine::driver::Driver;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{Config, Io, Service, Session, Shard};
+use stilling_engine::{Io, Service, Session, Shard, ShardConfig};
 use stilling_ring::{Clock, Wake};
 
 /// After this a client that has not been served is taken to wait for ever.
 const HANG: Duration = Duration::from_secs(60);
 
-struct Echoes;
-struct Echo;
+struct SharedEchoService;
+struct SharedEchoSession;
 
-impl Service for Echoes {
-    type Session = Echo;
+impl Service for SharedEchoService {
+    type Session = SharedEchoSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Echo {
-        Echo
+    fn accepted(&mut self, _listener: u32) -> SharedEchoSession {
+        SharedEchoSession
     }
 }
 
-impl Session for Echo {
-    type Service = Echoes;
+impl Session for SharedEchoSession {
+    type Service = SharedEchoService;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Echoes) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut SharedEchoService) -> usize {
         io.send(bytes).expect("there is room");
         bytes.len()
     }
 }
 
 /// A shard that accepts from a copy of `listener`, and has told the system so; and what wakes it.
-fn shard_on<D: Driver<Socket = OwnedFd>>(driver: D, listener: &OwnedFd) -> (Shard<D, Echoes>, Arc<Wake>) {
+fn shard_on<D: Driver<Socket = OwnedFd>>(
+    driver: D,
+    listener: &OwnedFd,
+) -> (Shard<D, SharedEchoService>, Arc<Wake>) {
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
-    let config = Config { capacity: 100, ..Config::default() };
-    let mut shard = Shard::new(driver, Echoes, config, Clock::real(), Arc::clone(&wake), Arc::default());
+    let config = ShardConfig { capacity: 100, ..ShardConfig::default() };
+    let mut shard =
+        Shard::new(driver, SharedEchoService, config, Clock::real(), Arc::clone(&wake), Arc::default());
     shard.listen(listener.try_clone().expect("a descriptor"), false).expect("one listener");
     for _ in 0..3 {
         shard.turn(false).expect("a turn");
@@ -54,7 +58,7 @@ fn shard_on<D: Driver<Socket = OwnedFd>>(driver: D, listener: &OwnedFd) -> (Shar
 }
 
 /// Runs `act`, and wakes the shard if that takes too long: one that sleeps for ever is then seen to.
-fn watched(wake: &Wake, act: impl FnOnce(Instant)) {
+fn with_watchdog(wake: &Wake, act: impl FnOnce(Instant)) {
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
@@ -69,9 +73,13 @@ fn watched(wake: &Wake, act: impl FnOnce(Instant)) {
 }
 
 /// Turns the shard until the client has its echo.
-fn serve<D: Driver<Socket = OwnedFd>>(shard: &mut Shard<D, Echoes>, wake: &Wake, client: &mut TcpStream) {
+fn serve<D: Driver<Socket = OwnedFd>>(
+    shard: &mut Shard<D, SharedEchoService>,
+    wake: &Wake,
+    client: &mut TcpStream,
+) {
     client.set_nonblocking(true).expect("a socket can be non-blocking");
-    watched(wake, |begun| {
+    with_watchdog(wake, |begun| {
         loop {
             match client.read(&mut [0; 16]) {
                 Ok(read) => return assert_eq!(read, 1, "the connection has ended"),
@@ -84,13 +92,13 @@ fn serve<D: Driver<Socket = OwnedFd>>(shard: &mut Shard<D, Echoes>, wake: &Wake,
 }
 
 /// Row 4.37: one of two dies with the wake-up that was meant for both, or with the client already told to it.
-fn whoever_comes_to_one_that_dies_is_served<D: Driver<Socket = OwnedFd>>(driver: fn() -> D) {
+fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn() -> D) {
     let options = ListenOptions::default();
     let listener =
         net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &options).expect("a free port");
     let address = net::local_addr(&listener).expect("it is bound");
     let (mut survivor, wake) = shard_on(driver(), &listener);
-    survivor.accept_anew(HANG);
+    survivor.recheck_accept_queues(HANG);
     for round in 0..40 {
         let (dies, _) = shard_on(driver(), &listener);
         // The survivor looks anew, so the other one has been waiting for longer and is told first.
@@ -109,14 +117,14 @@ fn whoever_comes_to_one_that_dies_is_served<D: Driver<Socket = OwnedFd>>(driver:
 
 /// Row 4.37: as above, on io_uring.
 #[test]
-fn whoever_comes_to_one_that_dies_is_served_on_uring() {
-    whoever_comes_to_one_that_dies_is_served(|| Uring::new().expect("this system grants io_uring"));
+fn a_client_of_a_crashed_shard_is_served_on_uring() {
+    a_client_of_a_crashed_shard_is_served(|| Uring::new().expect("this system grants io_uring"));
 }
 
 /// Row 4.37: as above, on epoll.
 #[test]
-fn whoever_comes_to_one_that_dies_is_served_on_poll() {
-    whoever_comes_to_one_that_dies_is_served(|| Poll::new().expect("descriptors"));
+fn a_client_of_a_crashed_shard_is_served_on_poll() {
+    a_client_of_a_crashed_shard_is_served(|| Poll::new().expect("descriptors"));
 }
 
 /// Row 4.37: looking into queues ends when its time is over; an idle shard sleeps again.
@@ -128,8 +136,8 @@ fn a_shard_that_has_looked_for_long_enough_sleeps() {
     let address = net::local_addr(&listener).expect("it is bound");
     let (mut shard, wake) = shard_on(Uring::new().expect("this system grants io_uring"), &listener);
     assert_eq!(shard.next_deadline(), None);
-    shard.accept_anew(Duration::from_millis(1));
-    watched(&wake, |begun| {
+    shard.recheck_accept_queues(Duration::from_millis(1));
+    with_watchdog(&wake, |begun| {
         let mut turns = 0;
         // The first of them pause, and go on.
         while turns < 10 || shard.next_deadline().is_some() {

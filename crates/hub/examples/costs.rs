@@ -7,31 +7,31 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_hub::{
-    Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Request, Retention, Routed,
-    ShardTable, StreamConfig, Threads, Traits, UnixNanos,
+    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Now, Outlets,
+    Publication, PublicationBatch, Retention, RoutedBatch, ShardTable, StreamConfig, UnixNanos,
 };
 
 /// Shards that take everything at once and forget it.
-struct Forgetful;
+struct NullOutlets;
 
-impl Outlets for Forgetful {
-    fn swap(&mut self, _: usize, piece: &mut Routed) -> bool {
+impl Outlets for NullOutlets {
+    fn swap(&mut self, _: usize, piece: &mut RoutedBatch) -> bool {
         piece.clear();
         true
     }
 }
 
-type TestHub = Hub<Threads, Forgetful>;
+type MemoryHub = Hub<JournalStorage, NullOutlets>;
 
 fn table() -> ShardTable {
     ShardTable::new(HashKey(1, 2), 10_000)
 }
 
-fn hub() -> TestHub {
+fn hub() -> MemoryHub {
     let (durability, retention) = (Durability::Memory, Retention::of(Durability::Memory));
     let stream = StreamConfig { durability, retention, ..StreamConfig::default() };
     let config = HubConfig { streams: vec![stream], ..HubConfig::default() };
-    Hub::new(config, &[], (Threads::default(), Forgetful), 1, (HashKey(1, 2), UnixNanos::EPOCH))
+    Hub::new(config, &[], (JournalStorage::default(), NullOutlets), 1, (HashKey(1, 2), UnixNanos::EPOCH))
 }
 
 /// Processor time of this thread, to which other programs do not add; it moves on with the kernel's tick, some milliseconds.
@@ -42,35 +42,38 @@ fn busy() -> Duration {
 }
 
 /// Has the shard's table and the hub subscribe a client to filters.
-fn subscribe(hub: &mut TestHub, table: &mut ShardTable, token: u64, filters: impl Iterator<Item = String>) {
-    let mut intake = Intake::new();
+fn subscribe(hub: &mut MemoryHub, table: &mut ShardTable, token: u64, filters: impl Iterator<Item = String>) {
+    let mut publication_batch = PublicationBatch::new();
     for (number, filter) in filters.enumerate() {
         let sid = number.to_string();
         table
-            .subscribe(token, Traits::default(), (filter.as_bytes(), b"", sid.as_bytes()))
+            .subscribe(token, ClientOptions::default(), (filter.as_bytes(), b"", sid.as_bytes()))
             .expect("there is room");
-        table.push_changes(&mut intake);
-        assert_eq!(hub.take(0, &intake, 0, Now::simulated(0)), intake.len());
-        intake.clear();
+        table.push_changes(&mut publication_batch);
+        assert_eq!(
+            hub.process_requests(0, &publication_batch, 0, Now::simulated(0)),
+            publication_batch.len()
+        );
+        publication_batch.clear();
     }
 }
 
 /// Has the hub take requests of a client, and everything that follows from them. Returns the time of all turns, and how many.
-fn ask(hub: &mut TestHub, token: u64, requests: &[Request<'_>], now_ns: u64) -> (Duration, u32) {
-    let traits = Traits { headers: true, no_responders: true, no_echo: false };
-    let mut intakes = VecDeque::new();
+fn ask(hub: &mut MemoryHub, token: u64, requests: &[HubRequest<'_>], now_ns: u64) -> (Duration, u32) {
+    let client_options = ClientOptions { headers: true, no_responders: true, no_echo: false };
+    let mut publication_batches = VecDeque::new();
     for some in requests.chunks(1000) {
-        let mut intake = Intake::new();
-        some.iter().for_each(|request| intake.push(token, traits, request));
-        intakes.push_back((intake, 0));
+        let mut publication_batch = PublicationBatch::new();
+        some.iter().for_each(|request| publication_batch.push(token, client_options, request));
+        publication_batches.push_back((publication_batch, 0));
     }
     let (begun, mut turns) = (busy(), 0);
-    while turns == 0 || !intakes.is_empty() || !hub.is_quiet() {
-        hub.absorb(Now::simulated(now_ns));
-        if let Some((intake, at)) = intakes.front_mut() {
-            *at = hub.take(0, intake, *at, Now::simulated(now_ns));
-            if *at == intake.len() {
-                intakes.pop_front();
+    while turns == 0 || !publication_batches.is_empty() || !hub.is_quiet() {
+        hub.poll_storage(Now::simulated(now_ns));
+        if let Some((publication_batch, at)) = publication_batches.front_mut() {
+            *at = hub.process_requests(0, publication_batch, *at, Now::simulated(now_ns));
+            if *at == publication_batch.len() {
+                publication_batches.pop_front();
             }
         }
         hub.flush();
@@ -79,9 +82,9 @@ fn ask(hub: &mut TestHub, token: u64, requests: &[Request<'_>], now_ns: u64) -> 
     (busy() - begun, turns)
 }
 
-fn publication<'a>(subject: &'a str, reply: &'a str, payload: &'a str) -> Request<'a> {
-    Request::Publish(Publication {
-        door: Door::Nats,
+fn publication<'a>(subject: &'a str, reply: &'a str, payload: &'a str) -> HubRequest<'a> {
+    HubRequest::Publish(Publication {
+        ingress: Ingress::Nats,
         subject: subject.as_bytes(),
         reply: reply.as_bytes(),
         headers: b"",
@@ -90,7 +93,7 @@ fn publication<'a>(subject: &'a str, reply: &'a str, payload: &'a str) -> Reques
     })
 }
 
-fn acknowledgements(hub: &mut TestHub) -> Duration {
+fn acknowledgements(hub: &mut MemoryHub) -> Duration {
     let some: Vec<_> = (0..300).map(|_| publication("events.other", "inbox.1", "hello")).collect();
     ask(hub, 1, &some, 1).0
 }
@@ -127,12 +130,12 @@ fn main() {
         }
         let begun = busy();
         table.leave(3);
-        let (time, turns) = ask(&mut full, 3, &[Request::Leave], 1);
+        let (time, turns) = ask(&mut full, 3, &[HubRequest::Disconnect], 1);
         assert_eq!(table.len(), 90_000);
-        let mut intake = Intake::new();
+        let mut publication_batch = PublicationBatch::new();
         while table.has_removals() {
             table.remove_some();
-            table.push_changes(&mut intake);
+            table.push_changes(&mut publication_batch);
         }
         println!("the shard: {:?}", busy() - begun - time);
         println!(

@@ -9,21 +9,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stilling_hub::{
-    Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Recovered, Request,
-    Resumed, Retention, Routed, StreamConfig, Threads, Traits, UnixNanos,
+    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Now, Outlets,
+    Publication, PublicationBatch, RecoveredStream, ResumePoint, Retention, RoutedBatch, StreamConfig,
+    UnixNanos,
 };
 use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Batch, Config, From, Log, Read, Record};
+use stilling_journal::{Batch, Log, LogConfig, ReadOutcome, Record, StartAt};
 
 const IDS: u64 = 1_000_000;
 const KEY: HashKey = HashKey(1, 2);
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
 /// Shards that take everything at once and forget it.
-struct Forgetful;
+struct DroppingOutlets;
 
-impl Outlets for Forgetful {
-    fn swap(&mut self, _: usize, piece: &mut Routed) -> bool {
+impl Outlets for DroppingOutlets {
+    fn swap(&mut self, _: usize, piece: &mut RoutedBatch) -> bool {
         piece.clear();
         true
     }
@@ -40,22 +41,24 @@ fn stream(durability: Durability) -> StreamConfig {
 /// The longest publication of a million with ids, and all of them.
 fn fill() -> (Duration, Duration) {
     let config = HubConfig { streams: vec![stream(Durability::None)], ..HubConfig::default() };
-    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, UnixNanos::EPOCH));
-    let (mut intake, mut longest, begun) = (Intake::new(), Duration::ZERO, Instant::now());
+    let mut hub =
+        Hub::new(config, &[], (JournalStorage::default(), DroppingOutlets), 1, (KEY, UnixNanos::EPOCH));
+    let (mut publication_batch, mut longest, begun) =
+        (PublicationBatch::new(), Duration::ZERO, Instant::now());
     for number in 0..IDS {
         let headers = headers(number);
-        intake.clear();
+        publication_batch.clear();
         let message = Publication {
-            door: Door::Nats,
+            ingress: Ingress::Nats,
             subject: b"events.a",
             reply: b"",
             headers: headers.as_bytes(),
             payload: b"".into(),
             ticket: None,
         };
-        intake.push(1, Traits::default(), &Request::Publish(message));
+        publication_batch.push(1, ClientOptions::default(), &HubRequest::Publish(message));
         let turn = Instant::now();
-        assert_eq!(hub.take(0, &intake, 0, Now::simulated(1)), 1);
+        assert_eq!(hub.process_requests(0, &publication_batch, 0, Now::simulated(1)), 1);
         longest = longest.max(turn.elapsed());
     }
     hub.flush();
@@ -65,7 +68,7 @@ fn fill() -> (Duration, Duration) {
 
 fn open(folder: &Path) -> Log<FileDisk> {
     let disk = FileDisk::make(folder).expect("a folder");
-    let config = Config { created_ns: START_NS, ..Config::default() };
+    let config = LogConfig { created_ns: START_NS, ..LogConfig::default() };
     Log::open(disk, "events", config).expect("it opens").0
 }
 
@@ -101,19 +104,20 @@ fn main() {
     let log = open(folder);
     let opened = begun.elapsed();
     let created_ns = UnixNanos::from_nanos(log.created_ns());
-    let resumed = Resumed { first: 1, next: log.next(), created_ns };
-    let mut recovered = Recovered::new(&stream(Durability::Disk), KEY, resumed);
-    let mut reader = log.source().read_from(From::Sequence(1));
+    let resumed = ResumePoint { first: 1, next: log.next(), created_ns };
+    let mut recovered = RecoveredStream::new(&stream(Durability::Disk), KEY, resumed);
+    let mut reader = log.source().read_from(StartAt::Sequence(1));
     loop {
         match reader.read().expect("it can be read") {
-            Read::Batch(batch) => recovered.remember(batch),
-            Read::Gap(gap) => panic!("{gap:?}"),
-            Read::End => break,
+            ReadOutcome::Batch(batch) => recovered.restore_ids(batch),
+            ReadOutcome::Gap(gap) => panic!("{gap:?}"),
+            ReadOutcome::End => break,
         }
     }
     let rebuilt = begun.elapsed();
     let config = HubConfig { streams: vec![stream(Durability::Disk)], ..HubConfig::default() };
-    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, UnixNanos::EPOCH));
+    let mut hub =
+        Hub::new(config, &[], (JournalStorage::default(), DroppingOutlets), 1, (KEY, UnixNanos::EPOCH));
     hub.open(0, recovered);
     hub.flush();
     assert_eq!(hub.counters().streams[0].ids.get(), IDS);

@@ -12,16 +12,16 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::consumers::ConsumerTable;
-use crate::intake::Client;
-use crate::key::HashKey;
-use crate::limits::LEFT_PER_TURN;
+use crate::hash_key::HashKey;
+use crate::limits::DEPARTED_CONSUMER_STEPS_PER_TURN;
+use crate::publication_batch::ClientId;
 use crate::router::Router;
 
 /// Connections that come to their end.
 #[derive(Debug)]
-pub(crate) struct Clients {
+pub(crate) struct ClosingClients {
     /// Connections that are to be closed, and how many streams still have answers for each.
-    closing: HashMap<Client, u32, HashKey>,
+    closing: HashMap<ClientId, u32, HashKey>,
     /// Clients that have left, and whose consumers are to be dealt with.
     departures: VecDeque<Departure>,
     /// Steps for them that this turn may still do.
@@ -32,31 +32,31 @@ pub(crate) struct Clients {
 /// A client that has left, and how far its consumers are dealt with.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
-    client: Client,
-    stage: Stage,
+    client: ClientId,
+    departure_stage: DepartureStage,
 }
 
 /// The kind of consumers that comes next, from this number on.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum DepartureStage {
     /// Consumers that wait for the client, or hold requests of it.
-    Concerned(u32),
+    Attached(u32),
     /// Consumers that it made.
-    Made(u32),
+    Owned(u32),
 }
 
-impl Clients {
-    pub(crate) fn new(key: HashKey) -> Clients {
-        Clients {
+impl ClosingClients {
+    pub(crate) fn new(key: HashKey) -> ClosingClients {
+        ClosingClients {
             closing: HashMap::with_hasher(key),
             departures: VecDeque::new(),
-            steps: LEFT_PER_TURN,
+            steps: DEPARTED_CONSUMER_STEPS_PER_TURN,
             steps_done: 0,
         }
     }
 
     /// Has a connection wait until so many streams have answered it. Returns whether it is to be closed now.
-    pub(crate) fn close_after(&mut self, client: Client, streams: u32) -> bool {
+    pub(crate) fn close_after(&mut self, client: ClientId, streams: u32) -> bool {
         if streams > 0 {
             self.closing.insert(client, streams);
         }
@@ -64,7 +64,7 @@ impl Clients {
     }
 
     /// A stream has answered a connection, or is not waited for any more. Returns whether it is to be closed now.
-    pub(crate) fn note_answered(&mut self, client: Client) -> bool {
+    pub(crate) fn note_answered(&mut self, client: ClientId) -> bool {
         let Some(streams) = self.closing.get_mut(&client) else { return false };
         *streams -= 1;
         let is_last = *streams == 0;
@@ -75,19 +75,19 @@ impl Clients {
     }
 
     /// A connection is gone. Its subscriptions stop counting at once.
-    pub(crate) fn leave(&mut self, client: Client, consumers: &mut ConsumerTable, router: &mut Router) {
+    pub(crate) fn leave(&mut self, client: ClientId, consumers: &mut ConsumerTable, router: &mut Router) {
         self.closing.remove(&client);
         router.leave(client);
         if consumers.has_client(client) {
-            self.departures.push_back(Departure { client, stage: Stage::Concerned(0) });
+            self.departures.push_back(Departure { client, departure_stage: DepartureStage::Attached(0) });
         }
-        self.end_departures(consumers, router);
+        self.step_departures(consumers, router);
     }
 
     /// Begins a turn, in which as many steps may be done.
     pub(crate) fn begin_turn(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
-        self.steps = LEFT_PER_TURN;
-        self.end_departures(consumers, router);
+        self.steps = DEPARTED_CONSUMER_STEPS_PER_TURN;
+        self.step_departures(consumers, router);
     }
 
     /// Whether consumers of clients that have left are still to be dealt with.
@@ -101,37 +101,37 @@ impl Clients {
     }
 
     /// Deals with the consumers of clients that have left, as far as this turn allows.
-    fn end_departures(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
+    fn step_departures(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
         while self.steps > 0
-            && let Some(cost) = self.end_a_departure(consumers, router)
+            && let Some(cost) = self.step_departure(consumers, router)
         {
             self.steps = self.steps.saturating_sub(cost);
         }
     }
 
     /// Does one step for a client that has left. Returns what that cost; none if there is no such client.
-    pub(crate) fn end_a_departure(
+    pub(crate) fn step_departure(
         &mut self,
         consumers: &mut ConsumerTable,
         router: &mut Router,
     ) -> Option<usize> {
-        let Departure { client, stage } = self.departures.pop_front()?;
+        let Departure { client, departure_stage } = self.departures.pop_front()?;
         self.steps_done += 1;
-        let (stage, cost) = match stage {
-            Stage::Concerned(from) => match consumers.next_concerned(client, from) {
+        let (departure_stage, cost) = match departure_stage {
+            DepartureStage::Attached(from) => match consumers.next_attached(client, from) {
                 Some(number) => {
                     let pulls = consumers.stop_waiting_for(router, client, number);
-                    (Stage::Concerned(number + 1), 1 + pulls)
+                    (DepartureStage::Attached(number + 1), 1 + pulls)
                 }
-                None => (Stage::Made(0), 1),
+                None => (DepartureStage::Owned(0), 1),
             },
-            Stage::Made(from) => {
-                let Some(number) = consumers.next_made(client, from) else { return Some(1) };
+            DepartureStage::Owned(from) => {
+                let Some(number) = consumers.next_owned(client, from) else { return Some(1) };
                 consumers.note_left(number);
-                (Stage::Made(number + 1), 1)
+                (DepartureStage::Owned(number + 1), 1)
             }
         };
-        self.departures.push_front(Departure { client, stage });
+        self.departures.push_front(Departure { client, departure_stage });
         Some(cost)
     }
 }
@@ -139,15 +139,15 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consumers::Wanted;
+    use crate::consumers::ConsumerSpec;
     use crate::time::Now;
 
-    const ALICE: Client = Client { shard: 0, token: 1 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
     const KEY: HashKey = HashKey(1, 2);
 
     #[test]
     fn a_connection_closes_when_the_last_stream_has_answered() {
-        let mut clients = Clients::new(KEY);
+        let mut clients = ClosingClients::new(KEY);
         assert!(clients.close_after(ALICE, 0), "nothing is awaited");
         assert!(!clients.note_answered(ALICE), "and it is closed once");
         assert!(!clients.close_after(ALICE, 2));
@@ -161,19 +161,19 @@ mod tests {
 
     #[test]
     fn the_consumers_of_a_client_that_has_left_are_dealt_with_over_several_turns() {
-        let (mut clients, mut consumers) = (Clients::new(KEY), ConsumerTable::new(KEY, 1));
+        let (mut clients, mut consumers) = (ClosingClients::new(KEY), ConsumerTable::new(KEY, 1));
         let mut router = Router::new(KEY, std::iter::empty());
-        for name in 0..LEFT_PER_TURN + 10 {
-            let wanted = Wanted::of_everything(0, name);
-            consumers.add(ALICE, wanted, Now::simulated(0)).expect("there is room");
+        for name in 0..DEPARTED_CONSUMER_STEPS_PER_TURN + 10 {
+            let spec = ConsumerSpec::of_everything(0, name);
+            consumers.add(ALICE, spec, Now::simulated(0)).expect("there is room");
         }
         clients.leave(ALICE, &mut consumers, &mut router);
         assert!(clients.has_departures());
-        assert_eq!(clients.steps_done(), LEFT_PER_TURN as u64);
+        assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64);
         clients.begin_turn(&mut consumers, &mut router);
         assert!(!clients.has_departures());
         // One more step for each kind of consumers, in which there is none left.
-        assert_eq!(clients.steps_done(), LEFT_PER_TURN as u64 + 10 + 2);
+        assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64 + 10 + 2);
         assert_eq!(consumers.first_left(), Some(0));
     }
 }

@@ -14,14 +14,14 @@
 
 use stilling_journal::Record;
 
-pub(crate) use self::consumer::{Consumer, Wanted};
-pub(crate) use self::table::{ConsumerTable, Unwelcome};
-use crate::fan_out::{FanOut, Outlets, Unsent};
-use crate::key::HashKey;
-use crate::message::Message;
+pub(crate) use self::consumer::{Consumer, ConsumerSpec};
+pub(crate) use self::table::{AddConsumerError, ConsumerTable};
+use crate::fan_out::{FanOut, Outlets, UnsentItem};
+use crate::hash_key::HashKey;
+use crate::message::OutboundMessage;
 use crate::router::Router;
 use crate::storage::Storage;
-use crate::streams::Streams;
+use crate::streams::StreamTable;
 
 mod catch_up;
 mod consumer;
@@ -32,7 +32,7 @@ mod table;
 mod upkeep;
 
 /// Nanoseconds between two checks for consumers that have expired.
-const LOOK_EVERY_NS: u64 = 50_000_000;
+const CONSUMER_CHECK_EVERY_NS: u64 = 50_000_000;
 
 /// All consumers.
 #[derive(Debug)]
@@ -70,8 +70,8 @@ impl Consumers {
     }
 
     /// The longest span, in nanoseconds, before consumers have to be looked after.
-    pub(crate) fn looks_again_in(&self) -> Option<u64> {
-        (!self.table.is_empty()).then_some(LOOK_EVERY_NS)
+    pub(crate) fn next_check_in(&self) -> Option<u64> {
+        (!self.table.is_empty()).then_some(CONSUMER_CHECK_EVERY_NS)
     }
 }
 
@@ -79,7 +79,7 @@ impl Consumers {
 pub(crate) struct ConsumerDelivery<'a, S, O> {
     pub(crate) consumers: &'a mut Consumers,
     pub(crate) storage: &'a mut S,
-    pub(crate) streams: &'a mut Streams,
+    pub(crate) streams: &'a mut StreamTable,
     pub(crate) router: &'a mut Router,
     pub(crate) fan_out: &'a mut FanOut<O>,
 }
@@ -88,7 +88,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// Whether the shards to which a consumer's next message goes can be handed more, and nothing that was begun waits.
     #[inline]
     pub(crate) fn has_room_for(&mut self, number: u32) -> bool {
-        if !self.finish_begun() {
+        if !self.finish_unsent() {
             return false;
         }
         if self.fan_out.has_room() {
@@ -100,37 +100,39 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     /// Hands out what waits for shards, and goes on with what was begun. Returns whether that came to its end.
     #[inline]
-    pub(crate) fn finish_begun(&mut self) -> bool {
+    pub(crate) fn finish_unsent(&mut self) -> bool {
         self.fan_out.advance();
-        !self.fan_out.has_begun() || self.resume_begun()
+        !self.fan_out.has_unfinished() || self.resume_unsent()
     }
 
-    fn resume_begun(&mut self) -> bool {
+    fn resume_unsent(&mut self) -> bool {
         while !self.fan_out.is_any_far_over()
             && let Some((first, others)) = self.fan_out.take_unsent()
         {
             match first {
-                Unsent::Message { sending, message, to } => {
-                    self.fan_out.send_to_all(self.router, &sending, &message.message(), &to);
+                UnsentItem::Message { dispatch, message, to } => {
+                    self.fan_out.send_to_all(self.router, &dispatch, &message.message(), &to);
                 }
-                Unsent::Record { visible, kind, record, to } => {
-                    let Message { subject, headers, payload, .. } = record.message();
+                UnsentItem::Record { visible, kind, record, to } => {
+                    let OutboundMessage { subject, headers, payload, .. } = record.message();
                     self.offer(visible, &Record { kind, subject, headers, payload }, &to);
                 }
-                Unsent::Statuses(ended) => self.tell_ended(ended),
-                Unsent::Mark { to, mark } => self.fan_out.put_mark(to, mark),
+                UnsentItem::Statuses(ended) => self.send_pull_ends(ended),
+                UnsentItem::Mark { to, mark } => self.fan_out.push_mark(to, mark),
             }
             if !self.fan_out.put_back(others) {
                 return false;
             }
         }
-        !self.fan_out.has_begun()
+        !self.fan_out.has_unfinished()
     }
 
     /// Sends a message without payload that says something about the consumer itself.
     fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
-        self.fan_out
-            .send_by_subject(self.router, &Message { subject: to, reply, headers, payload: b"".into() });
+        self.fan_out.send_by_subject(
+            self.router,
+            &OutboundMessage { subject: to, reply, headers, payload: b"".into() },
+        );
     }
 }
 
@@ -142,25 +144,25 @@ fn flow_subject(stream: &str, consumer: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fan_out::Visible;
-    use crate::intake::{Client, RegistrationId};
-    use crate::limits::DELIVERIES_SIZE;
-    use crate::routed::Routed;
-    use crate::storage::Threads;
+    use crate::fan_out::VisibleRecord;
+    use crate::limits::DELIVERY_BATCH_SIZE;
+    use crate::publication_batch::{ClientId, RegistrationId};
+    use crate::routed_batch::RoutedBatch;
+    use crate::storage::JournalStorage;
     use crate::stream::{Durability, StreamConfig};
     use crate::time::Now;
 
     const KEY: HashKey = HashKey(1, 2);
     const NOW: Now = Now::simulated(0);
-    const ALICE: Client = Client { shard: 0, token: 1 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
     /// A shard that forgets what it is handed, if it takes it.
-    struct Forgetful {
+    struct DiscardingOutlets {
         has_room: bool,
     }
 
-    impl Outlets for Forgetful {
-        fn swap(&mut self, _: usize, piece: &mut Routed) -> bool {
+    impl Outlets for DiscardingOutlets {
+        fn swap(&mut self, _: usize, piece: &mut RoutedBatch) -> bool {
             if self.has_room {
                 piece.clear();
             }
@@ -169,37 +171,38 @@ mod tests {
     }
 
     /// The parts of a hub with one stream, in memory, and a client that listens to `push`.
-    struct Parts {
+    struct DeliveryFixture {
         consumers: Consumers,
-        storage: Threads,
-        streams: Streams,
+        storage: JournalStorage,
+        streams: StreamTable,
         router: Router,
-        fan_out: FanOut<Forgetful>,
+        fan_out: FanOut<DiscardingOutlets>,
     }
 
-    impl Parts {
-        fn new(has_room: bool) -> Parts {
+    impl DeliveryFixture {
+        fn new(has_room: bool) -> DeliveryFixture {
             let config = StreamConfig { durability: Durability::Memory, ..StreamConfig::default() };
             let mut router = Router::new(KEY, std::iter::empty());
             router.register(ALICE, RegistrationId::default(), (b"push", b"")).expect("there is room");
-            Parts {
+            DeliveryFixture {
                 consumers: Consumers::new(KEY, 1),
-                storage: Threads::default(),
-                streams: Streams::new(vec![config], &[], 1024 * 1024, (KEY, NOW.unix_ns)),
+                storage: JournalStorage::default(),
+                streams: StreamTable::new(vec![config], &[], 1024 * 1024, (KEY, NOW.unix_ns)),
                 router,
-                fan_out: FanOut::new(Forgetful { has_room }, 1, 0),
+                fan_out: FanOut::new(DiscardingOutlets { has_room }, 1, 0),
             }
         }
 
-        fn delivery(&mut self) -> ConsumerDelivery<'_, Threads, Forgetful> {
-            let Parts { consumers, storage, streams, router, fan_out } = self;
+        fn delivery(&mut self) -> ConsumerDelivery<'_, JournalStorage, DiscardingOutlets> {
+            let DeliveryFixture { consumers, storage, streams, router, fan_out } = self;
             ConsumerDelivery { consumers, storage, streams, router, fan_out }
         }
 
         /// Adds a consumer that has everything pushed.
         fn add(&mut self, name: usize) -> u32 {
-            let wanted = Wanted { deliver: Some(b"push".to_vec()), ..Wanted::of_everything(0, name) };
-            let number = self.consumers.table.add(ALICE, wanted, NOW).expect("there is room");
+            let spec =
+                ConsumerSpec { deliver: Some(b"push".to_vec()), ..ConsumerSpec::of_everything(0, name) };
+            let number = self.consumers.table.add(ALICE, spec, NOW).expect("there is room");
             self.delivery().advance(number, NOW.steady_ns);
             number
         }
@@ -208,13 +211,13 @@ mod tests {
             let record = Record::new(b"events.a", payload).with_payload(payload.into());
             let sequence = self.streams[0].apply(&record, None, &mut self.storage, NOW).expect("it is kept");
             let Now { unix_ns: time_ns, steady_ns: now_ns } = NOW;
-            self.delivery().follow(Visible { stream: 0, sequence, time_ns, now_ns }, &record);
+            self.delivery().follow(VisibleRecord { stream: 0, sequence, time_ns, now_ns }, &record);
         }
     }
 
     #[test]
     fn a_consumer_reads_what_is_kept_and_then_follows() {
-        let mut parts = Parts::new(true);
+        let mut parts = DeliveryFixture::new(true);
         for _ in 0..3 {
             parts.publish(b"x");
         }
@@ -238,25 +241,25 @@ mod tests {
 
     #[test]
     fn without_room_the_rest_of_the_consumers_gets_a_record_later() {
-        let mut parts = Parts::new(false);
+        let mut parts = DeliveryFixture::new(false);
         for name in 0..3 {
             parts.add(name);
         }
-        parts.publish(&vec![b'x'; DELIVERIES_SIZE]);
+        parts.publish(&vec![b'x'; DELIVERY_BATCH_SIZE]);
         assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (2, 2));
-        assert!(!parts.delivery().finish_begun());
+        assert!(!parts.delivery().finish_unsent());
         parts.fan_out.outlets_mut().has_room = true;
-        assert!(parts.delivery().finish_begun());
+        assert!(parts.delivery().finish_unsent());
         assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (3, 3));
     }
 
     #[test]
     fn nothing_is_looked_after_without_consumers() {
-        let mut parts = Parts::new(true);
-        assert_eq!(parts.consumers.looks_again_in(), None);
+        let mut parts = DeliveryFixture::new(true);
+        assert_eq!(parts.consumers.next_check_in(), None);
         let number = parts.add(1);
-        assert_eq!(parts.consumers.looks_again_in(), Some(LOOK_EVERY_NS));
+        assert_eq!(parts.consumers.next_check_in(), Some(CONSUMER_CHECK_EVERY_NS));
         parts.delivery().delete(number);
-        assert_eq!(parts.consumers.looks_again_in(), None);
+        assert_eq!(parts.consumers.next_check_in(), None);
     }
 }

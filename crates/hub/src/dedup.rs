@@ -34,12 +34,12 @@ use std::collections::VecDeque;
 use stilling_journal::BatchView;
 use stilling_wire::nats::{Headers, MESSAGE_ID};
 
-use crate::key::HashKey;
-use crate::limits::{DEDUP_IDS_MAX, DEDUP_MOVED_PER_ID, DEDUP_REMOVED_PER_TURN, DISK_PATIENCE_NS};
+use crate::hash_key::HashKey;
+use crate::limits::{DEDUP_IDS_MAX, DEDUP_MOVED_PER_ID, DEDUP_REMOVED_PER_TURN, DISK_STALL_TIMEOUT_NS};
 use crate::time::{SteadyNanos, UnixNanos};
 
 /// Parts of the time that have one mark each. An id is kept for up to one part longer.
-const MARKS: u64 = 128;
+const DEDUP_MARKS: u64 = 128;
 
 /// Entries for which there is room at first.
 const CAPACITY_LEAST: usize = 64;
@@ -54,9 +54,9 @@ pub(crate) struct DedupWindow {
     /// How long an id is kept; 0: not at all.
     time_ns: u64,
     ids_max: u64,
-    table: Table,
+    table: DedupTable,
     /// The table that was full: it has the entries from `begin` to `moved`, the other one those from there on.
-    old: Table,
+    old: DedupTable,
     moved: u64,
     /// Numbers of entries, from 0 on: the oldest in the tables, the oldest that is still known, the next.
     begin: u64,
@@ -64,7 +64,7 @@ pub(crate) struct DedupWindow {
     end: u64,
     /// The time of those before it is over; others before `live_from` were forgotten because there were too many.
     expired_to: u64,
-    marks: VecDeque<Mark>,
+    marks: VecDeque<DedupMark>,
     /// The window's own clock: nanoseconds that have passed, of which those before a restart are known from the journal.
     clock_ns: u64,
     observed_ns: Option<SteadyNanos>,
@@ -73,14 +73,14 @@ pub(crate) struct DedupWindow {
 }
 
 /// The halves of a name, and a sequence. An array: a vector of zeroed arrays is memory that the system gives when it is used.
-type Entry = [u64; 3];
+type DedupEntry = [u64; 3];
 
 /// Entries that came within one part of the time.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct DedupMark {
     /// The number behind the last one.
     end: u64,
-    begun_ns: u64,
+    started_ns: u64,
     /// When the last one came.
     latest_ns: u64,
 }
@@ -92,8 +92,8 @@ impl DedupWindow {
             key,
             time_ns,
             ids_max: DEDUP_IDS_MAX,
-            table: Table::default(),
-            old: Table::default(),
+            table: DedupTable::default(),
+            old: DedupTable::default(),
             moved: 0,
             begin: 0,
             live_from: 0,
@@ -128,7 +128,7 @@ impl DedupWindow {
     }
 
     /// Notes the ids of a batch that was kept before the start, one batch after the other.
-    pub(crate) fn remember(&mut self, batch: BatchView<'_>) {
+    pub(crate) fn restore_ids(&mut self, batch: BatchView<'_>) {
         self.replay_batch(batch.epoch, UnixNanos::from_nanos(batch.time_ns));
         for (sequence, record) in batch.records {
             let id = Headers::parse(record.headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
@@ -145,7 +145,7 @@ impl DedupWindow {
             // A batch has the time at which it was begun: ids in it may have come until the next one was, as long as the
             // hub waits for a disk.
             if let Some(mark) = self.marks.back_mut() {
-                mark.latest_ns = self.clock_ns.min(mark.latest_ns.saturating_add(DISK_PATIENCE_NS));
+                mark.latest_ns = self.clock_ns.min(mark.latest_ns.saturating_add(DISK_STALL_TIMEOUT_NS));
             }
             self.expire();
         }
@@ -234,12 +234,12 @@ impl DedupWindow {
         let [low, high] = halves(name);
         self.table.put(self.end, [low, high, sequence]);
         self.end += 1;
-        let part = (self.time_ns / MARKS).max(1);
-        match self.marks.back_mut().filter(|mark| self.clock_ns - mark.begun_ns < part) {
+        let part = (self.time_ns / DEDUP_MARKS).max(1);
+        match self.marks.back_mut().filter(|mark| self.clock_ns - mark.started_ns < part) {
             Some(mark) => (mark.end, mark.latest_ns) = (self.end, self.clock_ns),
-            None => self.marks.push_back(Mark {
+            None => self.marks.push_back(DedupMark {
                 end: self.end,
-                begun_ns: self.clock_ns,
+                started_ns: self.clock_ns,
                 latest_ns: self.clock_ns,
             }),
         }
@@ -255,7 +255,7 @@ impl DedupWindow {
         }
         self.drop_old();
         if self.begin == self.end && self.table.ring.len() > CAPACITY_LEAST {
-            self.table = Table::default();
+            self.table = DedupTable::default();
         }
     }
 
@@ -265,7 +265,7 @@ impl DedupWindow {
         while self.moved > until {
             self.moved -= 1;
             let entry = self.old.ring[self.old.index(self.moved)];
-            self.table.put_below(self.moved, entry);
+            self.table.put_first(self.moved, entry);
         }
         self.drop_old();
     }
@@ -273,7 +273,7 @@ impl DedupWindow {
     /// Gives up the old table when nothing is left in it.
     fn drop_old(&mut self) {
         if self.moved <= self.begin && !self.old.ring.is_empty() {
-            self.old = Table::default();
+            self.old = DedupTable::default();
         }
     }
 
@@ -282,7 +282,7 @@ impl DedupWindow {
         let capacity = (2 * self.table.ring.len()).max(CAPACITY_LEAST);
         // Nothing: twice as many ids came since the last time as there were to be moved.
         self.move_down(u64::MAX);
-        self.old = std::mem::replace(&mut self.table, Table::new(capacity));
+        self.old = std::mem::replace(&mut self.table, DedupTable::new(capacity));
         self.moved = self.end;
         self.drop_old();
     }
@@ -291,15 +291,15 @@ impl DedupWindow {
 /// Entries of consecutive numbers, no more of them than its capacity, and where they are by their names. Of several with one
 /// name the slots know the latest.
 #[derive(Debug, Default)]
-struct Table {
+struct DedupTable {
     /// Each entry lies at its number modulo the capacity, a power of two.
-    ring: Vec<Entry>,
+    ring: Vec<DedupEntry>,
     slots: Vec<u32>,
 }
 
-impl Table {
-    fn new(capacity: usize) -> Table {
-        Table { ring: vec![[0; 3]; capacity], slots: vec![EMPTY; 2 * capacity] }
+impl DedupTable {
+    fn new(capacity: usize) -> DedupTable {
+        DedupTable { ring: vec![[0; 3]; capacity], slots: vec![EMPTY; 2 * capacity] }
     }
 
     /// The latest entry with this name: its number and its sequence. No number is below `base`.
@@ -310,7 +310,7 @@ impl Table {
     }
 
     /// Adds an entry behind all others.
-    fn put(&mut self, number: u64, entry: Entry) {
+    fn put(&mut self, number: u64, entry: DedupEntry) {
         let (index, name) = (self.index(number), name_of(entry));
         self.ring[index] = entry;
         let slot = self.slot_of(name).unwrap_or_else(|| self.free_slot(name));
@@ -318,7 +318,7 @@ impl Table {
     }
 
     /// Adds an entry before all others.
-    fn put_below(&mut self, number: u64, entry: Entry) {
+    fn put_first(&mut self, number: u64, entry: DedupEntry) {
         let (index, name) = (self.index(number), name_of(entry));
         self.ring[index] = entry;
         if self.slot_of(name).is_none() {
@@ -385,7 +385,7 @@ impl Table {
     }
 }
 
-fn name_of([low, high, _]: Entry) -> [u64; 2] {
+fn name_of([low, high, _]: DedupEntry) -> [u64; 2] {
     [low, high]
 }
 
@@ -568,10 +568,10 @@ mod tests {
         // At least 20 seconds are left of one, and all of the time of the other.
         let left = start + 20 * SECOND - 1;
         assert_eq!((window.find(1, at(left)), window.find(2, at(left))), (Some(1), Some(2)));
-        let later = start + 20 * SECOND + DISK_PATIENCE_NS;
+        let later = start + 20 * SECOND + DISK_STALL_TIMEOUT_NS;
         assert_eq!((window.find(1, at(later)), window.find(2, at(later))), (None, Some(2)));
         assert_eq!(window.find(2, at(start + 120 * SECOND - 1)), Some(2));
-        assert_eq!(window.find(2, at(start + 120 * SECOND + DISK_PATIENCE_NS)), None);
+        assert_eq!(window.find(2, at(start + 120 * SECOND + DISK_STALL_TIMEOUT_NS)), None);
     }
 
     #[test]
@@ -591,7 +591,7 @@ mod tests {
         let known = |window: &mut DedupWindow, now| [1, 2, 3, 4].map(|name| window.find(name, at(now)));
         assert_eq!(known(&mut window, start), [Some(1), Some(2), Some(3), Some(4)]);
         // The second batch may have been open for a while when its id came, but not for 119 seconds.
-        let open_ns = DISK_PATIENCE_NS;
+        let open_ns = DISK_STALL_TIMEOUT_NS;
         assert_eq!(known(&mut window, start + open_ns), [Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!(known(&mut window, start + SECOND + open_ns), [None, None, Some(3), Some(4)]);
         assert_eq!(known(&mut window, start + 120 * SECOND), [None; 4]);

@@ -16,12 +16,12 @@ use std::ops::Range;
 
 use stilling_ring::SharedBlock;
 
-use crate::limits::DELIVERIES_SIZE;
+use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::payload::{Payload, keep_block};
 
 /// What became of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum PublishOutcome {
     /// A stream took it, and it is as durable as the stream is.
     Stored {
         /// Which stream, by its number.
@@ -32,17 +32,17 @@ pub enum Verdict {
         duplicate: bool,
     },
     /// No stream wants the subject; whoever listened was sent it.
-    Passed {
+    Forwarded {
         /// How many subscriptions that were.
         subscriptions: u32,
     },
     /// It was not taken.
-    Refused(Refusal),
+    Refused(RefusalReason),
 }
 
 /// Why a message was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum RefusalReason {
     /// The stream is frozen after an error of the disk.
     Frozen {
         /// Which stream, by its number.
@@ -87,57 +87,57 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl RefusalReason {
     /// The stream's number.
     #[must_use]
     pub const fn stream(self) -> u32 {
         match self {
-            Refusal::Frozen { stream }
-            | Refusal::Hung { stream }
-            | Refusal::NoRoom { stream }
-            | Refusal::Closed { stream }
-            | Refusal::TooLarge { stream }
-            | Refusal::WrongLastSequence { stream, .. }
-            | Refusal::WrongStream { stream }
-            | Refusal::UnknownCondition { stream } => stream,
+            RefusalReason::Frozen { stream }
+            | RefusalReason::Hung { stream }
+            | RefusalReason::NoRoom { stream }
+            | RefusalReason::Closed { stream }
+            | RefusalReason::TooLarge { stream }
+            | RefusalReason::WrongLastSequence { stream, .. }
+            | RefusalReason::WrongStream { stream }
+            | RefusalReason::UnknownCondition { stream } => stream,
         }
     }
 }
 
 /// Something for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Delivery<'a> {
+pub enum DeliveryItem<'a> {
     /// Bytes to send: the first part, then the second.
     Bytes(&'a [u8], &'a [u8]),
     /// A message whose payload lies in a shared block: its line and headers, its payload, its end.
     Message(&'a [u8], Payload<'a>, &'static [u8]),
     /// What became of a message.
-    Verdict {
+    PublishOutcome {
         /// The number that the connection gave it.
         ticket: u32,
         /// What became of it.
-        verdict: Verdict,
+        outcome: PublishOutcome,
     },
-    /// Ask the hub to go on ([`Request::Reached`](crate::Request::Reached)) when all before it has left.
+    /// Ask the hub to go on ([`HubRequest::MarkReached`](crate::HubRequest::MarkReached)) when all before it has left.
     Mark(u64),
     /// The connection's input is not to be read: what it has published waits for a stream that is full.
     Pause,
     /// Its input may be read again.
     Resume,
     /// The connection has to be closed behind what it was sent: it has asked for that with
-    /// [`Farewell`](crate::Request::Farewell), and all that it had published is answered.
+    /// [`CloseAfterAcks`](crate::HubRequest::CloseAfterAcks), and all that it had published is answered.
     Close,
 }
 
 /// Deliveries for the connections of a shard, in order.
 #[derive(Debug, Default)]
-pub struct Deliveries {
+pub struct DeliveryBatch {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<DeliveryEntry>,
     next: usize,
     /// The last body without headers, and the last one with headers: where it lies, and of which message it is.
     /// Subscribers with headers and without may alternate.
-    bodies: [(Span, u64); 2],
+    bodies: [(ByteSpan, u64); 2],
     /// The blocks of payloads that are passed on by reference.
     blocks: Vec<SharedBlock>,
     /// Bytes of these payloads, those of each message once.
@@ -150,7 +150,7 @@ pub struct Deliveries {
 
 /// What stands behind the line of a message: the same for all subscribers that take headers, and for all that do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Body {
+pub(crate) struct MessageBody {
     /// The number of the message.
     pub(crate) message: u64,
     pub(crate) has_headers: bool,
@@ -159,41 +159,41 @@ pub(crate) struct Body {
 /// What ends a message.
 const MESSAGE_END: &[u8] = b"\r\n";
 
-/// A place in `bytes`, which are never more than [`DELIVERIES_SIZE`] and the last message: the hub looks whether there is
+/// A place in `bytes`, which are never more than [`DELIVERY_BATCH_SIZE`] and the last message: the hub looks whether there is
 /// room before each, and a message is far below 4 GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Span {
+struct ByteSpan {
     start: u32,
     end: u32,
 }
 
-impl Span {
+impl ByteSpan {
     const fn is_empty(self) -> bool {
         self.start == self.end
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct DeliveryEntry {
     to: u64,
     /// Its place when it was added.
     number: u32,
-    what: What,
+    kind: DeliveryKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    Bytes(Span, Span),
+enum DeliveryKind {
+    Bytes(ByteSpan, ByteSpan),
     /// A line with headers, and a payload in a block.
     Message {
-        line: Span,
+        line: ByteSpan,
         block: u32,
         start: u32,
         size: u32,
     },
-    Verdict {
+    PublishOutcome {
         ticket: u32,
-        verdict: Verdict,
+        outcome: PublishOutcome,
     },
     Mark(u64),
     Pause,
@@ -201,23 +201,23 @@ enum What {
     Close,
 }
 
-impl Deliveries {
+impl DeliveryBatch {
     /// An empty piece. Its memory comes with its first use.
     #[must_use]
-    pub fn new() -> Deliveries {
-        Deliveries::default()
+    pub fn new() -> DeliveryBatch {
+        DeliveryBatch::default()
     }
 
     /// Whether it is as full as it should be.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.size() >= DELIVERIES_SIZE
+        self.size() >= DELIVERY_BATCH_SIZE
     }
 
     /// Bytes that it counts for, payloads in shared blocks included.
     #[inline]
     pub(crate) fn size(&self) -> usize {
-        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<Entry>()
+        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<DeliveryEntry>()
     }
 
     /// Whether nothing is left in it.
@@ -228,22 +228,22 @@ impl Deliveries {
 
     /// Appends bytes for the connection `to`, as `write` makes them.
     ///
-    /// The caller checks before whether it [is full](Deliveries::is_full).
+    /// The caller checks before whether it [is full](DeliveryBatch::is_full).
     #[inline]
     pub fn bytes(&mut self, to: u64, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len() as u32;
         write(&mut self.bytes);
         let end = self.bytes.len() as u32;
-        self.add_bytes(to, Span { start, end }, Span::default());
+        self.add_bytes(to, ByteSpan { start, end }, ByteSpan::default());
     }
 
     /// Appends a line for the connection `to`, and behind it the body of a message, which `write` makes when it is not
-    /// there yet. Numbers of messages are not used twice before [`clear`](Deliveries::clear).
+    /// there yet. Numbers of messages are not used twice before [`clear`](DeliveryBatch::clear).
     #[inline]
     pub(crate) fn message(
         &mut self,
         to: u64,
-        body: Body,
+        body: MessageBody,
         line: impl FnOnce(&mut Vec<u8>),
         write: impl FnOnce(&mut Vec<u8>),
     ) {
@@ -252,17 +252,17 @@ impl Deliveries {
         let end = self.bytes.len() as u32;
         let (there, of) = self.bodies[usize::from(body.has_headers)];
         if of == body.message && !there.is_empty() {
-            self.add_bytes(to, Span { start, end }, there);
+            self.add_bytes(to, ByteSpan { start, end }, there);
             return;
         }
         write(&mut self.bytes);
-        let whole = Span { start, end: self.bytes.len() as u32 };
-        self.bodies[usize::from(body.has_headers)] = (Span { start: end, end: whole.end }, body.message);
-        self.add_bytes(to, whole, Span::default());
+        let whole = ByteSpan { start, end: self.bytes.len() as u32 };
+        self.bodies[usize::from(body.has_headers)] = (ByteSpan { start: end, end: whole.end }, body.message);
+        self.add_bytes(to, whole, ByteSpan::default());
     }
 
     /// Appends a line, headers included, for the connection `to`, and behind it a range of a block, the payload of the
-    /// message `number`, and the end of a message. Numbers are those of [`message`](Deliveries::message).
+    /// message `number`, and the end of a message. Numbers are those of [`message`](DeliveryBatch::message).
     pub(crate) fn shared_message(
         &mut self,
         to: u64,
@@ -272,20 +272,26 @@ impl Deliveries {
     ) {
         let start = self.bytes.len() as u32;
         line(&mut self.bytes);
-        let line = Span { start, end: self.bytes.len() as u32 };
+        let line = ByteSpan { start, end: self.bytes.len() as u32 };
         if self.counted.replace(number) != Some(number) {
             self.shared_size += range.len();
         }
         let block = keep_block(&mut self.blocks, block);
         // A block is shorter than 4 GiB.
-        self.add(to, What::Message { line, block, start: range.start as u32, size: range.len() as u32 });
+        self.add(
+            to,
+            DeliveryKind::Message { line, block, start: range.start as u32, size: range.len() as u32 },
+        );
     }
 
     #[inline]
-    fn add_bytes(&mut self, to: u64, first: Span, second: Span) {
+    fn add_bytes(&mut self, to: u64, first: ByteSpan, second: ByteSpan) {
         let is_untold = self.next < self.entries.len();
-        if let Some(Entry { to: last, what: What::Bytes(span, Span { start: 0, end: 0 }), .. }) =
-            self.entries.last_mut()
+        if let Some(DeliveryEntry {
+            to: last,
+            kind: DeliveryKind::Bytes(span, ByteSpan { start: 0, end: 0 }),
+            ..
+        }) = self.entries.last_mut()
             && *last == to
             && span.end == first.start
             && second.is_empty()
@@ -294,38 +300,38 @@ impl Deliveries {
             span.end = first.end;
             return;
         }
-        self.add(to, What::Bytes(first, second));
+        self.add(to, DeliveryKind::Bytes(first, second));
     }
 
     /// Appends a verdict.
-    pub fn verdict(&mut self, to: u64, ticket: u32, verdict: Verdict) {
-        self.add(to, What::Verdict { ticket, verdict });
+    pub fn outcome(&mut self, to: u64, ticket: u32, outcome: PublishOutcome) {
+        self.add(to, DeliveryKind::PublishOutcome { ticket, outcome });
     }
 
     /// Appends a mark.
     pub fn mark(&mut self, to: u64, mark: u64) {
-        self.add(to, What::Mark(mark));
+        self.add(to, DeliveryKind::Mark(mark));
     }
 
     /// Has a connection's input not read until it is [resumed](Self::resume).
     pub fn pause(&mut self, to: u64) {
-        self.add(to, What::Pause);
+        self.add(to, DeliveryKind::Pause);
     }
 
     /// Has a connection's input read again.
     pub fn resume(&mut self, to: u64) {
-        self.add(to, What::Resume);
+        self.add(to, DeliveryKind::Resume);
     }
 
     /// Has a connection closed.
     pub fn close(&mut self, to: u64) {
-        self.add(to, What::Close);
+        self.add(to, DeliveryKind::Close);
     }
 
-    fn add(&mut self, to: u64, what: What) {
+    fn add(&mut self, to: u64, kind: DeliveryKind) {
         self.is_mixed |= self.entries.last().is_some_and(|last| last.to > to);
         let number = self.entries.len() as u32;
-        self.entries.push(Entry { to, number, what });
+        self.entries.push(DeliveryEntry { to, number, kind });
     }
 
     /// Puts what goes to one connection in a row, in its order. To be called before the first entry is looked at, by who
@@ -338,7 +344,7 @@ impl Deliveries {
     }
 
     /// Moves on to the next entry, and says which connection it is for; it is then looked at by
-    /// [`current`](Deliveries::current).
+    /// [`current`](DeliveryBatch::current).
     pub fn advance(&mut self) -> Option<u64> {
         let entry = self.entries.get(self.next)?;
         self.next += 1;
@@ -355,37 +361,39 @@ impl Deliveries {
         let is_next = self
             .entries
             .get(self.next)
-            .is_some_and(|next| next.to == current.to && matches!(next.what, What::Message { .. }));
+            .is_some_and(|next| next.to == current.to && matches!(next.kind, DeliveryKind::Message { .. }));
         self.next += usize::from(is_next);
         is_next
     }
 
     /// The entry that was moved on to last.
     #[must_use]
-    pub fn current(&self) -> Option<Delivery<'_>> {
+    pub fn current(&self) -> Option<DeliveryItem<'_>> {
         Some(self.delivery(self.entries.get(self.next.checked_sub(1)?)?))
     }
 
     /// The entries behind it, in order, with their connections.
-    pub fn rest(&self) -> impl Iterator<Item = (u64, Delivery<'_>)> {
+    pub fn rest(&self) -> impl Iterator<Item = (u64, DeliveryItem<'_>)> {
         self.entries[self.next..].iter().map(|entry| (entry.to, self.delivery(entry)))
     }
 
     #[inline]
-    fn delivery(&self, entry: &Entry) -> Delivery<'_> {
-        let part = |span: Span| &self.bytes[span.start as usize..span.end as usize];
-        match entry.what {
-            What::Bytes(first, second) => Delivery::Bytes(part(first), part(second)),
-            What::Message { line, block, start, size } => {
+    fn delivery(&self, entry: &DeliveryEntry) -> DeliveryItem<'_> {
+        let part = |span: ByteSpan| &self.bytes[span.start as usize..span.end as usize];
+        match entry.kind {
+            DeliveryKind::Bytes(first, second) => DeliveryItem::Bytes(part(first), part(second)),
+            DeliveryKind::Message { line, block, start, size } => {
                 let range = start as usize..start as usize + size as usize;
                 let payload = Payload::shared(&self.blocks[block as usize], range);
-                Delivery::Message(part(line), payload, MESSAGE_END)
+                DeliveryItem::Message(part(line), payload, MESSAGE_END)
             }
-            What::Verdict { ticket, verdict } => Delivery::Verdict { ticket, verdict },
-            What::Mark(mark) => Delivery::Mark(mark),
-            What::Pause => Delivery::Pause,
-            What::Resume => Delivery::Resume,
-            What::Close => Delivery::Close,
+            DeliveryKind::PublishOutcome { ticket, outcome } => {
+                DeliveryItem::PublishOutcome { ticket, outcome }
+            }
+            DeliveryKind::Mark(mark) => DeliveryItem::Mark(mark),
+            DeliveryKind::Pause => DeliveryItem::Pause,
+            DeliveryKind::Resume => DeliveryItem::Resume,
+            DeliveryKind::Close => DeliveryItem::Close,
         }
     }
 
@@ -395,7 +403,7 @@ impl Deliveries {
         self.shared_size = 0;
         self.entries.clear();
         self.bytes.clear();
-        if self.bytes.capacity() > 4 * DELIVERIES_SIZE {
+        if self.bytes.capacity() > 4 * DELIVERY_BATCH_SIZE {
             self.bytes = Vec::new();
         }
         (self.next, self.bodies, self.counted, self.is_mixed) = (0, Default::default(), None, false);
@@ -408,16 +416,16 @@ mod tests {
 
     use super::*;
 
-    fn plain(message: u64) -> Body {
-        Body { message, has_headers: false }
+    fn plain(message: u64) -> MessageBody {
+        MessageBody { message, has_headers: false }
     }
 
-    fn all(deliveries: &mut Deliveries) -> Vec<(u64, String)> {
+    fn all(deliveries: &mut DeliveryBatch) -> Vec<(u64, String)> {
         let mut all = Vec::new();
         while let Some(to) = deliveries.advance() {
             let text = match deliveries.current().expect("there is one") {
-                Delivery::Bytes(first, second) => String::from_utf8([first, second].concat()).unwrap(),
-                Delivery::Message(line, payload, end) => {
+                DeliveryItem::Bytes(first, second) => String::from_utf8([first, second].concat()).unwrap(),
+                DeliveryItem::Message(line, payload, end) => {
                     String::from_utf8([line, payload.bytes(), end].concat()).unwrap()
                 }
                 other => format!("{other:?}"),
@@ -429,7 +437,7 @@ mod tests {
 
     #[test]
     fn what_alternates_is_put_in_a_row_for_each_connection() {
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = DeliveryBatch::new();
         for number in 0..100_u64 {
             let to = 7 - number % 3;
             match number % 10 {
@@ -459,7 +467,7 @@ mod tests {
 
     #[test]
     fn what_goes_to_one_in_a_row_is_one_entry_and_a_body_is_there_once() {
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = DeliveryBatch::new();
         for round in 0..2 {
             deliveries.bytes(1, |out| out.extend_from_slice(b"PONG "));
             for (to, number) in [(1, 1), (2, 1), (2, 1), (3, 2)] {
@@ -493,7 +501,7 @@ mod tests {
     fn payloads_in_blocks_keep_their_order_and_stay_where_they_are() {
         let mut writer = BlockWriter::new(16);
         let range = writer.append(b"shared").expect("there is room");
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = DeliveryBatch::new();
         let write = |text: &'static str| move |out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
         deliveries.bytes(2, write("PONG "));
         for (to, number) in [(2, 1), (1, 1), (2, 2)] {
@@ -522,7 +530,7 @@ mod tests {
         let expected: Vec<_> = expected.iter().map(|(to, text)| (*to, (*text).to_owned())).collect();
         assert_eq!(all(&mut deliveries), expected);
         deliveries.next = 1;
-        let Some(Delivery::Message(_, payload, _)) = deliveries.current() else { panic!("a shared one") };
+        let Some(DeliveryItem::Message(_, payload, _)) = deliveries.current() else { panic!("a shared one") };
         assert!(std::ptr::eq(payload.bytes(), writer.bytes(range.clone())));
         assert!(!writer.renew());
         deliveries.clear();
@@ -536,7 +544,7 @@ mod tests {
     fn messages_for_one_connection_are_moved_on_to_in_a_row() {
         let mut writer = BlockWriter::new(16);
         let range = writer.append(b"shared").expect("there is room");
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = DeliveryBatch::new();
         assert!(!deliveries.advance_message());
         for (to, number) in [(1, 1), (1, 2), (2, 2)] {
             deliveries.shared_message(to, number, |_| (), (writer.shared(), range.clone()));
@@ -547,15 +555,15 @@ mod tests {
         assert!(deliveries.advance_message() && !deliveries.advance_message(), "the third is for another");
         assert_eq!(deliveries.advance(), Some(2));
         assert!(!deliveries.advance_message(), "a mark is no message");
-        assert_eq!((deliveries.advance(), deliveries.current()), (Some(2), Some(Delivery::Mark(7))));
+        assert_eq!((deliveries.advance(), deliveries.current()), (Some(2), Some(DeliveryItem::Mark(7))));
         assert!(!deliveries.advance_message() && deliveries.is_empty());
     }
 
     #[test]
     fn shared_payloads_fill_a_piece() {
-        let mut writer = BlockWriter::new(DELIVERIES_SIZE);
-        let range = writer.append(&vec![b'x'; DELIVERIES_SIZE / 2]).expect("there is room");
-        let mut deliveries = Deliveries::new();
+        let mut writer = BlockWriter::new(DELIVERY_BATCH_SIZE);
+        let range = writer.append(&vec![b'x'; DELIVERY_BATCH_SIZE / 2]).expect("there is room");
+        let mut deliveries = DeliveryBatch::new();
         for number in [1, 1, 2] {
             assert!(!deliveries.is_full());
             deliveries.shared_message(7, number, |_| (), (writer.shared(), range.clone()));
@@ -566,9 +574,9 @@ mod tests {
     /// Clients that take headers and clients that do not may have subscribed alternately.
     #[test]
     fn a_message_is_there_and_counts_once_however_its_encodings_alternate() {
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = DeliveryBatch::new();
         for number in 0..100_u64 {
-            let body = Body { message: 1 + number / 50, has_headers: number % 2 == 0 };
+            let body = MessageBody { message: 1 + number / 50, has_headers: number % 2 == 0 };
             deliveries.message(number, body, |_| (), |out| out.extend_from_slice(b"body"));
         }
         assert_eq!(deliveries.bytes.len(), 4 * "body".len(), "two messages in two encodings");

@@ -21,14 +21,14 @@ use std::collections::VecDeque;
 use stilling_journal::Record;
 
 use self::shard_queue::ShardQueue;
-pub(crate) use self::unsent::{Unsent, Visible};
-use crate::deliveries::Verdict;
-use crate::intake::{Client, RegistrationId};
-use crate::message::Message;
+pub(crate) use self::unsent::{UnsentItem, VisibleRecord};
+use crate::deliveries::PublishOutcome;
+use crate::message::OutboundMessage;
 use crate::payload::Payload;
+use crate::publication_batch::{ClientId, RegistrationId};
 use crate::pull::EndedPull;
-use crate::registrations::Listener;
-use crate::routed::{MarkTarget, Routed};
+use crate::registrations::SubscriberTarget;
+use crate::routed_batch::{MarkTarget, RoutedBatch};
 use crate::router::Router;
 
 mod shard_queue;
@@ -37,7 +37,7 @@ mod unsent;
 /// Carries deliveries to shards.
 pub trait Outlets {
     /// Takes a full piece for a shard and puts an empty one in its place. Returns whether there was an empty one.
-    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool;
+    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool;
 
     /// Whether a shard has ended: nothing comes back from it, and what waits for it is dropped.
     fn is_gone(&self, _shard: usize) -> bool {
@@ -47,8 +47,8 @@ pub trait Outlets {
 
 /// The connection that has published a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Publisher {
-    pub(crate) client: Client,
+pub(crate) struct MessageSender {
+    pub(crate) client: ClientId,
     /// It does not get the message back.
     pub(crate) no_echo: bool,
     /// How many requests its shard had made before the message, if that is sent in their order: subscriptions that the shard has
@@ -58,12 +58,12 @@ pub(crate) struct Publisher {
 
 /// A message on its way to registrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sending {
+pub(crate) struct MessageDispatch {
     /// Numbers messages, so that each is in a shard's piece once.
     pub(crate) number: u64,
     /// The connection that does not get it.
-    pub(crate) silent: Option<Client>,
-    /// The shard of its publisher, and [the position](Publisher::position).
+    pub(crate) silent: Option<ClientId>,
+    /// The shard of its publisher, and [the position](MessageSender::position).
     pub(crate) position: Option<(u32, u64)>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct FanOut<O> {
     /// A shard that had no room has some since the last turn.
     has_regained_room: bool,
     /// What was begun when a queue came over its bound, in order.
-    unsent: VecDeque<Unsent>,
+    unsent: VecDeque<UnsentItem>,
     /// Numbers messages, so that each is in a shard's piece once.
     messages: u64,
     /// What takes a subject, what a message goes to, and which registrations end with it; memory that is used again.
@@ -223,7 +223,7 @@ impl<O: Outlets> FanOut<O> {
 
     /// Whether a message to the subscriptions `found` may add to a queue that is over its bound, those of the client `own`
     /// aside.
-    pub(crate) fn is_over_for(&self, router: &Router, found: &[u32], own: Option<Client>) -> bool {
+    pub(crate) fn is_over_for(&self, router: &Router, found: &[u32], own: Option<ClientId>) -> bool {
         router.registered(found).any(|to| {
             let is_own = own.is_some() && own == to.single();
             !is_own && self.is_over(to.shard())
@@ -235,7 +235,7 @@ impl<O: Outlets> FanOut<O> {
         &mut self,
         router: &Router,
         subject: &[u8],
-        own: Option<Client>,
+        own: Option<ClientId>,
     ) -> bool {
         if subject.is_empty() || !self.is_any_over() {
             return false;
@@ -248,49 +248,49 @@ impl<O: Outlets> FanOut<O> {
     }
 
     #[inline]
-    fn piece(&mut self, to: Client) -> &mut Routed {
+    fn piece(&mut self, to: ClientId) -> &mut RoutedBatch {
         self.shards[to.shard as usize].open_piece(&mut self.outlets)
     }
 
     /// Appends bytes of the hub's own for a connection.
-    pub(crate) fn bytes(&mut self, to: Client, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn bytes(&mut self, to: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         self.piece(to).bytes(to.token, write);
     }
 
     /// Appends a verdict.
-    pub(crate) fn verdict(&mut self, to: Client, ticket: u32, verdict: Verdict) {
-        self.piece(to).verdict(to.token, ticket, verdict);
+    pub(crate) fn outcome(&mut self, to: ClientId, ticket: u32, outcome: PublishOutcome) {
+        self.piece(to).outcome(to.token, ticket, outcome);
     }
 
     /// Has a connection's input not read until it is [resumed](Self::resume).
-    pub(crate) fn pause(&mut self, client: Client) {
+    pub(crate) fn pause(&mut self, client: ClientId) {
         self.piece(client).pause(client.token);
     }
 
     /// Has a connection's input read again.
-    pub(crate) fn resume(&mut self, client: Client) {
+    pub(crate) fn resume(&mut self, client: ClientId) {
         self.piece(client).resume(client.token);
     }
 
     /// Has a connection closed behind what it was sent.
-    pub(crate) fn close(&mut self, client: Client) {
+    pub(crate) fn close(&mut self, client: ClientId) {
         self.piece(client).close(client.token);
     }
 
     /// Appends a mark, behind what waits.
-    pub(crate) fn mark(&mut self, to: Listener, mark: u64) {
-        if self.has_begun() {
-            self.unsent.push_back(Unsent::Mark { to, mark });
+    pub(crate) fn mark(&mut self, to: SubscriberTarget, mark: u64) {
+        if self.has_unfinished() {
+            self.unsent.push_back(UnsentItem::Mark { to, mark });
         } else {
-            self.put_mark(to, mark);
+            self.push_mark(to, mark);
         }
     }
 
     /// Appends a mark that has waited.
-    pub(crate) fn put_mark(&mut self, to: Listener, mark: u64) {
+    pub(crate) fn push_mark(&mut self, to: SubscriberTarget, mark: u64) {
         let (shard, target) = match to {
-            Listener::Client(Client { shard, token }) => (shard, MarkTarget::Connection(token)),
-            Listener::Shared { shard, id } => (shard, MarkTarget::Registration(id)),
+            SubscriberTarget::ClientId(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
+            SubscriberTarget::Shared { shard, id } => (shard, MarkTarget::Registration(id)),
         };
         self.shards[shard as usize].open_piece(&mut self.outlets).mark(target, mark);
     }
@@ -301,29 +301,29 @@ impl<O: Outlets> FanOut<O> {
         &mut self,
         router: &mut Router,
         found: &[u32],
-        from: Option<Publisher>,
-        message: &Message<'_>,
+        from: Option<MessageSender>,
+        message: &OutboundMessage<'_>,
     ) -> u32 {
         self.messages += 1;
         let mut to = std::mem::take(&mut self.to);
         to.clear();
-        let sending = Sending {
+        let dispatch = MessageDispatch {
             number: self.messages,
             silent: from.filter(|from| from.no_echo).map(|from| from.client),
             position: from.and_then(|from| Some((from.client.shard, from.position?))),
         };
-        let count = router.choose(found, sending.silent, &mut to);
-        if self.has_begun() {
-            self.unsent.push_back(Unsent::of_message(sending, message, &to));
+        let count = router.choose(found, dispatch.silent, &mut to);
+        if self.has_unfinished() {
+            self.unsent.push_back(UnsentItem::of_message(dispatch, message, &to));
         } else {
-            self.send_to_all(router, &sending, message, &to);
+            self.send_to_all(router, &dispatch, message, &to);
         }
         self.to = to;
         count
     }
 
     /// Sends a message of the hub's own to the subscriptions that take its subject; to none if it has none.
-    pub(crate) fn send_by_subject(&mut self, router: &mut Router, message: &Message<'_>) {
+    pub(crate) fn send_by_subject(&mut self, router: &mut Router, message: &OutboundMessage<'_>) {
         if message.subject.is_empty() {
             return;
         }
@@ -334,7 +334,12 @@ impl<O: Outlets> FanOut<O> {
     }
 
     /// Sends a message of the hub's own to the reply subject that a client has given.
-    pub(crate) fn send_reply(&mut self, router: &mut Router, client: Client, message: &Message<'_>) {
+    pub(crate) fn send_reply(
+        &mut self,
+        router: &mut Router,
+        client: ClientId,
+        message: &OutboundMessage<'_>,
+    ) {
         let mut found = std::mem::take(&mut self.found);
         router.find_reply(client, message.subject, &mut found);
         self.send(router, &found, None, message);
@@ -343,66 +348,71 @@ impl<O: Outlets> FanOut<O> {
 
     /// Sends a message to the subscriptions that take `subject`, which may differ from its own. Returns one of those that it
     /// goes to; none if there are none.
-    pub(crate) fn send_heard(
+    pub(crate) fn send_to_subject(
         &mut self,
         router: &mut Router,
         subject: &[u8],
-        message: &Message<'_>,
-    ) -> Option<Listener> {
+        message: &OutboundMessage<'_>,
+    ) -> Option<SubscriberTarget> {
         let mut found = std::mem::take(&mut self.found);
         router.find(subject, &mut found);
-        let heard = router.first_listener(&found);
-        if heard.is_some() {
+        let recipient = router.first_listener(&found);
+        if recipient.is_some() {
             self.send(router, &found, None, message);
         }
         self.found = found;
-        heard
+        recipient
     }
 
     /// Sends a message to registrations that may be gone.
     pub(crate) fn send_to_all(
         &mut self,
         router: &mut Router,
-        sending: &Sending,
-        message: &Message<'_>,
+        dispatch: &MessageDispatch,
+        message: &OutboundMessage<'_>,
         to: &[u32],
     ) {
-        for &place in to {
-            let Some(registration) = router.get_mut(place) else { continue };
+        for &slot in to {
+            let Some(registration) = router.get_mut(slot) else { continue };
             let queue = &mut self.shards[registration.shard() as usize];
-            queue.message(sending, message, registration.id, &mut self.outlets);
+            queue.message(dispatch, message, registration.id, &mut self.outlets);
             if registration.count_delivery() {
-                self.ended.push(place);
+                self.ended.push(slot);
             }
         }
-        self.ended.drain(..).for_each(|place| router.forget(place));
+        self.ended.drain(..).for_each(|slot| router.forget(slot));
     }
 
     /// Whether something that was begun waits for room.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn has_unfinished(&self) -> bool {
         !self.unsent.is_empty()
     }
 
     /// Has a record wait for the rest of the consumers that want it.
-    pub(crate) fn keep_record(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) {
-        self.unsent.push_back(Unsent::of_record(visible, record, to));
+    pub(crate) fn queue_record(
+        &mut self,
+        visible: VisibleRecord,
+        record: &Record<'_, Payload<'_>>,
+        to: &[u32],
+    ) {
+        self.unsent.push_back(UnsentItem::of_record(visible, record, to));
     }
 
     /// Has statuses wait, behind what waits already.
-    pub(crate) fn keep_statuses(&mut self, ended: VecDeque<EndedPull>) {
-        self.unsent.push_back(Unsent::Statuses(ended));
+    pub(crate) fn queue_statuses(&mut self, ended: VecDeque<EndedPull>) {
+        self.unsent.push_back(UnsentItem::Statuses(ended));
     }
 
     /// Takes the first that waits, and the others behind it. What the first leaves behind when it is sent waits before the
     /// others, which are to be [put back](Self::put_back).
-    pub(crate) fn take_unsent(&mut self) -> Option<(Unsent, VecDeque<Unsent>)> {
+    pub(crate) fn take_unsent(&mut self) -> Option<(UnsentItem, VecDeque<UnsentItem>)> {
         let first = self.unsent.pop_front()?;
         Some((first, std::mem::take(&mut self.unsent)))
     }
 
     /// Has the others wait again. Returns whether the first was sent to its end.
-    pub(crate) fn put_back(&mut self, mut others: VecDeque<Unsent>) -> bool {
-        let is_sent = !self.has_begun();
+    pub(crate) fn put_back(&mut self, mut others: VecDeque<UnsentItem>) -> bool {
+        let is_sent = !self.has_unfinished();
         self.unsent.append(&mut others);
         is_sent
     }

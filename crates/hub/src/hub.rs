@@ -10,37 +10,39 @@
 //! has no room, or that asks more of the API than fits into a turn, is parked: its requests wait, and others go on. A shard that
 //! has all the deliveries it may have holds up what goes to itself alone, as long as the queue of that is within its bound. When
 //! the hub cannot go on with a request, because of a queue over its bound or because nothing more can be parked,
-//! [`take`](Hub::take) stops in the middle of the intake; calling it again later goes on there.
+//! [`take`](Hub::process_requests) stops in the middle of the intake; calling it again later goes on there.
 
 use std::sync::Arc;
 
 use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
 use self::api::ApiState;
-use crate::clients::Clients;
+use crate::clients::ClosingClients;
 use crate::consumers::{ConsumerDelivery, Consumers};
-use crate::counters::Counters;
-use crate::deliveries::Verdict;
-use crate::fan_out::{FanOut, Outlets, Publisher};
-use crate::intake::{Client, Intake, InterestChange, Publication, Request, Traits};
-use crate::key::HashKey;
+use crate::counters::HubCounters;
+use crate::deliveries::PublishOutcome;
+use crate::fan_out::{FanOut, MessageSender, Outlets};
+use crate::hash_key::HashKey;
 use crate::limits::SHARD_QUEUE_SIZE_MAX;
-use crate::losses::Losses;
-use crate::message::Message;
-use crate::parked::{ParkedClients, Stalled};
-use crate::registrations::Full;
+use crate::loss_tracking::LossTracker;
+use crate::message::OutboundMessage;
+use crate::parked::{ParkedClients, StallReason};
+use crate::publication_batch::{
+    ClientId, ClientOptions, HubRequest, InterestChange, Publication, PublicationBatch,
+};
+use crate::registrations::RegistrationsFull;
 use crate::router::{Router, RouterWork};
-use crate::storage::{Opening, Storage};
-use crate::stream::{Durability, Resumed, StreamConfig};
+use crate::storage::{Storage, StreamOpening};
+use crate::stream::{Durability, ResumePoint, StreamConfig};
 use crate::stream_writer::StreamWriter;
-use crate::streams::Streams;
+use crate::streams::StreamTable;
 use crate::time::{Now, UnixNanos};
 
 mod api;
 mod markers;
-mod opening;
+mod open_streams;
 mod parking;
-mod releasing;
+mod release_batches;
 mod sending;
 mod storing;
 mod timers;
@@ -73,37 +75,37 @@ pub struct Hub<S: Storage, O: Outlets> {
     storage: S,
     fan_out: FanOut<O>,
     router: Router,
-    streams: Streams,
-    clients: Clients,
+    streams: StreamTable,
+    clients: ClosingClients,
     parked: ParkedClients,
     consumers: Consumers,
     api: ApiState,
-    losses: Losses,
-    counters: Arc<Counters>,
-    totals: Totals,
-    scratch: Scratch,
+    losses: LossTracker,
+    counters: Arc<HubCounters>,
+    totals: HubTotals,
+    scratch: HubScratch,
 }
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
-struct Origin {
-    client: Client,
-    traits: Traits,
+struct RequestOrigin {
+    client: ClientId,
+    client_options: ClientOptions,
     /// How many requests its shard had made before it.
     position: u64,
 }
 
-impl Origin {
+impl RequestOrigin {
     /// The publisher of a message that is sent in the order of its shard's requests.
-    fn publisher(self) -> Publisher {
-        let Origin { client, traits, position } = self;
-        Publisher { client, no_echo: traits.no_echo, position: Some(position) }
+    fn publisher(self) -> MessageSender {
+        let RequestOrigin { client, client_options, position } = self;
+        MessageSender { client, no_echo: client_options.no_echo, position: Some(position) }
     }
 }
 
 /// Memory that is used again.
 #[derive(Debug, Default)]
-struct Scratch {
+struct HubScratch {
     /// What takes a subject.
     found: Vec<u32>,
     /// Headers without their status.
@@ -113,12 +115,12 @@ struct Scratch {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Totals {
+struct HubTotals {
     messages: u64,
     bytes: u64,
-    verdicts: u64,
+    publish_outcomes: u64,
     duplicates: u64,
-    unheard: u64,
+    undelivered: u64,
     registrations_refused: u64,
 }
 
@@ -126,7 +128,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// A hub for so many shards, whose streams go on where `resumed` says; a stream without an entry begins.
     pub fn new(
         config: HubConfig,
-        resumed: &[Resumed],
+        resumed: &[ResumePoint],
         (storage, outlets): (S, O),
         shards: usize,
         (key, started_ns): (HashKey, UnixNanos),
@@ -134,21 +136,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let filters = config.streams.iter().map(|stream| stream.subjects.clone());
         let router = Router::new(key, filters);
         let counters =
-            Arc::new(Counters::new(config.streams.iter().map(|stream| stream.name.clone()), shards));
-        let streams = Streams::new(config.streams, resumed, config.memory_batch_size, (key, started_ns));
+            Arc::new(HubCounters::new(config.streams.iter().map(|stream| stream.name.clone()), shards));
+        let streams = StreamTable::new(config.streams, resumed, config.memory_batch_size, (key, started_ns));
         Hub {
             storage,
             fan_out: FanOut::new(outlets, shards, config.shard_queue_size_max),
             router,
-            clients: Clients::new(key),
+            clients: ClosingClients::new(key),
             parked: ParkedClients::new(key, streams.len()),
             consumers: Consumers::new(key, streams.len()),
             api: ApiState::new(key),
-            losses: Losses::new(streams.len()),
+            losses: LossTracker::new(streams.len()),
             streams,
             counters,
-            totals: Totals::default(),
-            scratch: Scratch::default(),
+            totals: HubTotals::default(),
+            scratch: HubScratch::default(),
         }
     }
 
@@ -168,20 +170,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if self.fan_out.has_room_again() {
             return false;
         }
-        if self.fan_out.has_begun() {
+        if self.fan_out.has_unfinished() {
             return true;
         }
         let is_over = self.fan_out.is_any_over();
         // What is read for the API waits for the shards then; answers of the disk are taken in.
         let has_work = if is_over {
-            self.api.has_put_off() || self.storage.has_answer()
+            self.api.has_deferred() || self.storage.has_answer()
         } else {
             !self.api.is_quiet() || !self.storage.is_quiet() || self.streams.has_free_batch(&self.storage)
         };
         !has_work
             && !self.parked.is_cut_short()
             && !self.clients.has_departures()
-            && !self.consumers.table.go_on
+            && !self.consumers.table.can_resume
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -202,29 +204,35 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             stream.is_settled() && is_marked || stream.waiting_since.is_some()
         };
         let has_unsent =
-            self.fan_out.has_begun() || !self.streams.releasing().is_empty() || !self.parked.is_empty();
+            self.fan_out.has_unfinished() || !self.streams.releasing().is_empty() || !self.parked.is_empty();
         !has_unsent && self.streams.iter().enumerate().all(is_settled)
     }
 
     /// What it has done.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<HubCounters> {
         Arc::clone(&self.counters)
     }
 
     /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
     /// has to be called again when deliveries have come back or the storage has answered.
-    pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now: Now) -> usize {
+    pub fn process_requests(
+        &mut self,
+        shard: usize,
+        publication_batch: &PublicationBatch,
+        from: usize,
+        now: Now,
+    ) -> usize {
         if !self.streams.releasing().is_empty() {
             // What waits has the first use of new room, and parked connections that of the batches.
             self.release_all(now.steady_ns);
             self.unpark(now);
         }
         let mut at = from;
-        while let Some((token, traits, request)) = intake.get(at) {
-            let client = Client { shard: shard as u32, token };
-            let position = intake.first() + at as u64;
-            let origin = Origin { client, traits, position };
-            if !self.delivery().finish_begun() || !self.deal_or_park(origin, &request, now) {
+        while let Some((token, client_options, request)) = publication_batch.get(at) {
+            let client = ClientId { shard: shard as u32, token };
+            let position = publication_batch.first() + at as u64;
+            let origin = RequestOrigin { client, client_options, position };
+            if !self.delivery().finish_unsent() || !self.process_or_park(origin, &request, now) {
                 break;
             }
             at += 1;
@@ -234,13 +242,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Takes what the storage says, and lets go what has become durable.
-    pub fn absorb(&mut self, now: Now) {
+    pub fn poll_storage(&mut self, now: Now) {
         self.fan_out.begin_turn();
         self.api.begin_turn();
         self.parked.begin_turn();
         self.consumers.begin_turn();
         self.streams.begin_turn(now.steady_ns);
-        if !self.delivery().finish_begun() {
+        if !self.delivery().finish_unsent() {
             return;
         }
         // Before that answers of the storage may lie unread, and their time does not count against the disk.
@@ -251,8 +259,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         while let Some((number, opening)) = self.storage.next_opening() {
             self.streams.stalls().of(None).end();
             match opening {
-                Opening::Opened(recovered) => self.open(number as usize, recovered),
-                Opening::Failed(reason) => self.keep_closed(number as usize, reason),
+                StreamOpening::Opened(recovered) => self.open(number as usize, recovered),
+                StreamOpening::Failed(reason) => self.keep_closed(number as usize, reason),
             }
         }
         self.release_written(now.steady_ns);
@@ -268,12 +276,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         // Consumers are the first to read.
         if !self.consumers.table.is_empty() {
-            self.delivery().look_after(now.steady_ns);
+            self.delivery().run_upkeep(now.steady_ns);
         }
-        self.look_further();
-        self.mark_losses(now);
+        self.resume_reads();
+        self.write_due_markers(now);
         self.unpark(now);
-        self.watch_disks(now.steady_ns);
+        self.check_disk_stalls(now.steady_ns);
     }
 
     /// Ends a turn: hands batches to the storage and deliveries to their shards.
@@ -285,15 +293,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn publish_figures(&mut self) {
-        let Totals { messages, bytes, verdicts, duplicates, unheard, registrations_refused } = self.totals;
+        let HubTotals { messages, bytes, publish_outcomes, duplicates, undelivered, registrations_refused } =
+            self.totals;
         let RouterWork { removed, left_matches } = self.router.work();
         let counters = &*self.counters;
         for (figure, value) in [
             (&counters.messages, messages),
             (&counters.bytes, bytes),
-            (&counters.verdicts, verdicts),
+            (&counters.publish_outcomes, publish_outcomes),
             (&counters.duplicates, duplicates),
-            (&counters.unheard, unheard),
+            (&counters.undelivered, undelivered),
             (&counters.registrations_refused, registrations_refused),
             (&counters.registrations, self.router.registrations() as u64),
             (&counters.parked, self.parked.len() as u64),
@@ -306,18 +315,23 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         ] {
             figure.set(value);
         }
-        counters.set_losses(self.losses.ledger());
+        counters.set_losses(self.losses.loss_counts());
         self.streams.publish_figures(&counters.streams);
     }
 
     /// Whether what was read may be sent to whatever shard asked for it.
     fn may_answer(&mut self) -> bool {
-        self.delivery().finish_begun() && !self.fan_out.is_any_over()
+        self.delivery().finish_unsent() && !self.fan_out.is_any_over()
     }
 
     /// Whether a publication waits for a shard: what comes of it at once would add to a queue that is over its bound. Records of
     /// a stream on disk come later, and wait by themselves.
-    fn waits_for_shard(&mut self, client: Client, reply: &[u8], to: Option<(Option<usize>, &[u32])>) -> bool {
+    fn waits_for_shard(
+        &mut self,
+        client: ClientId,
+        reply: &[u8],
+        to: Option<(Option<usize>, &[u32])>,
+    ) -> bool {
         if !self.fan_out.is_any_over() {
             return false;
         }
@@ -341,23 +355,28 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         ConsumerDelivery { consumers, storage, streams, router, fan_out }
     }
 
-    fn deal(&mut self, origin: Origin, request: &Request<'_>, now: Now) -> Result<(), Stalled> {
+    fn process_request(
+        &mut self,
+        origin: RequestOrigin,
+        request: &HubRequest<'_>,
+        now: Now,
+    ) -> Result<(), StallReason> {
         let client = origin.client;
         match *request {
-            Request::Publish(publication) => self.publish(origin, &publication, now)?,
-            Request::Interest(change) => self.change_interest(client, change),
-            Request::Barrier => self.fan_out.bytes(client, |out| out.extend_from_slice(PONG)),
-            Request::Reached { mark } => self.delivery().reached(mark, now.steady_ns),
-            Request::Lost(lost) => self.lose(&lost, now),
-            Request::EndPulls => self.delivery().end_pulls_of(client),
-            Request::Farewell => self.close_after_answers(client, now),
-            Request::Leave => self.clients.leave(client, &mut self.consumers.table, &mut self.router),
+            HubRequest::Publish(publication) => self.publish(origin, &publication, now)?,
+            HubRequest::Interest(change) => self.change_interest(client, change),
+            HubRequest::Barrier => self.fan_out.bytes(client, |out| out.extend_from_slice(PONG)),
+            HubRequest::MarkReached { mark } => self.delivery().reached(mark, now.steady_ns),
+            HubRequest::LossReport(lost) => self.record_loss(&lost, now),
+            HubRequest::CancelPulls => self.delivery().end_pulls_of(client),
+            HubRequest::CloseAfterAcks => self.close_after_answers(client, now),
+            HubRequest::Disconnect => self.clients.leave(client, &mut self.consumers.table, &mut self.router),
         }
         Ok(())
     }
 
     /// Notes what the connections of a shard are subscribed to.
-    fn change_interest(&mut self, client: Client, change: InterestChange<'_>) {
+    fn change_interest(&mut self, client: ClientId, change: InterestChange<'_>) {
         let (id, registered) = match change {
             InterestChange::Register { id, filter, queue } => {
                 (id, self.router.register(client, id, (filter, queue)))
@@ -369,25 +388,30 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return self.router.unregister(client, id, after, is_shared);
             }
         };
-        if registered == Err(Full) {
+        if registered == Err(RegistrationsFull) {
             self.totals.registrations_refused += 1;
             self.fan_out.refuse_registration(client.shard, id);
         }
     }
 
-    fn publish(&mut self, origin: Origin, publication: &Publication<'_>, now: Now) -> Result<(), Stalled> {
-        let Origin { client, traits, .. } = origin;
+    fn publish(
+        &mut self,
+        origin: RequestOrigin,
+        publication: &Publication<'_>,
+        now: Now,
+    ) -> Result<(), StallReason> {
+        let RequestOrigin { client, client_options, .. } = origin;
         let &Publication { subject, reply, headers, payload, .. } = publication;
         if subject.starts_with(api::PREFIX) {
             if self.waits_for_shard(client, reply, None) {
-                return Err(Stalled::Shard);
+                return Err(StallReason::Shard);
             }
-            return self.ask_api(client, publication, now);
+            return self.handle_api_request(client, publication, now);
         }
         let mut found = std::mem::take(&mut self.scratch.found);
         let stream = self.router.route(client, subject, &mut found);
         let outcome = match stream {
-            _ if self.waits_for_shard(client, reply, Some((stream, &found))) => Err(Stalled::Shard),
+            _ if self.waits_for_shard(client, reply, Some((stream, &found))) => Err(StallReason::Shard),
             Some(stream) => {
                 let mut stripped = std::mem::take(&mut self.scratch.stripped);
                 let headers = strip_status(headers, &mut stripped);
@@ -397,15 +421,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 outcome
             }
             None => {
-                let message = Message { subject, reply, headers, payload };
+                let message = OutboundMessage { subject, reply, headers, payload };
                 let count = self.send(&found, Some(origin.publisher()), &message);
                 if count == 0 {
-                    self.totals.unheard += 1;
-                    if traits.no_responders && traits.headers {
+                    self.totals.undelivered += 1;
+                    if client_options.no_responders && client_options.headers {
                         self.send_status(reply, b"", NO_RESPONDERS);
                     }
                 }
-                self.give_verdict(client, publication.ticket, Verdict::Passed { subscriptions: count });
+                self.send_outcome(
+                    client,
+                    publication.ticket,
+                    PublishOutcome::Forwarded { subscriptions: count },
+                );
                 Ok(())
             }
         };

@@ -1,8 +1,8 @@
 //! Subjects, streams, subscriptions and acknowledgements: one writer, one total order.
 //!
-//! The hub is a passive state machine. Shards hand it [`Intake`]s, whoever runs it calls [`Hub::take`], [`Hub::absorb`] and
-//! [`Hub::flush`], and [`Routed`] pieces go back to the shards through [`Outlets`]; a shard's [`ShardTable`] makes
-//! [`Deliveries`] for its connections of them. What is to be kept goes through
+//! The hub is a passive state machine. Shards hand it [`PublicationBatch`]s, whoever runs it calls [`Hub::process_requests`], [`Hub::poll_storage`] and
+//! [`Hub::flush`], and [`RoutedBatch`] pieces go back to the shards through [`Outlets`]; a shard's [`ShardTable`] makes
+//! [`DeliveryBatch`] for its connections of them. What is to be kept goes through
 //! [`Storage`] to the journal. It knows no sockets, threads or clocks.
 //!
 //! - **Nothing of a stream on disk is seen or acknowledged before it is durable**, and nothing of it after a failed sync.
@@ -13,32 +13,32 @@
 
 mod clients;
 mod consumers;
+mod counted_ranges;
 mod counters;
 mod dedup;
 mod deliveries;
+mod disk_stall;
 mod fan_out;
-mod health;
+mod filter_tree;
+mod hash_key;
+mod health_log;
 mod hub;
-mod intake;
-mod interest;
-mod key;
-mod ledger;
 pub mod limits;
 mod loss;
-mod losses;
+mod loss_counts;
+mod loss_tracking;
 mod match_cache;
 mod message;
 mod parked;
 mod payload;
+mod publication_batch;
 mod pull;
-mod ranges;
-mod recovered;
+mod recovered_stream;
 mod registrations;
-mod routed;
+mod routed_batch;
 mod router;
 mod shard_table;
 mod short_bytes;
-mod stall;
 mod storage;
 mod stream;
 mod stream_health;
@@ -46,20 +46,23 @@ mod stream_writer;
 mod streams;
 mod time;
 
-pub use counters::{Counters, Figure, ShardCounters, StreamCounters};
-pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};
+pub use counters::{Gauge, HubCounters, ShardCounters, StreamCounters};
+pub use deliveries::{DeliveryBatch, DeliveryItem, PublishOutcome, RefusalReason};
 pub use fan_out::Outlets;
+pub use filter_tree::FilterTree;
+pub use hash_key::HashKey;
 pub use hub::{Hub, HubConfig, describe};
-pub use intake::{Client, Door, Intake, InterestChange, Lost, Publication, RegistrationId, Request, Traits};
-pub use interest::Interest;
-pub use key::HashKey;
-pub use ledger::Ledger;
 pub use loss::Loss;
+pub use loss_counts::LossCounts;
 pub use payload::Payload;
-pub use recovered::Recovered;
-pub use routed::Routed;
-pub use shard_table::{ShardTable, TooMany};
-pub use storage::{Opening, Storage, Threads};
-pub use stream::{Durability, Resumed, Retention, StreamConfig};
-pub use stream_health::{Condition, SharedHealth, StreamHealth};
+pub use publication_batch::{
+    ClientId, ClientOptions, HubRequest, Ingress, InterestChange, LossReport, Publication, PublicationBatch,
+    RegistrationId,
+};
+pub use recovered_stream::RecoveredStream;
+pub use routed_batch::RoutedBatch;
+pub use shard_table::{ShardTable, SubscriptionLimit};
+pub use storage::{JournalStorage, Storage, StreamOpening};
+pub use stream::{Durability, ResumePoint, Retention, StreamConfig};
+pub use stream_health::{SharedHealth, StreamCondition, StreamHealth};
 pub use time::{Now, SteadyNanos, UnixNanos};

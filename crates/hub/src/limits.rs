@@ -2,19 +2,19 @@
 
 /// Bytes of requests, payloads in shared blocks included, that a shard gathers before it begins the next intake. One message may
 /// make it longer.
-pub const INTAKE_SIZE: usize = 256 * 1024;
+pub const PUBLICATION_BATCH_SIZE: usize = 256 * 1024;
 
 /// Intakes of one shard. All with the hub: the shard's publishing connections are not read until one comes back.
-pub const INTAKES: usize = 8;
+pub const PUBLICATION_BATCHES: usize = 8;
 
 /// Bytes of messages and answers, payloads in shared blocks included, for one shard in one piece, and of the deliveries that the
 /// shard makes of a piece at once. One message may make either longer; where it goes to many subscriptions of the shard, the
 /// rest of them get it in the next deliveries.
-pub const DELIVERIES_SIZE: usize = 256 * 1024;
+pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 
 /// Pieces of deliveries that may be with one shard. All there: what goes to this shard waits in its queue until one
 /// comes back.
-pub const DELIVERIES: usize = 8;
+pub const DELIVERY_BATCHES: usize = 8;
 
 /// Bytes that may wait for one shard which has all its pieces, payloads in shared blocks included although these
 /// are kept by reference. Full: the hub takes no publication that would add to the queue and none of this shard's
@@ -37,11 +37,11 @@ pub const OPEN_REFERENCES_NS_MAX: u64 = 20_000_000;
 
 /// How often it is looked, while a stream waits for a batch, whether deliveries still refer to all of them, in nanoseconds. Shards
 /// wake the hub when they give deliveries back; references may end a little later.
-pub const REFERENCES_LOOK_EVERY_NS: u64 = 1_000_000;
+pub const REFERENCES_CHECK_EVERY_NS: u64 = 1_000_000;
 
 /// How long a stream on disk that can take no more waits for a disk that does not answer at all, in nanoseconds. Then it
 /// refuses what it cannot take (503, `err_code` 10023), counted as `hung`, until the disk answers.
-pub const DISK_PATIENCE_NS: u64 = 15_000_000_000;
+pub const DISK_STALL_TIMEOUT_NS: u64 = 15_000_000_000;
 
 /// How long a write may take before the disk is reported as slow, in nanoseconds.
 pub const DISK_SLOW_NS: u64 = 1_000_000_000;
@@ -63,7 +63,7 @@ pub const NOTICES_MAX: usize = 64;
 pub const BATCHES_PER_STREAM_MAX: usize = 32;
 
 /// How often it is looked meanwhile, in nanoseconds.
-pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
+pub const DISK_CHECK_EVERY_NS: u64 = 1_000_000_000;
 
 /// Messages of one stream that may wait for the disk, unless its configuration says otherwise. Full: connections that publish
 /// to it are parked until the disk has written: they are not read, and others go on.
@@ -162,13 +162,13 @@ pub const INACTIVE_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Longest time that a consumer stays without a listener when its client has left, in nanoseconds. Where another one finds no
 /// room the one whose client left first is removed at once.
-pub const INACTIVE_LEFT_NS_MAX: u64 = 60 * 1_000_000_000;
+pub const INACTIVE_ORPHAN_NS_MAX: u64 = 60 * 1_000_000_000;
 
 /// Steps per turn of the hub in which it removes the consumers and the requests for messages of clients that have left. The
 /// rest waits for the next turns.
-pub const LEFT_PER_TURN: usize = 256;
+pub const DEPARTED_CONSUMER_STEPS_PER_TURN: usize = 256;
 
-/// Steps in which the hub removes registrations of clients that have left, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
+/// Steps in which the hub removes registrations of clients that have left, at most once per [`DEPARTED_REGISTRATIONS_EVERY_NS`], and
 /// as many in each turn for those that messages would have matched. Such registrations get nothing, but take time of each
 /// message to their subject until they are removed. A new registration removes one, too. A step is a registration, or the
 /// comparison of its filter with 16 streams. A shard removes as many subscriptions in each of its turns.
@@ -177,20 +177,20 @@ pub const LEFT_PER_TURN: usize = 256;
 /// removal every millisecond takes less than a thirtieth of the hub's thread. Without the pauses the thread would be busy
 /// without interruption, and whatever the kernel runs on the same core would wait for a scheduling slice of several
 /// milliseconds.
-pub const LEFT_SUBSCRIPTIONS_PER_TURN: usize = 16;
+pub const DEPARTED_REGISTRATIONS_PER_TURN: usize = 16;
 
 /// Subscriptions that have ended, and that the hub has nothing more for, which a new one of the same shard removes.
 pub const ENDED_SUBSCRIPTIONS_PER_SUB: usize = 2;
 
 /// Matches of messages with such subscriptions that allow one more step in a turn. A match takes some nanoseconds, so the removal
 /// takes about as long as the matches that allow it, and a subscription that was left is met at most about so many times.
-pub const LEFT_MATCHES_PER_STEP: u64 = 128;
+pub const DEPARTED_MATCHES_PER_STEP: u64 = 128;
 
 /// Nanoseconds between two turns that remove such subscriptions.
-pub const LEFT_SUBSCRIPTIONS_EVERY_NS: u64 = 1_000_000;
+pub const DEPARTED_REGISTRATIONS_EVERY_NS: u64 = 1_000_000;
 
 /// Consumers checked for expiry and heartbeats per 50 ms. With more of them each waits for its turn.
-pub const CONSUMERS_LOOKED_AT: usize = 1024;
+pub const CONSUMERS_CHECKED_PER_TICK: usize = 1024;
 
 /// Consumers that read or send a chunk in one turn of the hub. The others are the first of the next turn.
 pub const CHUNKS_PER_TURN: usize = 64;

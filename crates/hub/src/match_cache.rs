@@ -4,7 +4,7 @@
 //! what takes one of these subjects takes all of them as long as no filter names the last token: of these the subject without
 //! its last token is remembered, in a cache of their own. A change of any filter makes all entries void.
 
-use crate::intake::Client;
+use crate::publication_batch::ClientId;
 
 /// Clients of which something may be remembered at the same time; others take their places.
 const SLOTS: usize = 64;
@@ -13,41 +13,42 @@ const SLOTS: usize = 64;
 const SUBJECT_SIZE: usize = 64;
 
 /// Streams and subscriptions that take a subject. Where there are more nothing is remembered.
-const FOUND: usize = 2;
+const MATCHES_MAX: usize = 2;
 
 /// What was found for one client each.
 #[derive(Debug)]
 pub(crate) struct MatchCache {
-    slots: Box<[Slot; SLOTS]>,
+    slots: Box<[CacheSlot; SLOTS]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct CacheSlot {
     /// That of the filters by which it was found.
     version: u64,
     subject: [u8; SUBJECT_SIZE],
     size: usize,
-    found: [u32; FOUND],
+    found: [u32; MATCHES_MAX],
     count: usize,
 }
 
 impl MatchCache {
     pub(crate) fn new() -> MatchCache {
-        let empty = Slot { version: 0, subject: [0; SUBJECT_SIZE], size: 0, found: [0; FOUND], count: 0 };
+        let empty =
+            CacheSlot { version: 0, subject: [0; SUBJECT_SIZE], size: 0, found: [0; MATCHES_MAX], count: 0 };
         MatchCache { slots: Box::new([empty; SLOTS]) }
     }
 
     /// What takes a subject, if it is remembered by these filters.
     #[inline]
-    pub(crate) fn get(&self, client: Client, subject: &[u8], version: u64) -> Option<&[u32]> {
+    pub(crate) fn get(&self, client: ClientId, subject: &[u8], version: u64) -> Option<&[u32]> {
         let slot = &self.slots[slot_of(client)];
         let is_known = slot.version == version && slot.subject[..slot.size] == *subject;
         is_known.then_some(&slot.found[..slot.count])
     }
 
     /// Remembers it, if it is short. No version is 0.
-    pub(crate) fn put(&mut self, client: Client, subject: &[u8], version: u64, found: &[u32]) {
-        if subject.len() > SUBJECT_SIZE || found.len() > FOUND {
+    pub(crate) fn put(&mut self, client: ClientId, subject: &[u8], version: u64, found: &[u32]) {
+        if subject.len() > SUBJECT_SIZE || found.len() > MATCHES_MAX {
             return;
         }
         let slot = &mut self.slots[slot_of(client)];
@@ -58,7 +59,7 @@ impl MatchCache {
     }
 }
 
-fn slot_of(Client { shard, token }: Client) -> usize {
+fn slot_of(ClientId { shard, token }: ClientId) -> usize {
     // A token has a number that counts from 0 in one half and a generation in the other.
     let mixed = token ^ (token >> 32);
     mixed.wrapping_add(u64::from(shard) * 29) as usize % SLOTS
@@ -68,7 +69,7 @@ fn slot_of(Client { shard, token }: Client) -> usize {
 mod tests {
     use super::*;
 
-    const ALICE: Client = Client { shard: 0, token: 1 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
     #[test]
     fn what_was_found_is_known_until_a_filter_changes() {
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(cache.get(ALICE, b"inbox.1", 1), Some(&[7][..]));
         assert_eq!((cache.get(ALICE, b"inbox.2", 1), cache.get(ALICE, b"inbox", 1)), (None, None));
         assert_eq!(cache.get(ALICE, b"inbox.1", 2), None);
-        assert_eq!(cache.get(Client { token: 2, ..ALICE }, b"inbox.1", 1), None);
+        assert_eq!(cache.get(ClientId { token: 2, ..ALICE }, b"inbox.1", 1), None);
         cache.put(ALICE, b"inbox.2", 2, &[]);
         assert_eq!(cache.get(ALICE, b"inbox.2", 2), Some(&[][..]), "that nothing takes it is known, too");
     }
@@ -88,9 +89,9 @@ mod tests {
         let mut cache = MatchCache::new();
         let long = [b'x'; SUBJECT_SIZE + 1];
         cache.put(ALICE, &long, 1, &[7]);
-        cache.put(ALICE, b"inbox", 1, &[7; FOUND + 1]);
+        cache.put(ALICE, b"inbox", 1, &[7; MATCHES_MAX + 1]);
         assert_eq!((cache.get(ALICE, &long, 1), cache.get(ALICE, b"inbox", 1)), (None, None));
-        cache.put(ALICE, &long[1..], 1, &[7; FOUND]);
-        assert_eq!(cache.get(ALICE, &long[1..], 1), Some(&[7; FOUND][..]));
+        cache.put(ALICE, &long[1..], 1, &[7; MATCHES_MAX]);
+        assert_eq!(cache.get(ALICE, &long[1..], 1), Some(&[7; MATCHES_MAX][..]));
     }
 }

@@ -4,7 +4,7 @@ use crate::payload::Payload;
 
 /// The parts of a message that is sent to subscriptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct OutboundMessage<'a> {
     pub(crate) subject: &'a [u8],
     pub(crate) reply: &'a [u8],
     pub(crate) headers: &'a [u8],

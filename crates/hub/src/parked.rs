@@ -13,16 +13,16 @@ use std::collections::{HashMap, VecDeque};
 
 use stilling_ring::planted;
 
-use crate::intake::{Client, Intake, Publication, Request, Traits};
-use crate::key::HashKey;
+use crate::hash_key::HashKey;
 use crate::limits::{
     PARKED_BARRIERS_MAX, PARKED_PER_CLIENT_SIZE_MAX, PARKED_REQUEST_SIZE, PARKED_SIZE_MAX, UNPARKED_PER_TURN,
     UNPARKED_SIZE_PER_TURN,
 };
+use crate::publication_batch::{ClientId, ClientOptions, HubRequest, Publication, PublicationBatch};
 
 /// Why a request cannot be processed now, and what its connection waits for when it is parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stalled {
+pub(crate) enum StallReason {
     /// This stream has no room.
     Stream(usize),
     /// The API has done enough in this turn.
@@ -33,9 +33,9 @@ pub(crate) enum Stalled {
 
 /// The requests of a parked connection.
 #[derive(Debug, Default)]
-struct Requests {
+struct ParkedRequests {
     /// They are all of one connection, and not shared.
-    intake: Intake,
+    publication_batch: PublicationBatch,
     /// How many requests of the shard were made before each.
     positions: Vec<u64>,
     /// What the connection waits for.
@@ -52,12 +52,12 @@ struct Requests {
     has_left: bool,
 }
 
-impl Requests {
+impl ParkedRequests {
     /// Whether a request is parked although there is no room: it is small, and there are few of a connection.
-    fn fits_in_any_case(&mut self, request: &Request<'_>) -> bool {
+    fn is_exempt_from_limit(&mut self, request: &HubRequest<'_>) -> bool {
         match request {
-            Request::Farewell | Request::Leave => true,
-            Request::Barrier if self.barriers < PARKED_BARRIERS_MAX => {
+            HubRequest::CloseAfterAcks | HubRequest::Disconnect => true,
+            HubRequest::Barrier if self.barriers < PARKED_BARRIERS_MAX => {
                 self.barriers += 1;
                 true
             }
@@ -70,36 +70,36 @@ impl Requests {
         if self.size > self.held / 2 {
             return;
         }
-        let mut left = Intake::growing();
-        for (token, traits, request) in (self.next..).map_while(|at| self.intake.get(at)) {
-            left.push(token, traits, &request);
+        let mut left = PublicationBatch::growing();
+        for (token, client_options, request) in (self.next..).map_while(|at| self.publication_batch.get(at)) {
+            left.push(token, client_options, &request);
         }
         self.positions.drain(..self.next);
         self.positions.shrink_to_fit();
-        (self.intake, self.next, self.held) = (left, 0, self.size);
+        (self.publication_batch, self.next, self.held) = (left, 0, self.size);
     }
 }
 
 /// Parked connections.
 #[derive(Debug)]
 pub(crate) struct ParkedClients {
-    requests: HashMap<Client, Requests, HashKey>,
+    requests: HashMap<ClientId, ParkedRequests, HashKey>,
     /// The connections that wait for each stream, and in the last queue for the API; the one that has waited longest is
     /// in front.
-    queues: Vec<VecDeque<Client>>,
+    queues: Vec<VecDeque<ClientId>>,
     /// Bytes of all requests, and of those in each queue.
     size: usize,
     sizes: Vec<usize>,
     /// Requests that have ever been parked.
     parked: u64,
-    turn: TurnShare,
+    turn: TurnBudget,
     /// The queue that is the first in the next turn, when one has ended before all had theirs.
     first_queue: usize,
 }
 
 /// What a turn of the hub has processed of the parked requests.
 #[derive(Clone, Copy, Debug, Default)]
-struct TurnShare {
+struct TurnBudget {
     requests: usize,
     size: usize,
     /// A request was put off because of them.
@@ -107,30 +107,33 @@ struct TurnShare {
 }
 
 /// Bytes that a request counts for.
-fn cost(request: &Request<'_>) -> usize {
+fn cost(request: &HubRequest<'_>) -> usize {
     PARKED_REQUEST_SIZE
         + match request {
-            Request::Publish(Publication { subject, reply, headers, payload, .. }) => {
+            HubRequest::Publish(Publication { subject, reply, headers, payload, .. }) => {
                 subject.len() + reply.len() + headers.len() + payload.len()
             }
-            Request::Lost(lost) => lost.subject.len(),
-            Request::Interest(_)
-            | Request::Barrier
-            | Request::Reached { .. }
-            | Request::EndPulls
-            | Request::Farewell
-            | Request::Leave => 0,
+            HubRequest::LossReport(lost) => lost.subject.len(),
+            HubRequest::Interest(_)
+            | HubRequest::Barrier
+            | HubRequest::MarkReached { .. }
+            | HubRequest::CancelPulls
+            | HubRequest::CloseAfterAcks
+            | HubRequest::Disconnect => 0,
         }
 }
 
 /// Whether a request has to keep its place among those of its connection. Reports about what was sent to it, and about what
 /// was lost before the hub, need not, nor what its shard says of its subscriptions: a message says which of the shard's
 /// requests it came behind.
-fn is_ordered(request: &Request<'_>) -> bool {
+fn is_ordered(request: &HubRequest<'_>) -> bool {
     match request {
-        Request::Interest(_) | Request::Reached { .. } | Request::EndPulls | Request::Lost(_) => false,
-        Request::Barrier => !planted!("overtaken publication"),
-        Request::Publish(_) | Request::Farewell | Request::Leave => true,
+        HubRequest::Interest(_)
+        | HubRequest::MarkReached { .. }
+        | HubRequest::CancelPulls
+        | HubRequest::LossReport(_) => false,
+        HubRequest::Barrier => !planted!("overtaken publication"),
+        HubRequest::Publish(_) | HubRequest::CloseAfterAcks | HubRequest::Disconnect => true,
     }
 }
 
@@ -142,19 +145,19 @@ impl ParkedClients {
             size: 0,
             sizes: vec![0; streams + 1],
             parked: 0,
-            turn: TurnShare::default(),
+            turn: TurnBudget::default(),
             first_queue: 0,
         }
     }
 
     /// Begins a turn, in which as much may be processed.
     pub(crate) fn begin_turn(&mut self) {
-        self.turn = TurnShare::default();
+        self.turn = TurnBudget::default();
     }
 
     /// Whether one more request may be processed in this turn.
     pub(crate) fn has_turn(&mut self) -> bool {
-        let TurnShare { requests, size, .. } = self.turn;
+        let TurnBudget { requests, size, .. } = self.turn;
         self.turn.is_cut_short |= requests >= UNPARKED_PER_TURN || size >= UNPARKED_SIZE_PER_TURN;
         !self.turn.is_cut_short
     }
@@ -198,7 +201,7 @@ impl ParkedClients {
 
     /// Whether a request has to wait behind others of its connection.
     #[inline]
-    pub(crate) fn is_behind(&self, client: Client, request: &Request<'_>) -> bool {
+    pub(crate) fn is_behind(&self, client: ClientId, request: &HubRequest<'_>) -> bool {
         !self.is_empty() && self.requests.contains_key(&client) && is_ordered(request)
     }
 
@@ -207,17 +210,21 @@ impl ParkedClients {
     #[must_use]
     pub(crate) fn park(
         &mut self,
-        (client, traits): (Client, Traits),
-        request: &Request<'_>,
+        (client, client_options): (ClientId, ClientOptions),
+        request: &HubRequest<'_>,
         position: u64,
-        stalled: Stalled,
+        stalled: StallReason,
     ) -> bool {
         let has_room = |queue: &usize| self.has_room(*queue, cost(request));
         let Some(queue) = self.queue(stalled).filter(has_room) else { return false };
-        let none = Requests { intake: Intake::growing(), queue, ..Requests::default() };
+        let none = ParkedRequests {
+            publication_batch: PublicationBatch::growing(),
+            queue,
+            ..ParkedRequests::default()
+        };
         self.requests.insert(client, none);
         self.queues[queue].push_back(client);
-        self.push((client, traits), request, position)
+        self.push((client, client_options), request, position)
     }
 
     /// Whether so many bytes more may wait in a queue: as much as all queues leave free.
@@ -227,7 +234,7 @@ impl ParkedClients {
 
     /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is
     /// parked.
-    pub(crate) fn note_left(&mut self, client: Client) -> bool {
+    pub(crate) fn note_left(&mut self, client: ClientId) -> bool {
         let requests = self.requests.get_mut(&client);
         requests.map(|requests| requests.has_left = true).is_some()
     }
@@ -236,8 +243,8 @@ impl ParkedClients {
     #[must_use]
     pub(crate) fn push(
         &mut self,
-        (client, traits): (Client, Traits),
-        request: &Request<'_>,
+        (client, client_options): (ClientId, ClientOptions),
+        request: &HubRequest<'_>,
         position: u64,
     ) -> bool {
         let Some(queue) = self.requests.get(&client).map(|requests| requests.queue) else { return false };
@@ -247,15 +254,15 @@ impl ParkedClients {
         // The first fits in any case, as far as there is room for all.
         let is_full = requests.size > 0 && requests.size + cost > PARKED_PER_CLIENT_SIZE_MAX;
         let has_room = !is_full && has_room;
-        if !has_room && !requests.fits_in_any_case(request) {
+        if !has_room && !requests.is_exempt_from_limit(request) {
             return false;
         }
         let mut request = *request;
-        if let Request::Publish(publication) = &mut request {
+        if let HubRequest::Publish(publication) = &mut request {
             // By value: a reference would keep its block as long as the stream waits.
             publication.payload = publication.payload.bytes().into();
         }
-        requests.intake.push(client.token, traits, &request);
+        requests.publication_batch.push(client.token, client_options, &request);
         requests.positions.push(position);
         requests.size += cost;
         requests.held += cost;
@@ -272,20 +279,20 @@ impl ParkedClients {
 
     /// Takes the requests of the connection that has waited longest in a queue, which is not parked until they are
     /// [put back](Self::put_back).
-    pub(crate) fn take_first(&mut self, queue: usize) -> Option<(Client, Unparked)> {
+    pub(crate) fn take_first(&mut self, queue: usize) -> Option<(ClientId, UnparkedRequests)> {
         let client = self.queues[queue].pop_front()?;
         let requests = self.requests.remove(&client)?;
         self.size -= requests.size;
         self.sizes[queue] -= requests.size;
-        Some((client, Unparked(requests)))
+        Some((client, UnparkedRequests(requests)))
     }
 
     /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same
     /// stream, and not for a shard; those that wait for the API take turns.
     pub(crate) fn put_back(
         &mut self,
-        client: Client,
-        Unparked(mut requests): Unparked,
+        client: ClientId,
+        UnparkedRequests(mut requests): UnparkedRequests,
         (queue, is_same): (usize, bool),
     ) {
         requests.free_processed();
@@ -300,11 +307,11 @@ impl ParkedClients {
 
     /// The number of the queue of what is waited for. None for a shard: a parked connection waits for it in the queue where it
     /// is, and no connection is parked for it.
-    pub(crate) fn queue(&self, stalled: Stalled) -> Option<usize> {
+    pub(crate) fn queue(&self, stalled: StallReason) -> Option<usize> {
         match stalled {
-            Stalled::Stream(stream) => Some(stream),
-            Stalled::Api => Some(self.queues.len() - 1),
-            Stalled::Shard => None,
+            StallReason::Stream(stream) => Some(stream),
+            StallReason::Api => Some(self.queues.len() - 1),
+            StallReason::Shard => None,
         }
     }
 
@@ -323,19 +330,21 @@ impl ParkedClients {
 
 /// The requests of a connection that are being processed.
 #[derive(Debug)]
-pub(crate) struct Unparked(Requests);
+pub(crate) struct UnparkedRequests(ParkedRequests);
 
-impl Unparked {
+impl UnparkedRequests {
     /// The next request, and how many its shard had made before it; the next publication if the connection has left.
-    pub(crate) fn next(&mut self) -> Option<(Traits, Request<'_>, u64)> {
-        let Requests { intake, positions, next, size, has_left, .. } = &mut self.0;
-        let is_void = |request: &Request<'_>| *has_left && !matches!(request, Request::Publish(_));
-        while let Some((_, _, request)) = intake.get(*next).filter(|(_, _, request)| is_void(request)) {
+    pub(crate) fn next(&mut self) -> Option<(ClientOptions, HubRequest<'_>, u64)> {
+        let ParkedRequests { publication_batch, positions, next, size, has_left, .. } = &mut self.0;
+        let is_void = |request: &HubRequest<'_>| *has_left && !matches!(request, HubRequest::Publish(_));
+        while let Some((_, _, request)) =
+            publication_batch.get(*next).filter(|(_, _, request)| is_void(request))
+        {
             *size -= cost(&request);
             *next += 1;
         }
         let position = *positions.get(*next)?;
-        intake.get(*next).map(|(_, traits, request)| (traits, request, position))
+        publication_batch.get(*next).map(|(_, client_options, request)| (client_options, request, position))
     }
 
     /// Whether the connection is gone.
@@ -355,14 +364,14 @@ impl Unparked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intake::Door;
+    use crate::publication_batch::Ingress;
 
-    const ALICE: Client = Client { shard: 0, token: 1 };
-    const BOB: Client = Client { shard: 0, token: 2 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+    const BOB: ClientId = ClientId { shard: 0, token: 2 };
 
-    fn publication(payload: &[u8]) -> Request<'_> {
-        Request::Publish(Publication {
-            door: Door::Nats,
+    fn publication(payload: &[u8]) -> HubRequest<'_> {
+        HubRequest::Publish(Publication {
+            ingress: Ingress::Nats,
             subject: b"a",
             reply: b"",
             headers: b"",
@@ -374,12 +383,19 @@ mod tests {
     #[test]
     fn requests_of_a_parked_connection_wait_in_order_and_others_do_not() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 2);
-        assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_queue(0).is_none());
-        assert!(parked.park((ALICE, Traits::default()), &publication(b"x"), 0, Stalled::Stream(1)));
-        assert!(parked.is_behind(ALICE, &Request::Barrier) && !parked.is_behind(BOB, &Request::Barrier));
-        assert!(!parked.is_behind(ALICE, &Request::Reached { mark: 1 }), "a report does not wait");
-        assert!(parked.push((ALICE, Traits::default()), &Request::Barrier, 0));
-        assert!(parked.park((BOB, Traits::default()), &publication(b"y"), 0, Stalled::Stream(1)));
+        assert!(!parked.is_behind(ALICE, &HubRequest::Barrier) && parked.next_queue(0).is_none());
+        assert!(parked.park(
+            (ALICE, ClientOptions::default()),
+            &publication(b"x"),
+            0,
+            StallReason::Stream(1)
+        ));
+        assert!(
+            parked.is_behind(ALICE, &HubRequest::Barrier) && !parked.is_behind(BOB, &HubRequest::Barrier)
+        );
+        assert!(!parked.is_behind(ALICE, &HubRequest::MarkReached { mark: 1 }), "a report does not wait");
+        assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::Barrier, 0));
+        assert!(parked.park((BOB, ClientOptions::default()), &publication(b"y"), 0, StallReason::Stream(1)));
         assert_eq!((parked.next_queue(0), parked.next_queue(2), parked.len()), (Some(1), None, 2));
         let (client, mut requests) = parked.take_first(1).expect("one waits");
         assert_eq!(
@@ -387,7 +403,7 @@ mod tests {
             (ALICE, Some(publication(b"x")))
         );
         requests.advance();
-        assert_eq!(requests.next().map(|(_, request, _)| request), Some(Request::Barrier));
+        assert_eq!(requests.next().map(|(_, request, _)| request), Some(HubRequest::Barrier));
         parked.put_back(ALICE, requests, (1, true));
         let (client, mut requests) = parked.take_first(1).expect("it keeps its place");
         requests.advance();
@@ -404,8 +420,13 @@ mod tests {
         let mut parked = ParkedClients::new(HashKey(1, 2), 2);
         let long = vec![0; PARKED_PER_CLIENT_SIZE_MAX / 4];
         let park = |parked: &mut ParkedClients, token, stream| {
-            let client = Client { shard: 0, token };
-            parked.park((client, Traits::default()), &publication(&long), 0, Stalled::Stream(stream))
+            let client = ClientId { shard: 0, token };
+            parked.park(
+                (client, ClientOptions::default()),
+                &publication(&long),
+                0,
+                StallReason::Stream(stream),
+            )
         };
         let count = (0..).take_while(|token| park(&mut parked, *token, 0)).count();
         let size = parked.size;
@@ -415,14 +436,14 @@ mod tests {
         );
         assert_eq!((parked.len(), parked.waiting(0)), (count, count));
         assert!(park(&mut parked, 1000, 1), "another stream has room");
-        let first = Client { shard: 0, token: 0 };
+        let first = ClientId { shard: 0, token: 0 };
         drop((parked.take_first(0), parked.take_first(0)));
         assert!(park(&mut parked, 0, 0));
-        let push = |parked: &mut ParkedClients, request: &Request<'_>| {
-            parked.push((first, Traits::default()), request, 0)
+        let push = |parked: &mut ParkedClients, request: &HubRequest<'_>| {
+            parked.push((first, ClientOptions::default()), request, 0)
         };
         assert!(!push(&mut parked, &publication(&long)), "the stream has its share");
-        assert!(push(&mut parked, &Request::Barrier));
+        assert!(push(&mut parked, &HubRequest::Barrier));
         for _ in 2..count {
             drop(parked.take_first(0));
         }
@@ -434,9 +455,16 @@ mod tests {
     fn of_a_parked_connection_that_has_left_only_publications_count() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         assert!(!parked.note_left(ALICE), "it is not parked");
-        assert!(parked.park((ALICE, Traits::default()), &publication(b"x"), 0, Stalled::Stream(0)));
-        for request in [Request::Barrier, publication(b"y"), Request::Barrier, Request::Farewell] {
-            assert!(parked.push((ALICE, Traits::default()), &request, 0));
+        assert!(parked.park(
+            (ALICE, ClientOptions::default()),
+            &publication(b"x"),
+            0,
+            StallReason::Stream(0)
+        ));
+        for request in
+            [HubRequest::Barrier, publication(b"y"), HubRequest::Barrier, HubRequest::CloseAfterAcks]
+        {
+            assert!(parked.push((ALICE, ClientOptions::default()), &request, 0));
         }
         assert!(parked.note_left(ALICE) && !parked.note_left(BOB));
         let (_, mut requests) = parked.take_first(0).expect("it is still parked");
@@ -452,23 +480,36 @@ mod tests {
     fn the_end_of_a_parked_connection_needs_no_room() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         let share = vec![0; PARKED_PER_CLIENT_SIZE_MAX - PARKED_REQUEST_SIZE - 1];
-        assert!(parked.park((ALICE, Traits::default()), &publication(&share), 0, Stalled::Stream(0)));
-        assert!(!parked.push((ALICE, Traits::default()), &publication(b"x"), 0), "she has her share");
+        assert!(parked.park(
+            (ALICE, ClientOptions::default()),
+            &publication(&share),
+            0,
+            StallReason::Stream(0)
+        ));
+        assert!(!parked.push((ALICE, ClientOptions::default()), &publication(b"x"), 0), "she has her share");
         for _ in 0..PARKED_BARRIERS_MAX {
-            assert!(parked.push((ALICE, Traits::default()), &Request::Barrier, 0));
+            assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::Barrier, 0));
         }
-        assert!(!parked.push((ALICE, Traits::default()), &Request::Barrier, 0), "there is an end to it");
-        assert!(parked.push((ALICE, Traits::default()), &Request::Farewell, 0));
-        assert!(parked.push((ALICE, Traits::default()), &Request::Leave, 0));
+        assert!(
+            !parked.push((ALICE, ClientOptions::default()), &HubRequest::Barrier, 0),
+            "there is an end to it"
+        );
+        assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::CloseAfterAcks, 0));
+        assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::Disconnect, 0));
     }
 
     #[test]
     fn processed_requests_do_not_count_and_their_memory_is_freed() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         let long = [0; 1000];
-        assert!(parked.park((ALICE, Traits::default()), &publication(&long), 0, Stalled::Stream(0)));
+        assert!(parked.park(
+            (ALICE, ClientOptions::default()),
+            &publication(&long),
+            0,
+            StallReason::Stream(0)
+        ));
         for _ in 1..100 {
-            assert!(parked.push((ALICE, Traits::default()), &publication(&long), 0));
+            assert!(parked.push((ALICE, ClientOptions::default()), &publication(&long), 0));
         }
         let all = parked.size;
         let (_, mut requests) = parked.take_first(0).expect("she waits");
@@ -478,7 +519,7 @@ mod tests {
         parked.put_back(ALICE, requests, (0, true));
         assert_eq!(parked.size, all / 100 * 40);
         let kept = &parked.requests[&ALICE];
-        assert_eq!((kept.intake.len(), kept.next, kept.held), (40, 0, parked.size));
+        assert_eq!((kept.publication_batch.len(), kept.next, kept.held), (40, 0, parked.size));
     }
 
     #[test]
@@ -487,12 +528,12 @@ mod tests {
         let range = writer.append(b"payload").expect("there is room");
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         let payload = crate::payload::Payload::shared(writer.shared(), range);
-        let Request::Publish(publication) = publication(b"") else { unreachable!("it is one") };
-        let shared = Request::Publish(Publication { payload, ..publication });
-        assert!(parked.park((ALICE, Traits::default()), &shared, 0, Stalled::Stream(0)));
+        let HubRequest::Publish(publication) = publication(b"") else { unreachable!("it is one") };
+        let shared = HubRequest::Publish(Publication { payload, ..publication });
+        assert!(parked.park((ALICE, ClientOptions::default()), &shared, 0, StallReason::Stream(0)));
         assert!(writer.renew(), "nothing refers to the block");
         let (_, mut requests) = parked.take_first(0).expect("it waits");
-        let Some((_, Request::Publish(kept), _)) = requests.next() else { panic!("a message") };
+        let Some((_, HubRequest::Publish(kept), _)) = requests.next() else { panic!("a message") };
         assert_eq!(kept.payload.bytes(), b"payload");
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! Each of these statuses carries what was asked for and not delivered, by which clients count what they have to ask for next.
 
-use crate::intake::Client;
+use crate::publication_batch::ClientId;
 use crate::time::SteadyNanos;
 
 /// An open request for messages.
 #[derive(Debug)]
 pub(crate) struct Pull {
-    pub(crate) client: Client,
+    pub(crate) client: ClientId,
     pub(crate) reply: Vec<u8>,
     pub(crate) left: u32,
     pub(crate) bytes_left: Option<usize>,
     pub(crate) no_wait: bool,
     pub(crate) expires_ns: Option<SteadyNanos>,
     pub(crate) heartbeat_ns: Option<u64>,
-    pub(crate) spoke_ns: SteadyNanos,
+    pub(crate) last_sent_ns: SteadyNanos,
 }
 
 /// Why a request ends before all that it asked for was delivered.
@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn a_status_says_what_is_left_of_the_request() {
         let pull = Pull {
-            client: Client { shard: 0, token: 1 },
+            client: ClientId { shard: 0, token: 1 },
             reply: b"inbox.1".to_vec(),
             left: 3,
             bytes_left: Some(77),
             no_wait: true,
             expires_ns: None,
             heartbeat_ns: None,
-            spoke_ns: SteadyNanos::START,
+            last_sent_ns: SteadyNanos::START,
         };
         let ended = EndedPull::new(pull, PullEnd::NoMessages);
         assert_eq!(ended.reply(), b"inbox.1");

@@ -7,17 +7,17 @@
 //! ```
 //!
 //! A connection that leaves may have ten thousand registrations. They stop counting at once and are removed some at a time
-//! ([`Registrations::examine_left`]), so that no turn of the hub is long because of them.
+//! ([`Registrations::remove_next_departed`]), so that no turn of the hub is long because of them.
 
 use std::collections::hash_map::{self, Entry};
 use std::collections::{HashMap, VecDeque};
 
 use stilling_wire::nats::{Filter, SubjectLimits};
 
-use crate::intake::{Client, RegistrationId};
-use crate::interest::{self, Interest};
-use crate::key::HashKey;
+use crate::filter_tree::{self, FilterTree};
+use crate::hash_key::HashKey;
 use crate::limits::{FILTER_TOKENS_MAX, SUBSCRIPTIONS_MAX};
+use crate::publication_batch::{ClientId, RegistrationId};
 
 /// A registration's place; in the interest's tree, those from here on are streams.
 pub(crate) const STREAMS: u32 = 1 << 31;
@@ -28,16 +28,16 @@ const SHARED: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Registration {
     /// The shard, and the only connection there that is subscribed; [`SHARED`] if several are.
-    client: Client,
+    client: ClientId,
     /// How the shard calls it.
     pub(crate) id: RegistrationId,
     filter: Box<[u8]>,
     /// Its filter in the tree.
-    entry: Option<interest::Entry>,
+    entry: Option<filter_tree::FilterHandle>,
     /// The place of its client.
     owner: u32,
     /// The streams whose subjects its filter may take.
-    pub(crate) streams: ConcernedStreams,
+    pub(crate) streams: MatchingStreams,
     /// The queue's number.
     pub(crate) queue: Option<u32>,
     /// Messages that were sent.
@@ -48,9 +48,9 @@ pub(crate) struct Registration {
 
 /// The connections of a shard that a message goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Listener {
+pub(crate) enum SubscriberTarget {
     /// This one.
-    Client(Client),
+    ClientId(ClientId),
     /// Several, which the shard knows.
     Shared { shard: u32, id: RegistrationId },
 }
@@ -64,14 +64,14 @@ impl Registration {
 
     /// The connection that is subscribed; none if there are several.
     #[inline]
-    pub(crate) fn single(&self) -> Option<Client> {
+    pub(crate) fn single(&self) -> Option<ClientId> {
         (self.client.token != SHARED).then_some(self.client)
     }
 
     /// What is subscribed.
-    pub(crate) fn listener(&self) -> Listener {
-        let Registration { client: Client { shard, .. }, id, .. } = *self;
-        self.single().map_or(Listener::Shared { shard, id }, Listener::Client)
+    pub(crate) fn listener(&self) -> SubscriberTarget {
+        let Registration { client: ClientId { shard, .. }, id, .. } = *self;
+        self.single().map_or(SubscriberTarget::Shared { shard, id }, SubscriberTarget::ClientId)
     }
 
     /// Counts a message that was sent. Returns whether it was the last one.
@@ -90,7 +90,7 @@ impl Registration {
 
 /// Streams that a filter concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum ConcernedStreams {
+pub(crate) enum MatchingStreams {
     #[default]
     None,
     One(u32),
@@ -100,52 +100,52 @@ pub(crate) enum ConcernedStreams {
 
 /// A registration that was removed.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Removed {
+pub(crate) struct RemovedRegistration {
     pub(crate) filter: Box<[u8]>,
-    pub(crate) streams: ConcernedStreams,
+    pub(crate) streams: MatchingStreams,
 }
 
 /// There is no room for one more registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Full;
+pub(crate) struct RegistrationsFull;
 
 /// All registrations of all shards.
 #[derive(Debug)]
 pub(crate) struct Registrations {
     key: HashKey,
-    places: Vec<Option<Registration>>,
+    slots: Vec<Option<Registration>>,
     free: Vec<u32>,
-    clients: HashMap<Client, u32, HashKey>,
-    owners: Vec<Owner>,
+    clients: HashMap<ClientId, u32, HashKey>,
+    owners: Vec<RegistrationOwner>,
     free_owners: Vec<u32>,
     /// Clients that have left, and their registrations that are not removed yet.
-    left: VecDeque<Left>,
+    left: VecDeque<DepartedClient>,
     left_count: usize,
     /// Tokens of all filters.
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
     /// How many members a queue has, its name, and its turn.
-    groups: Vec<Group>,
+    groups: Vec<QueueGroup>,
     free_groups: Vec<u32>,
 }
 
 /// A client with registrations.
 #[derive(Debug)]
-struct Owner {
+struct RegistrationOwner {
     /// The places of its registrations, by their numbers in the shard.
-    places: HashMap<u32, u32, HashKey>,
+    slots: HashMap<u32, u32, HashKey>,
     /// Its registrations count no longer.
     has_left: bool,
 }
 
 #[derive(Debug)]
-struct Left {
+struct DepartedClient {
     owner: u32,
-    places: hash_map::IntoIter<u32, u32>,
+    slots: hash_map::IntoIter<u32, u32>,
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct QueueGroup {
     name: Box<[u8]>,
     members: u32,
     turn: u32,
@@ -155,7 +155,7 @@ impl Registrations {
     pub(crate) fn new(key: HashKey) -> Registrations {
         Registrations {
             key,
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             clients: HashMap::with_hasher(key),
             owners: Vec::new(),
@@ -171,7 +171,7 @@ impl Registrations {
 
     /// Registrations of clients that are there.
     pub(crate) fn len(&self) -> usize {
-        self.places.len() - self.free.len() - self.left_count
+        self.slots.len() - self.free.len() - self.left_count
     }
 
     /// Whether registrations of clients that have left are to be removed.
@@ -180,15 +180,15 @@ impl Registrations {
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Registration> {
-        let registration = self.places.get_mut(place as usize)?.as_mut()?;
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Registration> {
+        let registration = self.slots.get_mut(slot as usize)?.as_mut()?;
         let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_left;
         is_there.then_some(registration)
     }
 
     #[inline]
-    pub(crate) fn get(&self, place: u32) -> Option<&Registration> {
-        let registration = self.places.get(place as usize)?.as_ref()?;
+    pub(crate) fn get(&self, slot: u32) -> Option<&Registration> {
+        let registration = self.slots.get(slot as usize)?.as_ref()?;
         let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_left;
         is_there.then_some(registration)
     }
@@ -205,47 +205,47 @@ impl Registrations {
     /// Adds a registration of a client, for a queue if that has a name. Returns its place; none if it is there already.
     pub(crate) fn add(
         &mut self,
-        interest: &mut Interest,
-        client: Client,
+        interest: &mut FilterTree,
+        client: ClientId,
         id: RegistrationId,
         (filter, queue): (&[u8], &[u8]),
-    ) -> Result<Option<u32>, Full> {
+    ) -> Result<Option<u32>, RegistrationsFull> {
         let tokens = tokens(filter);
         if self.is_full(tokens) {
-            return Err(Full);
+            return Err(RegistrationsFull);
         }
         let owner = self.owner(client);
-        let Entry::Vacant(vacant) = self.owners[owner as usize].places.entry(id.number) else {
+        let Entry::Vacant(vacant) = self.owners[owner as usize].slots.entry(id.number) else {
             return Ok(None);
         };
         self.tokens += tokens;
-        let place = self.free.pop().unwrap_or(self.places.len() as u32);
-        vacant.insert(place);
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        vacant.insert(slot);
         let queue = (!queue.is_empty()).then(|| self.join(queue));
         let registration = Registration {
             client,
             id,
             filter: filter.into(),
-            entry: checked(filter).map(|filter| interest.insert(filter, place)),
+            entry: checked(filter).map(|filter| interest.insert(filter, slot)),
             owner,
-            streams: ConcernedStreams::None,
+            streams: MatchingStreams::None,
             queue,
             delivered: 0,
             ends_after: None,
         };
-        match self.places.get_mut(place as usize) {
+        match self.slots.get_mut(slot as usize) {
             Some(free) => *free = Some(registration),
-            None => self.places.push(Some(registration)),
+            None => self.slots.push(Some(registration)),
         }
-        Ok(Some(place))
+        Ok(Some(slot))
     }
 
     /// The place of a client, which it gets with its first registration.
-    fn owner(&mut self, client: Client) -> u32 {
+    fn owner(&mut self, client: ClientId) -> u32 {
         if let Some(&owner) = self.clients.get(&client) {
             return owner;
         }
-        let new = Owner { places: HashMap::with_hasher(self.key), has_left: false };
+        let new = RegistrationOwner { slots: HashMap::with_hasher(self.key), has_left: false };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -261,19 +261,19 @@ impl Registrations {
     }
 
     /// The place of a client's registration.
-    pub(crate) fn find(&self, client: Client, id: RegistrationId) -> Option<u32> {
+    pub(crate) fn find(&self, client: ClientId, id: RegistrationId) -> Option<u32> {
         let owner = *self.clients.get(&client)?;
-        let place = *self.owners[owner as usize].places.get(&id.number)?;
-        self.get(place).filter(|registration| registration.id == id).map(|_| place)
+        let slot = *self.owners[owner as usize].slots.get(&id.number)?;
+        self.get(slot).filter(|registration| registration.id == id).map(|_| slot)
     }
 
     /// Passes a registration on from one owner in a shard to another. Returns whether it was there.
-    fn pass_on(&mut self, from: Client, to: Client, id: RegistrationId) -> bool {
-        let Some(place) = self.find(from, id) else { return false };
+    fn transfer(&mut self, from: ClientId, to: ClientId, id: RegistrationId) -> bool {
+        let Some(slot) = self.find(from, id) else { return false };
         self.release(from, id.number);
         let owner = self.owner(to);
-        self.owners[owner as usize].places.insert(id.number, place);
-        if let Some(registration) = self.places[place as usize].as_mut() {
+        self.owners[owner as usize].slots.insert(id.number, slot);
+        if let Some(registration) = self.slots[slot as usize].as_mut() {
             (registration.client, registration.owner) = (to, owner);
         }
         true
@@ -281,41 +281,41 @@ impl Registrations {
 
     /// Several connections of the shard are subscribed now, of which `client` was the first. Returns whether the
     /// registration was there.
-    pub(crate) fn share(&mut self, client: Client, id: RegistrationId) -> bool {
-        self.pass_on(client, shared(client.shard), id)
+    pub(crate) fn share(&mut self, client: ClientId, id: RegistrationId) -> bool {
+        self.transfer(client, shared(client.shard), id)
     }
 
     /// `client` is the only connection of its shard that is subscribed still.
-    pub(crate) fn unshare(&mut self, client: Client, id: RegistrationId) {
-        self.pass_on(shared(client.shard), client, id);
+    pub(crate) fn unshare(&mut self, client: ClientId, id: RegistrationId) {
+        self.transfer(shared(client.shard), client, id);
     }
 
     /// Takes a registration out of its client's list.
-    fn release(&mut self, client: Client, number: u32) {
+    fn release(&mut self, client: ClientId, number: u32) {
         let Some(&owner) = self.clients.get(&client) else { return };
-        let places = &mut self.owners[owner as usize].places;
-        places.remove(&number);
-        if places.is_empty() {
+        let slots = &mut self.owners[owner as usize].slots;
+        slots.remove(&number);
+        if slots.is_empty() {
             self.clients.remove(&client);
             self.free_owners.push(owner);
         }
     }
 
     /// Removes a registration of a client that is there.
-    pub(crate) fn remove(&mut self, interest: &mut Interest, place: u32) -> Option<Removed> {
-        let &Registration { client, id, .. } = self.get(place)?;
-        let Registration { filter, streams, .. } = self.take(interest, place)?;
+    pub(crate) fn remove(&mut self, interest: &mut FilterTree, slot: u32) -> Option<RemovedRegistration> {
+        let &Registration { client, id, .. } = self.get(slot)?;
+        let Registration { filter, streams, .. } = self.take(interest, slot)?;
         self.release(client, id.number);
-        Some(Removed { filter, streams })
+        Some(RemovedRegistration { filter, streams })
     }
 
     /// Takes a registration out of everything but its client's list.
-    fn take(&mut self, interest: &mut Interest, place: u32) -> Option<Registration> {
-        let registration = self.places.get_mut(place as usize)?.take()?;
-        self.free.push(place);
+    fn take(&mut self, interest: &mut FilterTree, slot: u32) -> Option<Registration> {
+        let registration = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
         self.tokens -= tokens(&registration.filter);
         if let Some(queue) = registration.queue {
-            self.part(queue);
+            self.leave_queue(queue);
         }
         if let Some((filter, entry)) = checked(&registration.filter).zip(registration.entry) {
             interest.remove(filter, entry);
@@ -324,21 +324,21 @@ impl Registrations {
     }
 
     /// A client has left: what it alone was subscribed to counts no longer. It is removed by
-    /// [`examine_left`](Self::examine_left).
-    pub(crate) fn leave(&mut self, client: Client) {
+    /// [`remove_next_departed`](Self::remove_next_departed).
+    pub(crate) fn leave(&mut self, client: ClientId) {
         let Some(owner) = self.clients.remove(&client) else { return };
         let of_client = &mut self.owners[owner as usize];
         of_client.has_left = true;
-        let places = std::mem::replace(&mut of_client.places, HashMap::with_hasher(self.key));
-        self.left_count += places.len();
-        self.left.push_back(Left { owner, places: places.into_iter() });
+        let slots = std::mem::replace(&mut of_client.slots, HashMap::with_hasher(self.key));
+        self.left_count += slots.len();
+        self.left.push_back(DepartedClient { owner, slots: slots.into_iter() });
     }
 
     /// Looks at the next registration of the client that left first, and removes it unless it was removed already.
-    pub(crate) fn examine_left(&mut self, interest: &mut Interest) -> Option<Removed> {
+    pub(crate) fn remove_next_departed(&mut self, interest: &mut FilterTree) -> Option<RemovedRegistration> {
         let left = self.left.front_mut()?;
-        let next = left.places.next();
-        if left.places.len() == 0 {
+        let next = left.slots.next();
+        if left.slots.len() == 0 {
             self.free_owners.push(left.owner);
             self.left.pop_front();
         }
@@ -347,14 +347,18 @@ impl Registrations {
     }
 
     /// Removes a registration if its client has left.
-    pub(crate) fn remove_if_left(&mut self, interest: &mut Interest, place: u32) -> Option<Removed> {
-        let owner = self.places.get(place as usize)?.as_ref()?.owner;
+    pub(crate) fn remove_if_left(
+        &mut self,
+        interest: &mut FilterTree,
+        slot: u32,
+    ) -> Option<RemovedRegistration> {
+        let owner = self.slots.get(slot as usize)?.as_ref()?.owner;
         if !self.owners[owner as usize].has_left {
             return None;
         }
         self.left_count -= 1;
-        let Registration { filter, streams, .. } = self.take(interest, place)?;
-        Some(Removed { filter, streams })
+        let Registration { filter, streams, .. } = self.take(interest, slot)?;
+        Some(RemovedRegistration { filter, streams })
     }
 
     /// Whose turn it is among `members` of a queue.
@@ -370,9 +374,9 @@ impl Registrations {
             Some(&queue) => queue,
             None => {
                 let queue = self.free_groups.pop().unwrap_or(self.groups.len() as u32);
-                let group = Group { name: name.into(), ..Group::default() };
+                let group = QueueGroup { name: name.into(), ..QueueGroup::default() };
                 match self.groups.get_mut(queue as usize) {
-                    Some(place) => *place = group,
+                    Some(slot) => *slot = group,
                     None => self.groups.push(group),
                 }
                 self.queues.insert(name.into(), queue);
@@ -383,11 +387,11 @@ impl Registrations {
         queue
     }
 
-    fn part(&mut self, queue: u32) {
+    fn leave_queue(&mut self, queue: u32) {
         let Some(group) = self.groups.get_mut(queue as usize) else { return };
         group.members -= 1;
         if group.members == 0 {
-            let Group { name, .. } = std::mem::take(group);
+            let QueueGroup { name, .. } = std::mem::take(group);
             self.queues.remove(&name);
             self.free_groups.push(queue);
         }
@@ -395,8 +399,8 @@ impl Registrations {
 }
 
 /// The owner of what several connections of a shard are subscribed to.
-pub(crate) const fn shared(shard: u32) -> Client {
-    Client { shard, token: SHARED }
+pub(crate) const fn shared(shard: u32) -> ClientId {
+    ClientId { shard, token: SHARED }
 }
 
 /// How many tokens a filter has.
@@ -442,13 +446,13 @@ mod tests {
         ] {
             let [a, b] = [one, other].map(str::as_bytes);
             let (filter, subject) = (checked(a).expect("a filter"), checked(b).expect("a filter").literal());
-            assert!(subject.is_none_or(|subject| filter.takes(subject) == expected), "{one} {other}");
+            assert!(subject.is_none_or(|subject| filter.matches(subject) == expected), "{one} {other}");
             assert_eq!(overlap(a, b), expected, "{one} {other}");
             assert_eq!(overlap(b, a), expected, "{other} {one}");
         }
     }
 
-    const ALICE: Client = Client { shard: 0, token: 1 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
     fn id(number: u32) -> RegistrationId {
         RegistrationId { number, serial: 7 }
@@ -457,19 +461,20 @@ mod tests {
     #[test]
     fn a_client_leaves_nothing_behind() {
         let key = HashKey(1, 2);
-        let (mut interest, mut all) = (Interest::new(key), Registrations::new(key));
+        let (mut interest, mut all) = (FilterTree::new(key), Registrations::new(key));
         assert_eq!(all.add(&mut interest, ALICE, id(1), (b"a.>", b"q")), Ok(Some(0)));
         assert_eq!(all.add(&mut interest, ALICE, id(1), (b"b", b"")), Ok(None), "it is there");
         assert_eq!(all.add(&mut interest, ALICE, id(2), (b"b", b"q")), Ok(Some(1)));
         assert_eq!(all.len(), 2);
-        let removed =
-            |filter: &[u8]| Some(Removed { filter: filter.into(), streams: ConcernedStreams::None });
+        let removed = |filter: &[u8]| {
+            Some(RemovedRegistration { filter: filter.into(), streams: MatchingStreams::None })
+        };
         assert_eq!(all.remove(&mut interest, 0), removed(b"a.>"));
         all.leave(ALICE);
         assert_eq!((all.len(), all.find(ALICE, id(2))), (0, None), "at once");
         assert!(all.get(1).is_none() && all.remove(&mut interest, 1).is_none(), "at once");
-        assert_eq!(all.examine_left(&mut interest), removed(b"b"));
-        assert_eq!((all.examine_left(&mut interest), all.has_left()), (None, false));
+        assert_eq!(all.remove_next_departed(&mut interest), removed(b"b"));
+        assert_eq!((all.remove_next_departed(&mut interest), all.has_left()), (None, false));
         assert_eq!((all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0));
         assert_eq!(all.free_owners.len(), all.owners.len());
         let mut found = Vec::new();
@@ -480,19 +485,19 @@ mod tests {
     #[test]
     fn what_is_shared_outlives_the_connection_that_was_the_first() {
         let key = HashKey(1, 2);
-        let (mut interest, mut all) = (Interest::new(key), Registrations::new(key));
-        let bob = Client { token: 2, ..ALICE };
+        let (mut interest, mut all) = (FilterTree::new(key), Registrations::new(key));
+        let bob = ClientId { token: 2, ..ALICE };
         assert!(!all.share(ALICE, id(1)), "it is not there");
         assert_eq!(all.add(&mut interest, ALICE, id(1), (b"a", b"")), Ok(Some(0)));
         assert!(all.share(ALICE, id(1)) && !all.share(ALICE, id(1)));
         all.leave(ALICE);
-        let listener = Listener::Shared { shard: 0, id: id(1) };
+        let listener = SubscriberTarget::Shared { shard: 0, id: id(1) };
         assert_eq!(all.get(0).map(Registration::listener), Some(listener));
         assert_eq!(all.find(shared(0), RegistrationId { serial: 8, ..id(1) }), None, "another one");
         all.unshare(bob, id(1));
         assert_eq!(all.get(0).and_then(Registration::single), Some(bob));
         all.leave(bob);
-        assert!(all.get(0).is_none() && all.examine_left(&mut interest).is_some());
+        assert!(all.get(0).is_none() && all.remove_next_departed(&mut interest).is_some());
         assert_eq!((all.len(), all.clients.len(), all.free_owners.len()), (0, 0, all.owners.len()));
     }
 }

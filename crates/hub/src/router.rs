@@ -15,13 +15,16 @@
 //!            each new registration: one
 //! ```
 
-use crate::intake::{Client, RegistrationId};
-use crate::interest::Interest;
-use crate::key::HashKey;
-use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
+use crate::filter_tree::FilterTree;
+use crate::hash_key::HashKey;
+use crate::limits::{
+    DEPARTED_MATCHES_PER_STEP, DEPARTED_REGISTRATIONS_EVERY_NS, DEPARTED_REGISTRATIONS_PER_TURN,
+};
 use crate::match_cache::MatchCache;
+use crate::publication_batch::{ClientId, RegistrationId};
 use crate::registrations::{
-    ConcernedStreams, Full, Listener, Registration, Registrations, Removed, STREAMS, checked, overlap, shared,
+    MatchingStreams, Registration, Registrations, RegistrationsFull, RemovedRegistration, STREAMS,
+    SubscriberTarget, checked, overlap, shared,
 };
 use crate::time::SteadyNanos;
 
@@ -31,7 +34,7 @@ const STREAMS_PER_SUBSCRIPTION: usize = 16;
 /// Subjects, filters and registrations.
 #[derive(Debug)]
 pub(crate) struct Router {
-    interest: Interest,
+    interest: FilterTree,
     replies: MatchCache,
     /// What takes the subjects that clients publish to.
     published: MatchCache,
@@ -77,7 +80,7 @@ impl Router {
     /// A router without subscriptions, for streams with these filters, in the order of their numbers.
     pub(crate) fn new(key: HashKey, streams: impl Iterator<Item = Vec<String>>) -> Router {
         let streams: Vec<_> = streams.map(|filters| StreamSubjects { filters, listeners: 0 }).collect();
-        let mut interest = Interest::new(key);
+        let mut interest = FilterTree::new(key);
         for (number, stream) in (STREAMS..).zip(&streams) {
             for filter in stream.filters.iter().filter_map(|filter| checked(filter.as_bytes())) {
                 interest.insert(filter, number);
@@ -92,7 +95,7 @@ impl Router {
             members: Vec::new(),
             found: Vec::new(),
             left_matches: Vec::new(),
-            left_match_steps: LEFT_SUBSCRIPTIONS_PER_TURN,
+            left_match_steps: DEPARTED_REGISTRATIONS_PER_TURN,
             remove_at_ns: SteadyNanos::START,
             work: RouterWork::default(),
         }
@@ -123,7 +126,7 @@ impl Router {
     /// [Finds](Self::find) what takes a subject that a client publishes to. Returns the stream that takes it, which is not among
     /// what is found. A client that publishes to the same subject again does not have the tree of filters searched.
     #[inline]
-    pub(crate) fn route(&mut self, client: Client, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
+    pub(crate) fn route(&mut self, client: ClientId, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
         let version = self.interest.version();
         if let Some(found) = self.published.get(client, subject, version) {
             into.clear();
@@ -138,7 +141,7 @@ impl Router {
     /// [Finds](Self::find) what takes a reply subject that a client has given. Of those that differ in their last token alone
     /// few are looked up in the tree of filters.
     #[inline]
-    pub(crate) fn find_reply(&mut self, client: Client, reply: &[u8], into: &mut Vec<u32>) {
+    pub(crate) fn find_reply(&mut self, client: ClientId, reply: &[u8], into: &mut Vec<u32>) {
         let version = self.interest.version();
         let Some(dot) = reply.iter().rposition(|&byte| byte == b'.') else { return self.find(reply, into) };
         let prefix = &reply[..dot];
@@ -160,39 +163,39 @@ impl Router {
     }
 
     /// Whether a connection is subscribed to a subject.
-    pub(crate) fn is_heard(&mut self, subject: &[u8]) -> bool {
+    pub(crate) fn has_subscriber(&mut self, subject: &[u8]) -> bool {
         let mut found = std::mem::take(&mut self.found);
         self.find(subject, &mut found);
-        let is_heard = self.first_listener(&found).is_some();
+        let has_subscriber = self.first_listener(&found).is_some();
         self.found = found;
-        is_heard
+        has_subscriber
     }
 
     /// What of the registrations `found` is the first that a message goes to.
-    pub(crate) fn first_listener(&self, found: &[u32]) -> Option<Listener> {
-        found.iter().find_map(|&place| self.registrations.get(place)).map(Registration::listener)
+    pub(crate) fn first_listener(&self, found: &[u32]) -> Option<SubscriberTarget> {
+        found.iter().find_map(|&slot| self.registrations.get(slot)).map(Registration::listener)
     }
 
     /// The registrations `found`, as far as they are there.
     pub(crate) fn registered(&self, found: &[u32]) -> impl Iterator<Item = &Registration> {
-        found.iter().filter_map(|&place| self.registrations.get(place))
+        found.iter().filter_map(|&slot| self.registrations.get(slot))
     }
 
     /// A registration, unless it is gone.
     #[inline]
-    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Registration> {
-        self.registrations.get_mut(place)
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Registration> {
+        self.registrations.get_mut(slot)
     }
 
     /// Appends to `to` those of the registrations `found` that a message goes to: all without a queue, one of each queue,
     /// none of the client `silent` alone. Returns to how many connections that is: at least so many, and none if it is 0.
-    pub(crate) fn choose(&mut self, found: &[u32], silent: Option<Client>, to: &mut Vec<u32>) -> u32 {
+    pub(crate) fn choose(&mut self, found: &[u32], silent: Option<ClientId>, to: &mut Vec<u32>) -> u32 {
         let mut members = std::mem::take(&mut self.members);
         members.clear();
         let mut connections = 0;
-        for &place in found.iter().filter(|&&place| place < STREAMS) {
-            let Some(registration) = self.registrations.get(place) else {
-                self.note_left_match(place);
+        for &slot in found.iter().filter(|&&slot| slot < STREAMS) {
+            let Some(registration) = self.registrations.get(slot) else {
+                self.note_left_match(slot);
                 continue;
             };
             let single = registration.single();
@@ -200,9 +203,9 @@ impl Router {
                 continue;
             }
             match registration.queue {
-                Some(queue) => members.push((queue, place)),
+                Some(queue) => members.push((queue, slot)),
                 None => {
-                    to.push(place);
+                    to.push(slot);
                     // Of several the silent one may be one.
                     connections += match single {
                         None if silent.is_none_or(|silent| silent.shard != registration.shard()) => 2,
@@ -230,13 +233,13 @@ impl Router {
     /// There is no room for one more.
     pub(crate) fn register(
         &mut self,
-        client: Client,
+        client: ClientId,
         id: RegistrationId,
         (filter, queue): (&[u8], &[u8]),
-    ) -> Result<(), Full> {
+    ) -> Result<(), RegistrationsFull> {
         self.make_room(filter);
-        if let Some(place) = self.registrations.add(&mut self.interest, client, id, (filter, queue))? {
-            self.add_listener(place, filter);
+        if let Some(slot) = self.registrations.add(&mut self.interest, client, id, (filter, queue))? {
+            self.add_listener(slot, filter);
         }
         Ok(())
     }
@@ -245,7 +248,12 @@ impl Router {
     ///
     /// # Errors
     /// There was no registration, and there is no room for one.
-    pub(crate) fn share(&mut self, client: Client, id: RegistrationId, filter: &[u8]) -> Result<(), Full> {
+    pub(crate) fn share(
+        &mut self,
+        client: ClientId,
+        id: RegistrationId,
+        filter: &[u8],
+    ) -> Result<(), RegistrationsFull> {
         if self.registrations.share(client, id) {
             return Ok(());
         }
@@ -253,35 +261,35 @@ impl Router {
     }
 
     /// `client` is the only connection of its shard that is subscribed still.
-    pub(crate) fn unshare(&mut self, client: Client, id: RegistrationId) {
+    pub(crate) fn unshare(&mut self, client: ClientId, id: RegistrationId) {
         self.registrations.unshare(client, id);
     }
 
     /// Ends a registration, of a queue's member perhaps after so many messages.
     pub(crate) fn unregister(
         &mut self,
-        client: Client,
+        client: ClientId,
         id: RegistrationId,
         after: Option<u32>,
         is_shared: bool,
     ) {
         let owner = if is_shared { shared(client.shard) } else { client };
-        let Some(place) = self.registrations.find(owner, id) else { return };
-        let Some(registration) = self.registrations.get_mut(place) else { return };
+        let Some(slot) = self.registrations.find(owner, id) else { return };
+        let Some(registration) = self.registrations.get_mut(slot) else { return };
         if after.is_none_or(|after| registration.end_after(after)) {
-            self.forget(place);
+            self.forget(slot);
         }
     }
 
     /// Removes a registration.
-    pub(crate) fn forget(&mut self, place: u32) {
-        if let Some(removed) = self.registrations.remove(&mut self.interest, place) {
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(removed) = self.registrations.remove(&mut self.interest, slot) {
             self.remove_listener(&removed);
         }
     }
 
     /// A client has left: what it alone was subscribed to does not count any more.
-    pub(crate) fn leave(&mut self, client: Client) {
+    pub(crate) fn leave(&mut self, client: ClientId) {
         self.registrations.leave(client);
     }
 
@@ -292,10 +300,10 @@ impl Router {
 
     /// Begins a turn: removes some of these registrations if their time has come, and allows messages to remove as many.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
-        self.left_match_steps = LEFT_SUBSCRIPTIONS_PER_TURN;
+        self.left_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
         if self.has_left() && now_ns >= self.remove_at_ns {
-            self.remove_at_ns = now_ns.after(LEFT_SUBSCRIPTIONS_EVERY_NS);
-            self.remove_left(LEFT_SUBSCRIPTIONS_PER_TURN);
+            self.remove_at_ns = now_ns.after(DEPARTED_REGISTRATIONS_EVERY_NS);
+            self.remove_left(DEPARTED_REGISTRATIONS_PER_TURN);
         }
     }
 
@@ -303,14 +311,14 @@ impl Router {
     fn remove_left(&mut self, steps: usize) {
         let mut rest = steps;
         while rest > 0 && self.has_left() {
-            rest = rest.saturating_sub(self.examine_left());
+            rest = rest.saturating_sub(self.remove_next_departed());
         }
     }
 
     /// Looks at the next registration of a client that has left and removes it, unless it was removed already. Returns how
     /// many steps that took.
-    fn examine_left(&mut self) -> usize {
-        match self.registrations.examine_left(&mut self.interest) {
+    fn remove_next_departed(&mut self) -> usize {
+        match self.registrations.remove_next_departed(&mut self.interest) {
             Some(removed) => {
                 self.work.removed += 1;
                 self.remove_listener(&removed)
@@ -322,18 +330,18 @@ impl Router {
     /// Prepares for a new registration: removes one of a client that has left, so that registrations cannot be made and left
     /// faster than they are removed, and as many more as have to make room for this one.
     fn make_room(&mut self, filter: &[u8]) {
-        self.examine_left();
+        self.remove_next_departed();
         while self.registrations.waits_for_left(filter) {
-            self.examine_left();
+            self.remove_next_departed();
         }
     }
 
     /// Notes that the present message would have matched a registration of a client that has left. It is removed behind the
-    /// message if the turn has steps for such; each [`LEFT_MATCHES_PER_STEP`] of them add a step, so that the time of these
+    /// message if the turn has steps for such; each [`DEPARTED_MATCHES_PER_STEP`] of them add a step, so that the time of these
     /// matches is bounded for each registration, however many messages a turn has.
     fn note_left_match(&mut self, id: u32) {
         self.work.left_matches += 1;
-        if self.work.left_matches.is_multiple_of(LEFT_MATCHES_PER_STEP) {
+        if self.work.left_matches.is_multiple_of(DEPARTED_MATCHES_PER_STEP) {
             self.left_match_steps += 1;
         }
         if self.left_matches.len() < self.left_match_steps {
@@ -357,30 +365,30 @@ impl Router {
 
     /// A filter has come that streams may have subjects for.
     fn add_listener(&mut self, id: u32, filter: &[u8]) {
-        let mut concerned = ConcernedStreams::None;
+        let mut matching_streams = MatchingStreams::None;
         for (number, stream) in (0..).zip(&mut self.streams) {
             if stream.overlap(filter) {
                 stream.listeners += 1;
-                concerned = match concerned {
-                    ConcernedStreams::None => ConcernedStreams::One(number),
-                    ConcernedStreams::One(_) | ConcernedStreams::Many => ConcernedStreams::Many,
+                matching_streams = match matching_streams {
+                    MatchingStreams::None => MatchingStreams::One(number),
+                    MatchingStreams::One(_) | MatchingStreams::Many => MatchingStreams::Many,
                 };
             }
         }
         if let Some(registration) = self.registrations.get_mut(id) {
-            registration.streams = concerned;
+            registration.streams = matching_streams;
         }
     }
 
     /// It has gone. Returns what that cost, in registrations.
-    fn remove_listener(&mut self, removed: &Removed) -> usize {
+    fn remove_listener(&mut self, removed: &RemovedRegistration) -> usize {
         match removed.streams {
-            ConcernedStreams::None => 1,
-            ConcernedStreams::One(number) => {
+            MatchingStreams::None => 1,
+            MatchingStreams::One(number) => {
                 self.streams[number as usize].listeners -= 1;
                 1
             }
-            ConcernedStreams::Many => {
+            MatchingStreams::Many => {
                 for stream in self.streams.iter_mut().filter(|stream| stream.overlap(&removed.filter)) {
                     stream.listeners -= 1;
                 }
@@ -401,8 +409,8 @@ fn take_stream(found: &mut Vec<u32>) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const ALICE: Client = Client { shard: 0, token: 1 };
-    const BOB: Client = Client { shard: 1, token: 2 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+    const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
     fn at(nanos: u64) -> SteadyNanos {
         SteadyNanos::from_nanos(nanos)
@@ -418,20 +426,20 @@ mod tests {
         RegistrationId { number, serial: 1 }
     }
 
-    fn register(router: &mut Router, client: Client, filter: &str, queue: &str, number: u32) {
+    fn register(router: &mut Router, client: ClientId, filter: &str, queue: &str, number: u32) {
         assert_eq!(router.register(client, id(number), (filter.as_bytes(), queue.as_bytes())), Ok(()));
     }
 
-    fn unregister(router: &mut Router, client: Client, number: u32) {
+    fn unregister(router: &mut Router, client: ClientId, number: u32) {
         router.unregister(client, id(number), None, false);
     }
 
     /// The clients that a message goes to.
-    fn recipients(router: &mut Router, subject: &str, silent: Option<Client>) -> Vec<Client> {
+    fn recipients(router: &mut Router, subject: &str, silent: Option<ClientId>) -> Vec<ClientId> {
         let (mut found, mut to) = (Vec::new(), Vec::new());
         router.find(subject.as_bytes(), &mut found);
         router.choose(&found, silent, &mut to);
-        to.into_iter().filter_map(|place| router.get_mut(place).and_then(|one| one.single())).collect()
+        to.into_iter().filter_map(|slot| router.get_mut(slot).and_then(|one| one.single())).collect()
     }
 
     #[test]
@@ -459,7 +467,10 @@ mod tests {
         assert_eq!((router.route(ALICE, b"c", &mut found), found.len()), (None, 0));
         assert_eq!((router.route(BOB, b"a.x", &mut found), found.len()), (Some(0), 1));
         assert_eq!((router.stream_of(b"b.x"), router.stream_of(b"b")), (Some(1), None));
-        assert!(router.is_heard(b"a.x") && !router.is_heard(b"b.x"), "a stream is no subscription");
+        assert!(
+            router.has_subscriber(b"a.x") && !router.has_subscriber(b"b.x"),
+            "a stream is no subscription"
+        );
         assert_eq!(recipients(&mut router, "a.x", None), [ALICE]);
         assert_eq!(recipients(&mut router, "a.x", Some(ALICE)), []);
     }
@@ -526,23 +537,23 @@ mod tests {
     #[test]
     fn messages_remove_what_they_would_have_matched_of_a_client_that_has_left() {
         let mut router = router();
-        let count = 2 * LEFT_SUBSCRIPTIONS_PER_TURN;
+        let count = 2 * DEPARTED_REGISTRATIONS_PER_TURN;
         for sid in 0..count {
             register(&mut router, ALICE, "x", "", sid as u32);
         }
         router.leave(ALICE);
         assert_eq!(recipients(&mut router, "x", None), []);
         let RouterWork { removed, left_matches } = router.work();
-        assert_eq!((removed as usize, left_matches as usize), (LEFT_SUBSCRIPTIONS_PER_TURN, count));
+        assert_eq!((removed as usize, left_matches as usize), (DEPARTED_REGISTRATIONS_PER_TURN, count));
         assert_eq!(recipients(&mut router, "x", None), []);
         assert_eq!(router.work().removed, removed, "the turn has no more steps");
         router.begin_turn(at(5));
         assert!(router.work().removed > removed);
         let before = router.work();
         register(&mut router, BOB, "y", "", 1);
-        router.begin_turn(at(5 + LEFT_SUBSCRIPTIONS_EVERY_NS - 1));
+        router.begin_turn(at(5 + DEPARTED_REGISTRATIONS_EVERY_NS - 1));
         assert!(router.work().removed <= before.removed + 1, "it is not time, and a new one removes one");
-        router.begin_turn(at(5 + LEFT_SUBSCRIPTIONS_EVERY_NS));
+        router.begin_turn(at(5 + DEPARTED_REGISTRATIONS_EVERY_NS));
         assert_eq!((router.work().removed as usize, router.registrations()), (count, 1));
     }
 

@@ -30,29 +30,30 @@ use std::sync::Arc;
 use stilling_ring::planted;
 
 use crate::counters::ShardCounters;
-use crate::intake::{Intake, InterestChange, RegistrationId, Request, Traits};
-use crate::key::HashKey;
+use crate::hash_key::HashKey;
 use crate::limits::{
-    ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX, LEFT_SUBSCRIPTIONS_PER_TURN, SUBSCRIPTIONS_MAX,
+    DEPARTED_REGISTRATIONS_PER_TURN, ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX,
+    SUBSCRIPTIONS_MAX,
 };
+use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
 use crate::registrations::tokens;
 use crate::short_bytes::ShortBytes;
 
-use self::members::Members;
+use self::filter_subscriptions::FilterSubscriptions;
 
 mod expand;
-mod members;
+mod filter_subscriptions;
 
 /// The place of the connection of a subscription that has ended: its connection may be gone.
 const NO_OWNER: u32 = u32::MAX;
 
 /// Why there is no more room for a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TooMany {
+pub enum SubscriptionLimit {
     /// Its connection has as many as it may have.
-    OfClient,
+    PerClient,
     /// The shard has.
-    InAll,
+    PerShard,
 }
 
 /// A subscription of a connection.
@@ -87,7 +88,7 @@ impl Subscription {
 /// another one in cold memory, so it has one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Registered {
+struct FilterRegistration {
     filter: Arc<[u8]>,
     /// No other subscription is added: its only one is a member of a queue, or ends after so many messages, which the hub
     /// counts; or it [is detached](Self::is_detached).
@@ -97,15 +98,15 @@ struct Registered {
     /// A second subscription was added at some time.
     has_had_others: bool,
     serial: u32,
-    members: Members,
-    hub_view: HubView,
+    members: FilterSubscriptions,
+    hub_view: ReportedSubscribers,
 }
 
-const _: () = assert!(size_of::<Option<Registered>>() == 64);
+const _: () = assert!(size_of::<Option<FilterRegistration>>() == 64);
 
 /// What the hub was told of the connections that are subscribed to a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum HubView {
+enum ReportedSubscribers {
     None,
     One(u64),
     Many,
@@ -113,7 +114,7 @@ enum HubView {
 
 /// A connection with subscriptions.
 #[derive(Debug)]
-struct Owner {
+struct SubscriptionOwner {
     sids: HashMap<ShortBytes, u32, HashKey>,
     /// Tokens of its filters.
     tokens: usize,
@@ -121,17 +122,17 @@ struct Owner {
 }
 
 #[derive(Debug)]
-struct Left {
+struct DepartedConnection {
     owner: u32,
     sids: hash_map::IntoIter<ShortBytes, u32>,
 }
 
 /// A change that is to be reported to the hub.
 #[derive(Debug)]
-struct Change {
+struct PendingChange {
     token: u64,
     id: RegistrationId,
-    what: ChangeKind,
+    kind: ChangeKind,
 }
 
 #[derive(Debug)]
@@ -141,7 +142,7 @@ enum ChangeKind {
     Unshare,
     Sync,
     Unregister { after: Option<u32>, is_shared: bool },
-    Leave,
+    Disconnect,
 }
 
 /// The subscriptions of one shard.
@@ -150,22 +151,22 @@ pub struct ShardTable {
     key: HashKey,
     per_client_max: usize,
     clients: HashMap<u64, u32, HashKey>,
-    owners: Vec<Owner>,
+    owners: Vec<SubscriptionOwner>,
     free_owners: Vec<u32>,
     subscriptions: Vec<Option<Subscription>>,
     free: Vec<u32>,
     /// The registrations without a queue that further subscriptions are added to.
     filters: HashMap<Arc<[u8]>, u32, HashKey>,
-    registered: Vec<Option<Registered>>,
+    registered: Vec<Option<FilterRegistration>>,
     free_registered: Vec<u32>,
     /// Of the last registration. It wraps around after longer than anything is under way.
     serial: u32,
     /// Subscriptions that there have ever been.
     age: u64,
     /// Connections that have left, and their subscriptions that are not removed yet.
-    left: VecDeque<Left>,
+    left: VecDeque<DepartedConnection>,
     left_count: usize,
-    changes: VecDeque<Change>,
+    changes: VecDeque<PendingChange>,
     /// Requests that were made of the hub.
     requests: u64,
     /// Messages that were expanded, and how many of them subscriptions have got.
@@ -185,7 +186,7 @@ pub struct ShardTable {
     left_match_steps: usize,
     left_match_count: u64,
     /// Registrations that something came for, and whose connections have all left; memory that is used again.
-    unlistened: Vec<u32>,
+    without_subscriber: Vec<u32>,
     /// Marks without a connection that could answer them.
     unanswerable_marks: Vec<u64>,
 }
@@ -220,7 +221,7 @@ impl ShardTable {
             left_matches: Vec::new(),
             left_match_steps: 0,
             left_match_count: 0,
-            unlistened: Vec::new(),
+            without_subscriber: Vec::new(),
             unanswerable_marks: Vec::new(),
         }
     }
@@ -241,7 +242,7 @@ impl ShardTable {
     #[must_use]
     pub fn registrations(&self) -> usize {
         let registered = self.registered.iter().flatten();
-        registered.filter(|registered| registered.hub_view != HubView::None).count()
+        registered.filter(|registered| registered.hub_view != ReportedSubscribers::None).count()
     }
 
     /// Whether a connection has a subscription.
@@ -258,21 +259,27 @@ impl ShardTable {
 
     /// Puts a request into an intake. All requests of the shard have to go this way: the table counts them.
     #[inline]
-    pub fn push(&mut self, intake: &mut Intake, token: u64, traits: Traits, request: &Request<'_>) {
-        if intake.is_empty() {
-            intake.set_first(self.requests);
+    pub fn push(
+        &mut self,
+        publication_batch: &mut PublicationBatch,
+        token: u64,
+        client_options: ClientOptions,
+        request: &HubRequest<'_>,
+    ) {
+        if publication_batch.is_empty() {
+            publication_batch.set_first(self.requests);
         }
-        intake.push(token, traits, request);
+        publication_batch.push(token, client_options, request);
         self.requests += 1;
     }
 
     /// Puts all changes that were not reported to the hub into an intake. To be called behind each call that may make some,
     /// before anything else is [pushed](Self::push).
-    pub fn push_changes(&mut self, intake: &mut Intake) {
-        while let Some(Change { token, id, what }) = self.changes.pop_front() {
-            let change = match &what {
-                ChangeKind::Leave => {
-                    self.push(intake, token, Traits::default(), &Request::Leave);
+    pub fn push_changes(&mut self, publication_batch: &mut PublicationBatch) {
+        while let Some(PendingChange { token, id, kind }) = self.changes.pop_front() {
+            let change = match &kind {
+                ChangeKind::Disconnect => {
+                    self.push(publication_batch, token, ClientOptions::default(), &HubRequest::Disconnect);
                     continue;
                 }
                 ChangeKind::Register { filter, queue } => InterestChange::Register { id, filter, queue },
@@ -283,7 +290,7 @@ impl ShardTable {
                     InterestChange::Unregister { id, after, is_shared }
                 }
             };
-            self.push(intake, token, Traits::default(), &Request::Interest(change));
+            self.push(publication_batch, token, ClientOptions::default(), &HubRequest::Interest(change));
         }
     }
 
@@ -301,9 +308,9 @@ impl ShardTable {
     pub fn subscribe(
         &mut self,
         token: u64,
-        traits: Traits,
+        client_options: ClientOptions,
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), SubscriptionLimit> {
         self.make_room()?;
         let tokens = tokens(filter);
         let owner = self.owner(token);
@@ -311,11 +318,11 @@ impl ShardTable {
         if of_client.sids.len() >= self.per_client_max
             || of_client.tokens + tokens > FILTER_TOKENS_PER_CLIENT_MAX
         {
-            return Err(TooMany::OfClient);
+            return Err(SubscriptionLimit::PerClient);
         }
         let MapEntry::Vacant(vacant) = of_client.sids.entry(sid.into()) else { return Ok(()) };
-        let place = self.free.pop().unwrap_or(self.subscriptions.len() as u32);
-        vacant.insert(place);
+        let slot = self.free.pop().unwrap_or(self.subscriptions.len() as u32);
+        vacant.insert(slot);
         of_client.tokens += tokens;
         let number = if queue.is_empty() { self.filters.get(filter).copied() } else { None };
         let number = number.unwrap_or_else(|| self.register(filter, !queue.is_empty()));
@@ -326,19 +333,19 @@ impl ShardTable {
             registered: number,
             age: self.age,
             sid: sid.into(),
-            takes_headers: traits.headers,
+            takes_headers: client_options.headers,
             from: u64::MAX,
             until: u64::MAX,
             delivered: 0,
             ends_after: None,
         };
-        match self.subscriptions.get_mut(place as usize) {
+        match self.subscriptions.get_mut(slot as usize) {
             Some(free) => *free = Some(subscription),
             None => self.subscriptions.push(Some(subscription)),
         }
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.has_had_others |= !registered.members.is_empty();
-            registered.members.add(self.age, place, token, self.key);
+            registered.members.add(self.age, slot, token, self.key);
         }
         let changes = self.changes.len();
         self.queue_changes(number, queue);
@@ -347,7 +354,7 @@ impl ShardTable {
             self.is_syncing = false;
             self.sync();
         }
-        if let Some(subscription) = &mut self.subscriptions[place as usize] {
+        if let Some(subscription) = &mut self.subscriptions[slot as usize] {
             subscription.from = self.requests + self.changes.len() as u64;
         }
         Ok(())
@@ -355,14 +362,14 @@ impl ShardTable {
 
     /// Prepares for a new subscription: removes some that get nothing more, so that subscriptions cannot be made and left, or
     /// ended, faster than they are removed, and as many as have to make room for it.
-    fn make_room(&mut self) -> Result<(), TooMany> {
+    fn make_room(&mut self) -> Result<(), SubscriptionLimit> {
         let is_full = |table: &ShardTable| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
-        self.examine_left();
+        self.remove_next_departed();
         self.remove_ended(ENDED_SUBSCRIPTIONS_PER_SUB);
         while !self.left.is_empty() && is_full(self) {
-            self.examine_left();
+            self.remove_next_departed();
         }
-        if is_full(self) { Err(TooMany::InAll) } else { Ok(()) }
+        if is_full(self) { Err(SubscriptionLimit::PerShard) } else { Ok(()) }
     }
 
     /// The place of a connection, which it gets with its first subscription.
@@ -370,7 +377,7 @@ impl ShardTable {
         if let Some(&owner) = self.clients.get(&token) {
             return owner;
         }
-        let new = Owner { sids: HashMap::with_hasher(self.key), tokens: 0, has_left: false };
+        let new = SubscriptionOwner { sids: HashMap::with_hasher(self.key), tokens: 0, has_left: false };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -389,14 +396,14 @@ impl ShardTable {
     fn register(&mut self, filter: &[u8], is_exclusive: bool) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let filter: Arc<[u8]> = filter.into();
-        let new = Registered {
+        let new = FilterRegistration {
             filter: Arc::clone(&filter),
             is_exclusive,
             is_detached: false,
             has_had_others: false,
             serial: self.serial,
-            members: Members::default(),
-            hub_view: HubView::None,
+            members: FilterSubscriptions::default(),
+            hub_view: ReportedSubscribers::None,
         };
         let number = match self.free_registered.pop() {
             Some(number) => {
@@ -422,36 +429,40 @@ impl ShardTable {
         let filter = &registered.filter;
         let is_there = |token: u64| self.clients.contains_key(&token);
         let now = match registered.members.clients() {
-            _ if registered.is_detached => HubView::None,
+            _ if registered.is_detached => ReportedSubscribers::None,
             // What one connection alone was subscribed to ends in the hub with the connection.
-            HubView::One(token) if !is_there(token) => HubView::None,
+            ReportedSubscribers::One(token) if !is_there(token) => ReportedSubscribers::None,
             now => now,
         };
         let before = std::mem::replace(&mut registered.hub_view, now);
-        let mut change = |token, what| self.changes.push_back(Change { token, id, what });
+        let mut change = |token, kind| self.changes.push_back(PendingChange { token, id, kind });
         match (before, now) {
-            (HubView::None, HubView::One(token)) => {
+            (ReportedSubscribers::None, ReportedSubscribers::One(token)) => {
                 change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
             }
             // All others of them have left, and are not removed yet.
-            (HubView::None, HubView::Many) => change(0, ChangeKind::Share { filter: Arc::clone(filter) }),
-            (HubView::One(token), HubView::Many) => {
+            (ReportedSubscribers::None, ReportedSubscribers::Many) => {
+                change(0, ChangeKind::Share { filter: Arc::clone(filter) })
+            }
+            (ReportedSubscribers::One(token), ReportedSubscribers::Many) => {
                 change(token, ChangeKind::Share { filter: Arc::clone(filter) });
             }
-            (HubView::One(before), HubView::One(token)) if before != token => {
+            (ReportedSubscribers::One(before), ReportedSubscribers::One(token)) if before != token => {
                 change(before, ChangeKind::Unregister { after: None, is_shared: false });
                 change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
             }
-            (HubView::One(token), HubView::None) => {
+            (ReportedSubscribers::One(token), ReportedSubscribers::None) => {
                 change(token, ChangeKind::Unregister { after: None, is_shared: false });
             }
-            (HubView::Many, HubView::One(token)) => change(token, ChangeKind::Unshare),
-            (HubView::Many, HubView::None) => {
+            (ReportedSubscribers::Many, ReportedSubscribers::One(token)) => {
+                change(token, ChangeKind::Unshare)
+            }
+            (ReportedSubscribers::Many, ReportedSubscribers::None) => {
                 change(0, ChangeKind::Unregister { after: None, is_shared: true });
             }
-            (HubView::None, HubView::None)
-            | (HubView::One(_), HubView::One(_))
-            | (HubView::Many, HubView::Many) => {}
+            (ReportedSubscribers::None, ReportedSubscribers::None)
+            | (ReportedSubscribers::One(_), ReportedSubscribers::One(_))
+            | (ReportedSubscribers::Many, ReportedSubscribers::Many) => {}
         }
         if registered.members.is_empty() {
             if !registered.is_exclusive {
@@ -465,11 +476,11 @@ impl ShardTable {
     /// Ends a subscription, at once or after so many messages in all.
     pub fn unsubscribe(&mut self, token: u64, sid: &[u8], after: Option<u32>) {
         let Some(&owner) = self.clients.get(&token) else { return };
-        let Some(&place) = self.owners[owner as usize].sids.get(sid) else { return };
-        let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
+        let Some(&slot) = self.owners[owner as usize].sids.get(sid) else { return };
+        let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         subscription.ends_after = after;
         if after.is_none() || subscription.is_satisfied() {
-            return self.end(place);
+            return self.end(slot);
         }
         let (number, age) = (subscription.registered, subscription.age);
         let Some(registered) = &mut self.registered[number as usize] else { return };
@@ -480,17 +491,17 @@ impl ShardTable {
                 self.filters.remove(&registered.filter);
             }
             let id = RegistrationId { number, serial: registered.serial };
-            let what = ChangeKind::Unregister { after, is_shared: false };
-            self.changes.push_back(Change { token, id, what });
+            let kind = ChangeKind::Unregister { after, is_shared: false };
+            self.changes.push_back(PendingChange { token, id, kind });
         }
     }
 
     /// Ends a subscription of a connection that is there: it gets what the hub had sent before it processes that.
-    fn end(&mut self, place: u32) {
+    fn end(&mut self, slot: u32) {
         let until = self.requests;
-        let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
+        let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         if subscription.is_satisfied() || planted!("early unsubscription") {
-            return self.remove(place);
+            return self.remove(slot);
         }
         let (number, token) = (subscription.registered, subscription.token);
         let owner = std::mem::replace(&mut subscription.owner, NO_OWNER);
@@ -500,10 +511,10 @@ impl ShardTable {
             registered.members.end(token);
             self.queue_changes(number, b"");
         }
-        if let Some(subscription) = &mut self.subscriptions[place as usize] {
+        if let Some(subscription) = &mut self.subscriptions[slot as usize] {
             (subscription.sid, subscription.until) = (sid, until + self.changes.len() as u64);
         }
-        self.ended.push_back(place);
+        self.ended.push_back(slot);
         self.sync();
     }
 
@@ -511,43 +522,42 @@ impl ShardTable {
     fn sync(&mut self) {
         if !std::mem::replace(&mut self.is_syncing, true) {
             let id = RegistrationId::default();
-            self.changes.push_back(Change { token: 0, id, what: ChangeKind::Sync });
+            self.changes.push_back(PendingChange { token: 0, id, kind: ChangeKind::Sync });
         }
     }
 
     /// The hub had processed so many requests of the shard when it sent what comes next.
     fn synced(&mut self, processed: u64) {
         (self.is_syncing, self.processed) = (false, processed);
-        self.remove_ended(LEFT_SUBSCRIPTIONS_PER_TURN);
-        if self.ended.back().is_some_and(|&place| !self.gets_nothing_more(place)) {
+        self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
+        if self.ended.back().is_some_and(|&slot| !self.gets_nothing_more(slot)) {
             self.sync();
         }
     }
 
     /// Whether the hub has processed the end of a subscription that has ended.
-    fn gets_nothing_more(&self, place: u32) -> bool {
-        let subscription = self.subscriptions[place as usize].as_ref();
+    fn gets_nothing_more(&self, slot: u32) -> bool {
+        let subscription = self.subscriptions[slot as usize].as_ref();
         subscription.is_none_or(|subscription| subscription.until <= self.processed)
     }
 
     /// Removes up to so many of those that have ended and get nothing more.
     fn remove_ended(&mut self, count: usize) {
         for _ in 0..count {
-            let Some(place) = self.ended.front().copied().filter(|&place| self.gets_nothing_more(place))
-            else {
+            let Some(slot) = self.ended.front().copied().filter(|&slot| self.gets_nothing_more(slot)) else {
                 return;
             };
             self.ended.pop_front();
-            self.drop_ended(place);
+            self.drop_ended(slot);
         }
     }
 
     /// Removes one that has ended.
-    fn drop_ended(&mut self, place: u32) {
-        let Some(Subscription { registered, age, .. }) = self.subscriptions[place as usize].take() else {
+    fn drop_ended(&mut self, slot: u32) {
+        let Some(Subscription { registered, age, .. }) = self.subscriptions[slot as usize].take() else {
             return;
         };
-        self.free.push(place);
+        self.free.push(slot);
         if let Some(of) = &mut self.registered[registered as usize] {
             of.members.remove(age);
             self.queue_changes(registered, b"");
@@ -555,15 +565,15 @@ impl ShardTable {
     }
 
     /// Removes a subscription of a connection that is there, which gets nothing more.
-    fn remove(&mut self, place: u32) {
-        let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
+    fn remove(&mut self, slot: u32) {
+        let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         let (number, token, owner) = (subscription.registered, subscription.token, subscription.owner);
         let sid = std::mem::take(&mut subscription.sid);
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.members.end(token);
         }
         self.release(owner, token, number, &sid);
-        self.drop_ended(place);
+        self.drop_ended(slot);
     }
 
     /// Takes a subscription out of its connection's list.
@@ -578,40 +588,44 @@ impl ShardTable {
         }
     }
 
-    /// A connection has left: its subscriptions get nothing more. The hub is told so ([`Request::Leave`]), also of a
+    /// A connection has left: its subscriptions get nothing more. The hub is told so ([`HubRequest::Disconnect`]), also of a
     /// connection without subscriptions.
     pub fn leave(&mut self, token: u64) {
-        self.changes.push_back(Change { token, id: RegistrationId::default(), what: ChangeKind::Leave });
+        self.changes.push_back(PendingChange {
+            token,
+            id: RegistrationId::default(),
+            kind: ChangeKind::Disconnect,
+        });
         let Some(owner) = self.clients.remove(&token) else { return };
         let of_client = &mut self.owners[owner as usize];
         of_client.has_left = true;
         let sids = std::mem::replace(&mut of_client.sids, HashMap::with_hasher(self.key));
         self.left_count += sids.len();
-        self.left.push_back(Left { owner, sids: sids.into_iter() });
+        self.left.push_back(DepartedConnection { owner, sids: sids.into_iter() });
     }
 
     /// Whether subscriptions are to be removed that get nothing more.
     #[must_use]
     pub fn has_removals(&self) -> bool {
-        !self.left.is_empty() || self.ended.front().is_some_and(|&place| self.gets_nothing_more(place))
+        !self.left.is_empty() || self.ended.front().is_some_and(|&slot| self.gets_nothing_more(slot))
     }
 
     /// Removes some subscriptions that get nothing more.
     pub fn remove_some(&mut self) {
-        for _ in 0..LEFT_SUBSCRIPTIONS_PER_TURN {
-            self.examine_left();
+        for _ in 0..DEPARTED_REGISTRATIONS_PER_TURN {
+            self.remove_next_departed();
         }
-        self.remove_ended(LEFT_SUBSCRIPTIONS_PER_TURN);
+        self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
     }
 
     /// Looks at the next subscription of the connection that left first, and removes it unless it was removed already.
-    fn examine_left(&mut self) {
+    fn remove_next_departed(&mut self) {
         let Some(left) = self.left.front_mut() else { return };
         let (owner, next) = (left.owner, left.sids.next());
         let is_last = left.sids.len() == 0;
-        if let Some((_, place)) = next {
+        if let Some((_, slot)) = next {
             // Its place may be another connection's by now.
-            self.remove_if_left(place);
+            self.remove_if_left(slot);
         }
         if is_last {
             self.free_owners.push(owner);
@@ -620,8 +634,8 @@ impl ShardTable {
     }
 
     /// Removes a subscription if its connection has left.
-    fn remove_if_left(&mut self, place: u32) {
-        let Some(Subscription { token, registered, owner, .. }) = self.subscriptions[place as usize] else {
+    fn remove_if_left(&mut self, slot: u32) {
+        let Some(Subscription { token, registered, owner, .. }) = self.subscriptions[slot as usize] else {
             return;
         };
         if !self.owners.get(owner as usize).is_some_and(|owner| owner.has_left) {
@@ -630,12 +644,12 @@ impl ShardTable {
         self.left_count -= 1;
         if let Some(registered) = &mut self.registered[registered as usize] {
             registered.members.end(token);
-            if registered.hub_view == HubView::One(token) {
+            if registered.hub_view == ReportedSubscribers::One(token) {
                 // It has ended in the hub with the connection.
-                registered.hub_view = HubView::None;
+                registered.hub_view = ReportedSubscribers::None;
             }
         }
-        self.drop_ended(place);
+        self.drop_ended(slot);
     }
 
     /// All connections of a registration have left: it ends in the hub before its subscriptions are removed, and one that comes
@@ -646,9 +660,9 @@ impl ShardTable {
             self.filters.remove(&registered.filter);
         }
         registered.is_detached = true;
-        if let HubView::One(_) = registered.hub_view {
+        if let ReportedSubscribers::One(_) = registered.hub_view {
             // It has ended in the hub with the connection.
-            registered.hub_view = HubView::None;
+            registered.hub_view = ReportedSubscribers::None;
         }
         self.queue_changes(number, b"");
     }

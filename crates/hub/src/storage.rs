@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use stilling_journal::{
-    Answer, Batch, Chunk, IdleBatches, Journal, ReadOrder, Replay, Retention, StreamIndex,
+    Batch, Chunk, IdleBatches, Journal, JournalAnswer, LogRetention, ReadOrder, Replay, StreamIndex,
 };
 
-use crate::recovered::Recovered;
+use crate::recovered_stream::RecoveredStream;
 use crate::time::UnixNanos;
 
 /// Takes batches and says later that they are durable; reads what is.
@@ -25,14 +25,14 @@ pub trait Storage {
     }
 
     /// Takes back one of that stream that is not needed any more. References to its records may exist.
-    fn give_back(&mut self, stream: StreamIndex, batch: Batch);
+    fn return_batch(&mut self, stream: StreamIndex, batch: Batch);
 
     /// Takes a batch of a stream, to be written after those before it. It came from [`batch`](Storage::batch) for this
     /// stream, so there is room. Records from `deduplicate_from` on have to be read for the de-duplication window after a restart.
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
 
     /// Has old records removed, if there is room to ask.
-    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool;
+    fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool;
 
     /// Asks for records. Returns whether there was room to ask.
     fn read(&mut self, order: ReadOrder) -> bool;
@@ -41,13 +41,13 @@ pub trait Storage {
     fn publish(&mut self);
 
     /// What has happened, and the batch it happened to, which is to be given back.
-    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)>;
+    fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)>;
 
     /// Records that were asked for.
     fn next_chunk(&mut self) -> Option<Chunk>;
 
     /// A stream whose directory was opened, or could not be opened, after the hub began. Until it is open no batch is free for it.
-    fn next_opening(&mut self) -> Option<(StreamIndex, Opening)> {
+    fn next_opening(&mut self) -> Option<(StreamIndex, StreamOpening)> {
         None
     }
 
@@ -60,26 +60,26 @@ pub trait Storage {
 
 /// What became of opening a stream's directory.
 #[derive(Debug)]
-pub enum Opening {
+pub enum StreamOpening {
     /// It is open; the stream goes on behind what was found.
-    Opened(Recovered),
+    Opened(RecoveredStream),
     /// It cannot be opened now, for this reason. It is tried again.
     Failed(Arc<str>),
 }
 
 /// The journal with its two threads; nothing at all as long as no stream is on disk.
 #[derive(Default)]
-pub struct Threads(Option<(Journal, Replay)>);
+pub struct JournalStorage(Option<(Journal, Replay)>);
 
-impl Threads {
+impl JournalStorage {
     /// Streams that are written by the one and read by the other.
     #[must_use]
-    pub fn new(journal: Journal, replay: Replay) -> Threads {
-        Threads(Some((journal, replay)))
+    pub fn new(journal: Journal, replay: Replay) -> JournalStorage {
+        JournalStorage(Some((journal, replay)))
     }
 }
 
-impl Storage for Threads {
+impl Storage for JournalStorage {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
         self.0.as_mut()?.0.batch()
     }
@@ -88,20 +88,20 @@ impl Storage for Threads {
         self.0.as_ref().map_or(IdleBatches::None, |(journal, _)| journal.idle())
     }
 
-    fn give_back(&mut self, _: StreamIndex, batch: Batch) {
+    fn return_batch(&mut self, _: StreamIndex, batch: Batch) {
         if let Some((journal, _)) = &mut self.0 {
-            journal.give_back(batch);
+            journal.return_batch(batch);
         }
     }
 
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64) {
         if let Some((journal, _)) = &mut self.0 {
-            let refused = journal.append_noting(stream, batch, deduplicate_from);
+            let refused = journal.append_with_dedup_start(stream, batch, deduplicate_from);
             debug_assert!(refused.is_ok(), "as many requests as batches have room");
         }
     }
 
-    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool {
+    fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool {
         let Some((journal, _)) = &mut self.0 else { return false };
         journal.retain(stream, retention, now_ns.as_nanos(), u64::MAX)
     }
@@ -117,7 +117,7 @@ impl Storage for Threads {
         }
     }
 
-    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+    fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
         self.0.as_mut()?.0.next_answer_and_batch()
     }
 

@@ -8,7 +8,7 @@ pub use self::config::{Durability, Retention, StreamConfig};
 
 /// Where a stream goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Resumed {
+pub struct ResumePoint {
     /// The first sequence that is kept; `next` if there is none.
     pub first: u64,
     /// The sequence that the next record gets.
@@ -17,8 +17,8 @@ pub struct Resumed {
     pub created_ns: UnixNanos,
 }
 
-impl Default for Resumed {
+impl Default for ResumePoint {
     fn default() -> Self {
-        Resumed { first: 1, next: 1, created_ns: UnixNanos::EPOCH }
+        ResumePoint { first: 1, next: 1, created_ns: UnixNanos::EPOCH }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock, TryLockError};
 
 /// What a stream does with publications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Condition {
+pub enum StreamCondition {
     /// It takes them.
     #[default]
     Open,
@@ -20,16 +20,16 @@ pub enum Condition {
     Frozen,
 }
 
-impl Condition {
+impl StreamCondition {
     /// The word for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Condition::Open => "open",
-            Condition::Slow => "slow disk",
-            Condition::Waiting => "waiting for room",
-            Condition::Closed => "not open",
-            Condition::Frozen => "frozen",
+            StreamCondition::Open => "open",
+            StreamCondition::Slow => "slow disk",
+            StreamCondition::Waiting => "waiting for room",
+            StreamCondition::Closed => "not open",
+            StreamCondition::Frozen => "frozen",
         }
     }
 }
@@ -38,7 +38,7 @@ impl Condition {
 #[derive(Clone, Debug, Default)]
 pub struct StreamHealth {
     /// What it does now.
-    pub condition: Condition,
+    pub condition: StreamCondition,
     /// Why it does not take everything, and what to do.
     pub reason: Option<Arc<str>>,
     /// Damage that was found at the start or by reading: the latest.

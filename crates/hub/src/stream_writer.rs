@@ -10,7 +10,7 @@
 //!                         acks           acks           acks               given when the batch is durable
 //! ```
 //!
-//! [`judge`](StreamWriter::judge) decides what becomes of a message, and [`apply`](StreamWriter::apply) alone gives it a
+//! [`decide`](StreamWriter::decide) decides what becomes of a message, and [`apply`](StreamWriter::apply) alone gives it a
 //! sequence and an id in the de-duplication window: a message that was rejected leaves nothing behind.
 
 use std::collections::VecDeque;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{
-    Batch, BatchView, Chunk, Config as SegmentConfig, Extent, Frozen, Gap, GapCause, IdleBatches, ReadOrder,
-    Record, Refused,
+    Batch, BatchPushError, BatchView, Chunk, Extent, Frozen, Gap, GapCause, IdleBatches, LogConfig,
+    ReadOrder, Record,
 };
 use stilling_ring::SharedBlock;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
@@ -32,18 +32,19 @@ pub(crate) use self::pending_acks::{AckTarget, PendingAck};
 pub(crate) use self::release::Release;
 use crate::counters::StreamCounters;
 use crate::dedup::DedupWindow;
-use crate::deliveries::Refusal;
-use crate::health::HealthLog;
-use crate::intake::{Client, Door, Publication};
-use crate::key::HashKey;
+use crate::deliveries::RefusalReason;
+use crate::disk_stall::DiskStallTimer;
+use crate::hash_key::HashKey;
+use crate::health_log::HealthLog;
 use crate::limits::{
-    DISK_PATIENCE_NS, DISK_SLOW_NS, MEMORY_STREAM_SIZE, OPEN_REFERENCES_NS_MAX, REPLIES_SIZE_MAX, SEAL_SIZE,
+    DISK_SLOW_NS, DISK_STALL_TIMEOUT_NS, MEMORY_STREAM_SIZE, OPEN_REFERENCES_NS_MAX, REPLIES_SIZE_MAX,
+    SEAL_SIZE,
 };
 use crate::payload::Payload;
-use crate::recovered::RecoveredStream;
-use crate::stall::DiskStallTimer;
+use crate::publication_batch::{ClientId, Ingress, Publication};
+use crate::recovered_stream::RecoveredParts;
 use crate::storage::Storage;
-use crate::stream::{Durability, Resumed, StreamConfig};
+use crate::stream::{Durability, ResumePoint, StreamConfig};
 use crate::time::{Now, SteadyNanos, UnixNanos};
 
 mod memory_log;
@@ -52,12 +53,12 @@ mod release;
 
 /// What a stream does with a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Judgement {
+pub(crate) enum StoreDecision {
     /// It takes it, with this message id.
     Accept(Option<u128>),
     /// It has taken it before, under this sequence.
     Duplicate(u64),
-    Reject(Refusal),
+    Reject(RefusalReason),
 }
 
 /// Why an accepted message was not stored.
@@ -119,7 +120,7 @@ pub(crate) struct StreamWriter {
     pub(crate) created_ns: UnixNanos,
     /// Why its directory has not been opened yet, if that is not waited for.
     pub(crate) closed: Option<Arc<str>>,
-    passed_over: PassedOver,
+    skipped: SkippedRecords,
     /// What it has on disk, once its directory is open.
     pub(crate) extent: Option<Arc<Extent>>,
     memory: MemoryLog,
@@ -127,7 +128,7 @@ pub(crate) struct StreamWriter {
 
 /// Records that consumers did not get because they were not there any more.
 #[derive(Clone, Copy, Debug, Default)]
-struct PassedOver {
+struct SkippedRecords {
     removed: u64,
     damaged: u64,
 }
@@ -137,11 +138,11 @@ impl StreamWriter {
     pub(crate) fn new(
         (number, config): (u32, StreamConfig),
         key: HashKey,
-        resumed: Resumed,
+        resumed: ResumePoint,
         limits: WriterLimits,
     ) -> StreamWriter {
-        let Resumed { first, next, created_ns } = resumed;
-        let segment_size = SegmentConfig::for_retention(config.retention.bytes_max()).segment_size;
+        let ResumePoint { first, next, created_ns } = resumed;
+        let segment_size = LogConfig::for_retention(config.retention.bytes_max()).segment_size;
         StreamWriter {
             number,
             limits,
@@ -167,39 +168,39 @@ impl StreamWriter {
             health: HealthLog::default(),
             created_ns,
             closed: None,
-            passed_over: PassedOver::default(),
+            skipped: SkippedRecords::default(),
             extent: None,
             memory: MemoryLog::default(),
         }
     }
 
     /// Decides what becomes of a message.
-    pub(crate) fn judge(&mut self, publication: &Publication<'_>, now_ns: SteadyNanos) -> Judgement {
+    pub(crate) fn decide(&mut self, publication: &Publication<'_>, now_ns: SteadyNanos) -> StoreDecision {
         let &Publication { headers, payload, .. } = publication;
         let stream = self.number;
         if self.closed.is_some() {
-            return Judgement::Reject(Refusal::Closed { stream });
+            return StoreDecision::Reject(RefusalReason::Closed { stream });
         }
         if self.frozen.is_some() {
-            return Judgement::Reject(Refusal::Frozen { stream });
+            return StoreDecision::Reject(RefusalReason::Frozen { stream });
         }
         if headers.len() + payload.len() > self.config.message_size_max as usize {
-            return Judgement::Reject(Refusal::TooLarge { stream });
+            return StoreDecision::Reject(RefusalReason::TooLarge { stream });
         }
         let (id, refusal) = if headers.is_empty() { (None, None) } else { self.conditions(headers) };
         if let Some(sequence) = id.and_then(|id| self.dedup.find(id, now_ns)) {
-            return Judgement::Duplicate(sequence);
+            return StoreDecision::Duplicate(sequence);
         }
         // Behind the duplicates: a message that is sent again after it was taken names what was the last sequence then.
         if let Some(refusal) = refusal {
-            return Judgement::Reject(refusal);
+            return StoreDecision::Reject(refusal);
         }
         // A gate decides here, on the state that all records before this one have made.
-        Judgement::Accept(id)
+        StoreDecision::Accept(id)
     }
 
     /// What the headers of a message demand: the name of its id, and what does not hold.
-    fn conditions(&self, headers: &[u8]) -> (Option<u128>, Option<Refusal>) {
+    fn conditions(&self, headers: &[u8]) -> (Option<u128>, Option<RefusalReason>) {
         let Ok(headers) = Headers::parse(headers) else { return (None, None) };
         let (mut id, mut refusal) = (None, None);
         let stream = self.number;
@@ -212,14 +213,14 @@ impl StreamWriter {
                 let last = self.next - 1;
                 let expected = std::str::from_utf8(value).ok().and_then(|value| value.parse::<u64>().ok());
                 if expected != Some(last) {
-                    refusal = Some(Refusal::WrongLastSequence { stream, last });
+                    refusal = Some(RefusalReason::WrongLastSequence { stream, last });
                 }
             } else if rest == b"Expected-Stream" {
                 if value != self.config.name.as_bytes() {
-                    refusal = Some(Refusal::WrongStream { stream });
+                    refusal = Some(RefusalReason::WrongStream { stream });
                 }
             } else if is_unknown_condition(rest) {
-                refusal = Some(Refusal::UnknownCondition { stream });
+                refusal = Some(RefusalReason::UnknownCondition { stream });
             }
         }
         (id.flatten(), refusal)
@@ -292,8 +293,8 @@ impl StreamWriter {
                     }
                     return Ok(());
                 }
-                Err(Refused::TooLarge) => return Err(ApplyError::TooLarge),
-                Err(Refused::Full) => self.seal(storage),
+                Err(BatchPushError::TooLarge) => return Err(ApplyError::TooLarge),
+                Err(BatchPushError::Full) => self.seal(storage),
             }
         }
         Err(ApplyError::TooLarge)
@@ -366,8 +367,8 @@ impl StreamWriter {
     }
 
     /// Counts a record that waits for the disk.
-    pub(crate) fn count_record(&mut self, door: Door) {
-        self.acks.count_record(door);
+    pub(crate) fn count_record(&mut self, ingress: Ingress) {
+        self.acks.count_record(ingress);
     }
 
     /// Notes what a connection is told when the last record is durable. There has to be [room](Self::has_room_for).
@@ -391,7 +392,7 @@ impl StreamWriter {
 
     /// Has a connection closed behind all answers that wait, but for those of a disk that has been waited for too long.
     /// Returns whether there are any.
-    pub(crate) fn push_close(&mut self, client: Client, now_ns: SteadyNanos) -> bool {
+    pub(crate) fn push_close(&mut self, client: ClientId, now_ns: SteadyNanos) -> bool {
         let ack = PendingAck::close(client);
         if self.has_unwritten() && !self.is_overdue(now_ns) {
             self.acks.push(self.open.is_some(), ack, b"");
@@ -410,7 +411,7 @@ impl StreamWriter {
 
     /// Takes the connections that are to be closed behind batches that the disk has not written. Those with answers that wait
     /// for room are closed behind these.
-    pub(crate) fn take_closing(&mut self) -> Vec<Client> {
+    pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
         let clients = self.acks.take_closing();
         let Some(last) = self.releases.back_mut() else { return clients };
         for client in clients {
@@ -474,19 +475,19 @@ impl StreamWriter {
     }
 
     /// Notes a batch that was kept before the start, one after the other.
-    pub(crate) fn remember(&mut self, batch: BatchView<'_>) {
+    pub(crate) fn restore_ids(&mut self, batch: BatchView<'_>) {
         self.newest_ns = Some(UnixNanos::from_nanos(batch.time_ns));
-        self.dedup.remember(batch);
+        self.dedup.restore_ids(batch);
     }
 
     /// Goes on as its directory was found. What was stored since, which nothing may have been, keeps its numbers.
-    pub(crate) fn open(&mut self, found: RecoveredStream) {
-        let RecoveredStream { resumed, dedup, newest_ns, health, extent } = found;
+    pub(crate) fn open(&mut self, found: RecoveredParts) {
+        let RecoveredParts { resumed, dedup, newest_ns, health, extent } = found;
         self.extent = extent;
         self.closed = None;
         self.health.open(health);
         if self.next == 1 && self.is_settled() {
-            let Resumed { first, next, created_ns } = resumed;
+            let ResumePoint { first, next, created_ns } = resumed;
             (self.dedup, self.newest_ns, self.created_ns) = (dedup, newest_ns, created_ns);
             (self.first, self.next, self.visible) = (first, next, next - 1);
         }
@@ -522,7 +523,7 @@ impl StreamWriter {
 
     /// Whether it has waited for room for so long that publishers are not kept waiting any more.
     fn has_waited_too_long(&self, now_ns: SteadyNanos) -> bool {
-        self.waiting_since.is_some_and(|since| now_ns.since(since) >= DISK_PATIENCE_NS)
+        self.waiting_since.is_some_and(|since| now_ns.since(since) >= DISK_STALL_TIMEOUT_NS)
     }
 
     /// Whether its disk counts as hung.
@@ -570,22 +571,22 @@ impl StreamWriter {
 
     /// Counts records that a consumer did not get because retention had removed them.
     pub(crate) fn count_removed(&mut self, count: u64) {
-        self.passed_over.removed += count;
+        self.skipped.removed += count;
     }
 
     /// Notes records that a reader came to and that are not there.
-    pub(crate) fn pass_over(&mut self, gap: Gap) {
+    pub(crate) fn note_skipped(&mut self, gap: Gap) {
         match gap.cause {
             GapCause::Removed => {
-                self.passed_over.removed += gap.count();
+                self.skipped.removed += gap.count();
                 // A round of retention reports its end only: a reader may meet before what it has removed so far.
                 self.first = self.first.max(gap.last + 1);
             }
-            GapCause::Damaged => self.passed_over.damaged += gap.count(),
+            GapCause::Damaged => self.skipped.damaged += gap.count(),
             // A crash cut off a write that had not been acknowledged.
             GapCause::Torn => {}
         }
-        self.health.passed_over(gap);
+        self.health.skipped(gap);
     }
 
     /// Reads what is kept in memory.
@@ -612,8 +613,8 @@ impl StreamWriter {
         to.pending_max.set(self.pending_most as u64);
         to.ids.set(self.dedup.len());
         to.ids_evicted.set(self.dedup.evicted());
-        to.passed_removed.set(self.passed_over.removed);
-        to.passed_damaged.set(self.passed_over.damaged);
+        to.skipped_removed.set(self.skipped.removed);
+        to.skipped_damaged.set(self.skipped.damaged);
         to.frozen.set(self.frozen.is_some().into());
         to.closed.set(self.closed.is_some().into());
         to.waiting.set(self.waiting_since.is_some().into());

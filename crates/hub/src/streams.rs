@@ -4,23 +4,23 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use stilling_journal::{Batch, IdleBatches, Retention, StreamIndex};
+use stilling_journal::{Batch, IdleBatches, LogRetention, StreamIndex};
 
 use crate::counters::StreamCounters;
-use crate::key::HashKey;
+use crate::disk_stall::WriterStalls;
+use crate::hash_key::HashKey;
 use crate::limits::{
-    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, NOTICE_EVERY_NS, REFERENCES_LOOK_EVERY_NS,
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, NOTICE_EVERY_NS, REFERENCES_CHECK_EVERY_NS,
     RETAIN_EVERY_NS, SWEEP_EVERY_NS,
 };
-use crate::stall::WriterStalls;
 use crate::storage::Storage;
-use crate::stream::{Durability, Resumed, StreamConfig};
+use crate::stream::{Durability, ResumePoint, StreamConfig};
 use crate::stream_writer::{Release, StreamWriter, WriterLimits};
 use crate::time::{SteadyNanos, UnixNanos};
 
 /// The streams of a hub.
 #[derive(Debug)]
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     writers: Vec<StreamWriter>,
     stalls: WriterStalls,
     /// Those with releases, each once, in the order in which their turns come.
@@ -31,7 +31,7 @@ pub(crate) struct Streams {
     retained: usize,
 }
 
-impl Index<usize> for Streams {
+impl Index<usize> for StreamTable {
     type Output = StreamWriter;
 
     #[inline]
@@ -40,21 +40,21 @@ impl Index<usize> for Streams {
     }
 }
 
-impl IndexMut<usize> for Streams {
+impl IndexMut<usize> for StreamTable {
     #[inline]
     fn index_mut(&mut self, number: usize) -> &mut StreamWriter {
         &mut self.writers[number]
     }
 }
 
-impl Streams {
+impl StreamTable {
     /// Streams that go on where `resumed` says; one without an entry begins.
     pub(crate) fn new(
         configs: Vec<StreamConfig>,
-        resumed: &[Resumed],
+        resumed: &[ResumePoint],
         memory_batch_size: usize,
         (key, started_ns): (HashKey, UnixNanos),
-    ) -> Streams {
+    ) -> StreamTable {
         let on_disk = configs.iter().filter(|config| config.durability == Durability::Disk).count();
         let batches_max =
             if on_disk > 1 { (2 * BATCHES_PER_STREAM_MAX / on_disk).max(2) } else { usize::MAX };
@@ -68,7 +68,13 @@ impl Streams {
         });
         let writers: Vec<StreamWriter> = writers.collect();
         let stalls = WriterStalls::new(writers.len());
-        Streams { writers, stalls, releasing: VecDeque::new(), retain_at_ns: SteadyNanos::START, retained: 0 }
+        StreamTable {
+            writers,
+            stalls,
+            releasing: VecDeque::new(),
+            retain_at_ns: SteadyNanos::START,
+            retained: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -159,7 +165,7 @@ impl Streams {
     }
 
     /// The stream whose old records are to be removed now, and what is to be kept of it: one after the other.
-    pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, Retention)> {
+    pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, LogRetention)> {
         if self.writers.is_empty() || now_ns < self.retain_at_ns {
             return None;
         }
@@ -167,23 +173,23 @@ impl Streams {
         self.retained = (self.retained + 1) % self.writers.len();
         let config = &self.writers[self.retained].config;
         let retention = config.retention.for_journal();
-        let has_any = config.durability == Durability::Disk && retention != Retention::default();
+        let has_any = config.durability == Durability::Disk && retention != LogRetention::default();
         has_any.then_some((self.retained as StreamIndex, retention))
     }
 
     /// The longest span, in nanoseconds, before something that depends on time has to be checked.
-    pub(crate) fn looks_again_in(&self) -> Option<u64> {
+    pub(crate) fn next_check_in(&self) -> Option<u64> {
         let ages =
             |stream: &StreamWriter| stream.config.retention.age.is_some() && stream.first < stream.next;
         let ages = self.writers.iter().any(ages).then_some(AGES_EVERY_NS);
         let is_watched = self.stalls.is_any_running() || self.writers.iter().any(StreamWriter::is_watched);
-        let disk = is_watched.then_some(DISK_LOOK_EVERY_NS);
+        let disk = is_watched.then_some(DISK_CHECK_EVERY_NS);
         let lines = self.writers.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
         let ids = self.writers.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
         let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
         let references = self.writers.iter().filter_map(StreamWriter::builds_in).min();
         let waits = self.writers.iter().any(StreamWriter::waits_for_references);
-        let batches = waits.then_some(REFERENCES_LOOK_EVERY_NS);
+        let batches = waits.then_some(REFERENCES_CHECK_EVERY_NS);
         [ages, disk, lines, ids, references, batches].into_iter().flatten().min()
     }
 }
@@ -201,7 +207,7 @@ mod tests {
 
     const STARTED_NS: UnixNanos = UnixNanos::from_nanos(77);
 
-    fn streams(durabilities: &[Durability]) -> Streams {
+    fn streams(durabilities: &[Durability]) -> StreamTable {
         let config = |(number, durability): (usize, &Durability)| StreamConfig {
             name: number.to_string(),
             durability: *durability,
@@ -209,8 +215,8 @@ mod tests {
             ..StreamConfig::default()
         };
         let configs = durabilities.iter().enumerate().map(config).collect();
-        let resumed = [Resumed { first: 3, next: 9, created_ns: UnixNanos::EPOCH }];
-        Streams::new(configs, &resumed, 4096, (HashKey(1, 2), STARTED_NS))
+        let resumed = [ResumePoint { first: 3, next: 9, created_ns: UnixNanos::EPOCH }];
+        StreamTable::new(configs, &resumed, 4096, (HashKey(1, 2), STARTED_NS))
     }
 
     #[test]
@@ -220,7 +226,7 @@ mod tests {
         assert_eq!(numbers(&streams[0]), (3, 9, 8, STARTED_NS));
         assert_eq!(numbers(&streams[1]), (1, 1, 0, STARTED_NS));
         assert_eq!((streams.len(), streams.named("1"), streams.named("2")), (2, Some(1), None));
-        assert_eq!(streams.looks_again_in(), Some(AGES_EVERY_NS), "the first has records");
+        assert_eq!(streams.next_check_in(), Some(AGES_EVERY_NS), "the first has records");
     }
 
     #[test]
@@ -255,7 +261,7 @@ mod tests {
             assert_eq!(streams.next_retention(at((now_ns + 1) * RETAIN_EVERY_NS - 1)), None, "once per span");
         }
         assert_eq!(rounds, [None, Some(2), Some(0), None, Some(2), Some(0)]);
-        let mut none = Streams::new(Vec::new(), &[], 0, (HashKey(1, 2), STARTED_NS));
+        let mut none = StreamTable::new(Vec::new(), &[], 0, (HashKey(1, 2), STARTED_NS));
         assert_eq!(none.next_retention(at(5)), None);
     }
 }

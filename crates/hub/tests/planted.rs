@@ -4,12 +4,12 @@
 
 mod rig;
 
-use rig::world::live;
+use rig::crash_simulation::simulate_runs;
 use stilling_ring::planted;
 
 fn is_found(bug: Option<&'static str>) -> bool {
     planted::choose(bug);
-    let is_found = (0..1000).any(|seed| live(seed).is_err());
+    let is_found = (0..1000).any(|seed| simulate_runs(seed).is_err());
     planted::choose(None);
     is_found
 }

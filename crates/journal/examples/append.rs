@@ -15,8 +15,10 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use stilling_journal::WriteMethod;
-use stilling_journal::disk::file::{FileDisk, Fresh};
-use stilling_journal::{Answer, Batch, Config, From, Journal, Limits, Log, Read, Record, Retention};
+use stilling_journal::disk::file::{FileDisk, FreshSpace};
+use stilling_journal::{
+    Batch, Journal, JournalAnswer, JournalLimits, Log, LogConfig, LogRetention, ReadOutcome, Record, StartAt,
+};
 use stilling_ring::Wake;
 
 /// Bytes of a record's payload.
@@ -34,11 +36,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let scratch = tempfile::tempdir_in(directory)?;
     let disk = FileDisk::make(scratch.path())?;
     let buffered = || WriteMethod::Buffered { reason: "measured".to_owned() };
-    let mut ways = vec![("write, fdatasync", buffered(), Fresh::AsItIs)];
+    let mut ways = vec![("write, fdatasync", buffered(), FreshSpace::Unzeroed)];
     match disk.method().clone() {
         WriteMethod::Direct => {
-            ways.push(("O_DIRECT, RWF_DSYNC", WriteMethod::Direct, Fresh::AsItIs));
-            ways.push(("the same, zeroed ahead", WriteMethod::Direct, Fresh::ZeroAhead));
+            ways.push(("O_DIRECT, RWF_DSYNC", WriteMethod::Direct, FreshSpace::Unzeroed));
+            ways.push(("the same, zeroed ahead", WriteMethod::Direct, FreshSpace::ZeroAhead));
         }
         WriteMethod::Buffered { reason } => println!("No O_DIRECT with RWF_DSYNC here: {reason}.\n"),
     }
@@ -54,8 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         for ((way, ..), figures) in ways.iter().zip(&mut figures) {
-            let spread =
-                |pick: fn(&Figures) -> f64, places: usize| spread(figures.iter().map(pick).collect(), places);
+            let spread = |pick: fn(&AppendMeasurement) -> f64, places: usize| {
+                spread(figures.iter().map(pick).collect(), places)
+            };
             println!(
                 "| {way} | {group} | {} | {} | {} | {} |",
                 spread(|figures| figures.appended, 0),
@@ -89,11 +92,11 @@ fn spread(mut values: Vec<f64>, places: usize) -> String {
 /// Records per second and CPU seconds per million, of a writer that hands over what there is and never has more than
 /// [`WINDOW`] records without their watermark.
 fn measure_thread(disk: FileDisk, bytes: usize) -> Result<(f64, f64), Box<dyn Error>> {
-    let (log, _) = Log::open(disk, "measured", Config::default())?;
+    let (log, _) = Log::open(disk, "measured", LogConfig::default())?;
     let payload = vec![b'x'; PAYLOAD_SIZE];
     let own = thread::current();
     let wake = Arc::new(Wake::new(move || own.unpark()));
-    let mut journal = Journal::start(vec![log], Limits::default(), Arc::clone(&wake))?;
+    let mut journal = Journal::start(vec![log], JournalLimits::default(), Arc::clone(&wake))?;
     let (begin, cpu) = (Instant::now(), cpu_seconds());
     let (mut next, mut durable, records) = (1, 0, (bytes / PAYLOAD_SIZE) as u64);
     while durable < records {
@@ -110,7 +113,7 @@ fn measure_thread(disk: FileDisk, bytes: usize) -> Result<(f64, f64), Box<dyn Er
         }
         journal.publish();
         match journal.next_answer() {
-            Some(Answer::Durable { watermark, .. }) => durable = watermark,
+            Some(JournalAnswer::Durable { watermark, .. }) => durable = watermark,
             Some(other) => return Err(format!("{other:?}").into()),
             None => {
                 wake.park();
@@ -126,7 +129,7 @@ fn measure_thread(disk: FileDisk, bytes: usize) -> Result<(f64, f64), Box<dyn Er
 }
 
 #[derive(Clone)]
-struct Figures {
+struct AppendMeasurement {
     /// Records appended per second.
     appended: f64,
     /// CPU seconds per million of them.
@@ -137,8 +140,8 @@ struct Figures {
     read: f64,
 }
 
-fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<Figures, Box<dyn Error>> {
-    let (mut log, _) = Log::open(disk.clone(), "measured", Config::default())?;
+fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<AppendMeasurement, Box<dyn Error>> {
+    let (mut log, _) = Log::open(disk.clone(), "measured", LogConfig::default())?;
     let payload = vec![b'x'; PAYLOAD_SIZE];
     let mut batches: Vec<Batch> =
         (0..8).map(|_| Batch::new(stilling_journal::limits::BATCH_SIZE_DEFAULT)).collect();
@@ -157,20 +160,20 @@ fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<Figures, Box<dy
         }
         log.append(&mut batches[..used])?;
         records += group;
-        log.retain(&Retention { bytes_max: Some(1 << 30), ..Retention::default() }, 0, u64::MAX)?;
+        log.retain(&LogRetention { bytes_max: Some(1 << 30), ..LogRetention::default() }, 0, u64::MAX)?;
     }
     let (wall, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     drop(log);
     let begin = Instant::now();
-    let (log, recovery) = Log::open(disk, "measured", Config::default())?;
+    let (log, recovery) = Log::open(disk, "measured", LogConfig::default())?;
     let open_ms = begin.elapsed().as_secs_f64() * 1e3;
     let begin = Instant::now();
-    let (mut reader, mut seen) = (log.source().read_from(From::Sequence(recovery.first)), 0);
-    while let Read::Batch(batch) = reader.read()? {
+    let (mut reader, mut seen) = (log.source().read_from(StartAt::Sequence(recovery.first)), 0);
+    while let ReadOutcome::Batch(batch) = reader.read()? {
         seen += batch.records.count();
     }
     let read = seen as f64 / begin.elapsed().as_secs_f64();
-    Ok(Figures { appended: records as f64 / wall, cpu: cpu / records as f64 * 1e6, open_ms, read })
+    Ok(AppendMeasurement { appended: records as f64 / wall, cpu: cpu / records as f64 * 1e6, open_ms, read })
 }
 
 fn cpu_seconds() -> f64 {

@@ -24,29 +24,29 @@ use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::put;
 use crate::format::record::{Record, Records};
 use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, BUILT_LATER_SIZE_MIN};
-use crate::unbuilt::UnbuiltPayloads;
+use crate::unbuilt_payloads::UnbuiltPayloads;
 
 /// Why a record is not in the batch. It is unchanged and the caller's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum BatchPushError {
     /// This batch has no room for it; the next one may.
     Full,
     /// It is longer than any batch of this size can take, or its subject than any subject may be.
     TooLarge,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for BatchPushError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Full => "the batch is full: it has to be written before more records fit",
-            Refused::TooLarge => {
+            BatchPushError::Full => "the batch is full: it has to be written before more records fit",
+            BatchPushError::TooLarge => {
                 "the record is longer than a batch can be: make batches larger or messages smaller"
             }
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for BatchPushError {}
 
 /// A number of records that become durable together, in memory that can be written as it is.
 pub struct Batch {
@@ -101,7 +101,7 @@ impl Batch {
         self.begin_within(first, time_ns, usize::MAX);
     }
 
-    /// The same with a limit of `limit` bytes, header included: a record that would pass it is [`Refused::Full`], unless the
+    /// The same with a limit of `limit` bytes, header included: a record that would pass it is [`BatchPushError::Full`], unless the
     /// batch is empty.
     ///
     /// # Panics
@@ -125,8 +125,8 @@ impl Batch {
     /// Puts a record behind the others and says which sequence it has.
     ///
     /// # Errors
-    /// [`Refused::Full`] if it does not fit any more, [`Refused::TooLarge`] if it never would.
-    pub fn push(&mut self, record: &Record<'_>) -> Result<u64, Refused> {
+    /// [`BatchPushError::Full`] if it does not fit any more, [`BatchPushError::TooLarge`] if it never would.
+    pub fn push(&mut self, record: &Record<'_>) -> Result<u64, BatchPushError> {
         record.write(self.reserve(record)?);
         Ok(self.next() - 1)
     }
@@ -144,7 +144,7 @@ impl Batch {
         record: &Record<'_>,
         block: &SharedBlock,
         range: Range<usize>,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, BatchPushError> {
         if record.payload.len() < BUILT_LATER_SIZE_MIN {
             return self.push(record);
         }
@@ -155,12 +155,12 @@ impl Batch {
     }
 
     /// The room of a record behind the others.
-    fn reserve(&mut self, record: &Record<'_>) -> Result<&mut [u8], Refused> {
-        let size = record.size().ok_or(Refused::TooLarge)?;
+    fn reserve(&mut self, record: &Record<'_>) -> Result<&mut [u8], BatchPushError> {
+        let size = record.size().ok_or(BatchPushError::TooLarge)?;
         let is_within = self.count == 0 || self.used + size <= self.limit;
         if !is_within || self.used + size > self.size_max {
             let fits_alone = size <= self.size_max - BATCH_HEADER_SIZE;
-            return Err(if fits_alone { Refused::Full } else { Refused::TooLarge });
+            return Err(if fits_alone { BatchPushError::Full } else { BatchPushError::TooLarge });
         }
         let at = self.used;
         self.used += size;
@@ -323,18 +323,18 @@ impl fmt::Debug for Batch {
 }
 
 /// Memory that begins at a block boundary.
-pub(crate) struct Aligned {
+pub(crate) struct AlignedBuffer {
     storage: Box<[u8]>,
     start: usize,
     size: usize,
 }
 
-impl Aligned {
-    pub(crate) fn new(size: usize) -> Aligned {
+impl AlignedBuffer {
+    pub(crate) fn new(size: usize) -> AlignedBuffer {
         let storage = vec![0; size + BLOCK_SIZE].into_boxed_slice();
         // The box never moves its bytes, so the offset holds for its life.
         let start = storage.as_ptr().addr().wrapping_neg() % BLOCK_SIZE;
-        Aligned { storage, start, size }
+        AlignedBuffer { storage, start, size }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -357,7 +357,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::record::Kind;
+    use crate::format::record::RecordKind;
 
     #[test]
     fn a_batch_is_what_was_pushed_and_begins_anew() {
@@ -365,7 +365,7 @@ mod tests {
         for round in 0..3_u64 {
             batch.begin(10 + round, 77);
             let payload: &[u8] = &[9; 100];
-            let record = Record { kind: Kind::Loss, subject: b"a.b", headers: b"h", payload };
+            let record = Record { kind: RecordKind::Loss, subject: b"a.b", headers: b"h", payload };
             assert_eq!(batch.push(&record), Ok(10 + round));
             if round == 1 {
                 batch.build();
@@ -411,7 +411,7 @@ mod tests {
         let ranges = [(0, 0..3000), (0, 3000..3100), (1, 5..5005), (0, 0..8192), (0, 1..1025)];
         let record = |(from, range): &(usize, Range<usize>)| {
             let payload = blocks[*from].1.bytes(range.clone());
-            Record { kind: Kind::Ordinary, subject: b"a.b", headers: b"h", payload: payload.to_vec() }
+            Record { kind: RecordKind::Ordinary, subject: b"a.b", headers: b"h", payload: payload.to_vec() }
         };
         let records: Vec<_> = ranges.iter().map(record).collect();
         let plain = |at: usize| records[at].with_payload(&records[at].payload[..]);
@@ -496,11 +496,11 @@ mod tests {
         let mut batch = Batch::new(BLOCK_SIZE);
         let longest = vec![1; BLOCK_SIZE - BATCH_HEADER_SIZE - 12];
         let too_long = vec![1; longest.len() + 1];
-        assert_eq!(batch.push(&Record::new(b"", &too_long)), Err(Refused::TooLarge));
+        assert_eq!(batch.push(&Record::new(b"", &too_long)), Err(BatchPushError::TooLarge));
         assert_eq!(batch.push(&Record::new(b"", &longest)), Ok(1));
-        assert_eq!(batch.push(&Record::new(b"", b"")), Err(Refused::Full));
+        assert_eq!(batch.push(&Record::new(b"", b"")), Err(BatchPushError::Full));
         let subject = vec![b'a'; crate::limits::SUBJECT_SIZE_MAX + 1];
-        assert_eq!(batch.push(&Record::new(&subject, b"")), Err(Refused::TooLarge));
+        assert_eq!(batch.push(&Record::new(&subject, b"")), Err(BatchPushError::TooLarge));
         assert_eq!(batch.count(), 1);
     }
 
@@ -512,10 +512,10 @@ mod tests {
         for sequence in [1, 2] {
             assert_eq!(batch.push(&Record::new(b"", &[1; 1000])), Ok(sequence));
         }
-        assert_eq!(batch.push(&Record::new(b"", b"")), Err(Refused::Full));
+        assert_eq!(batch.push(&Record::new(b"", b"")), Err(BatchPushError::Full));
         batch.begin_within(3, 0, 1);
         assert_eq!(batch.push(&Record::new(b"", &[1; 9000])), Ok(3));
-        assert_eq!(batch.push(&Record::new(b"", b"")), Err(Refused::Full));
+        assert_eq!(batch.push(&Record::new(b"", b"")), Err(BatchPushError::Full));
         // The limit goes with the next beginning.
         batch.begin(4, 0);
         for sequence in 4..14 {

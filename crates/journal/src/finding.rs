@@ -109,7 +109,7 @@ impl Finding {
     }
 
     /// Whether another look found the same thing at the same place, however far it reached then.
-    fn is_again(&self, other: &Finding) -> bool {
+    fn is_same(&self, other: &Finding) -> bool {
         let place = |finding: &Finding| match finding {
             Finding::Damage { file, offset, .. } | Finding::Torn { file, offset, .. } => {
                 (file.clone(), Some(*offset))
@@ -164,7 +164,7 @@ impl fmt::Display for Finding {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
     /// The first ones.
-    pub kept: Vec<Finding>,
+    pub entries: Vec<Finding>,
     /// How many more there were.
     pub more: u64,
 }
@@ -173,18 +173,18 @@ impl Findings {
     /// Whether everything is as it was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.entries.is_empty()
     }
 
     /// Keeps what a second look found again. What was only there the first time belonged to a write that was under way.
     pub fn confirm(&mut self, second: &Findings) {
-        self.kept.retain(|finding| second.kept.iter().any(|other| finding.is_again(other)));
+        self.entries.retain(|finding| second.entries.iter().any(|other| finding.is_same(other)));
         self.more = self.more.min(second.more);
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {
-        if self.kept.len() < FINDINGS_MAX {
-            self.kept.push(finding);
+        if self.entries.len() < FINDINGS_MAX {
+            self.entries.push(finding);
         } else {
             self.more += 1;
         }
@@ -193,7 +193,7 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.kept {
+        for finding in &self.entries {
             writeln!(f, "{finding}")?;
         }
         if self.more > 0 {
@@ -229,7 +229,7 @@ pub enum OpenError {
         /// The file.
         file: String,
         /// Its version.
-        found: u32,
+        version: u32,
     },
     /// No stream can have this name.
     Name(String),
@@ -243,9 +243,9 @@ impl fmt::Display for OpenError {
             OpenError::Write { place, source } => {
                 write!(f, "cannot make durable what was found in {place}: {source}")
             }
-            OpenError::Version { place, file, found } => write!(
+            OpenError::Version { place, file, version } => write!(
                 f,
-                "{place}/{file} has format {found} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
+                "{place}/{file} has format {version} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
             ),
             OpenError::Name(name) => {
                 write!(f, "a stream cannot be named {name:?}: it takes 1 to 255 bytes")

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::disk::Disk;
 use crate::finding::{Finding, Findings, OpenError};
-use crate::reader::{From, Reader, Source};
+use crate::reader::{LogSource, Reader, StartAt};
 use crate::recovery::{Recovery, survey};
-use crate::scan::{Expected, Stretch, judge, scan};
-use crate::segments::{Segment, Shared};
+use crate::scan::{ExpectedSegment, ScannedRange, analyze_segment, scan};
+use crate::segments::{Segment, SharedLog};
 
 /// One segment, as `ls` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct SegmentInfo {
     /// The file.
     pub file: String,
     /// The first sequence.
@@ -36,9 +36,9 @@ pub struct Listed {
 /// A directory that is only looked at.
 #[derive(Debug)]
 pub struct Inspection<D: Disk> {
-    source: Source<D>,
+    source: LogSource<D>,
     findings: Findings,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLog>,
     is_ended: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Inspection<D: Disk> {
 /// reads ahead before it opens the stream with [`Log::open`](crate::Log::open). Nothing on disk changes.
 #[derive(Debug)]
 pub struct Preview<D: Disk> {
-    source: Source<D>,
+    source: LogSource<D>,
     recovery: Recovery,
 }
 
@@ -57,8 +57,8 @@ impl<D: Disk> Preview<D> {
     /// Those of [`Log::open`](crate::Log::open) but the lock's.
     pub fn of(disk: D, name: &str) -> Result<Preview<D>, OpenError> {
         let survey = survey(&disk, Some(name))?;
-        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last, 0));
-        Ok(Preview { source: Source::new(disk, shared), recovery: survey.recovery })
+        let shared = Arc::new(SharedLog::new(survey.segments, survey.recovery.last, 0));
+        Ok(Preview { source: LogSource::new(disk, shared), recovery: survey.recovery })
     }
 
     /// What was found. While the other process writes, its last batch may look torn.
@@ -70,14 +70,14 @@ impl<D: Disk> Preview<D> {
     /// Reads what was there when this was made, up to [`Recovery::last`]. A segment that retention removes meanwhile fails
     /// with `NotFound`.
     #[must_use]
-    pub fn source(&self) -> Source<D> {
+    pub fn source(&self) -> LogSource<D> {
         self.source.clone()
     }
 }
 
 /// What `verify` found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Verdict {
+pub struct VerifyReport {
     /// Everything that is not as it was written.
     pub findings: Findings,
     /// Records that are there.
@@ -88,29 +88,29 @@ pub struct Verdict {
     pub segments: usize,
 }
 
-impl Verdict {
+impl VerifyReport {
     /// Whether every byte that counts is what was written.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        !self.findings.kept.iter().any(Finding::is_damage)
+        !self.findings.entries.iter().any(Finding::is_damage)
     }
 
     /// Acknowledged records that are gone.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.findings.kept.iter().map(Finding::lost).sum()
+        self.findings.entries.iter().map(Finding::lost).sum()
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = match (self.is_intact(), self.lost()) {
+        let report = match (self.is_intact(), self.lost()) {
             (true, _) => "all of it is what was written",
             (false, 0) => "it is damaged; nothing is lost that had been acknowledged for certain",
             (false, _) => "it is damaged",
         };
-        let Verdict { records, bytes, segments, .. } = self;
-        write!(f, "{records} records, {bytes} bytes in {segments} segments: {verdict}")?;
+        let VerifyReport { records, bytes, segments, .. } = self;
+        write!(f, "{records} records, {bytes} bytes in {segments} segments: {report}")?;
         match self.lost() {
             0 => writeln!(f)?,
             lost => writeln!(f, "; {lost} acknowledged records are lost")?,
@@ -127,16 +127,16 @@ impl<D: Disk> Inspection<D> {
     pub fn of(disk: D) -> Result<Inspection<D>, OpenError> {
         let survey = survey(&disk, None)?;
         let is_ended = survey.is_ended || survey.segments.is_empty();
-        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last, 0));
-        let source = Source::new(disk, Arc::clone(&shared));
+        let shared = Arc::new(SharedLog::new(survey.segments, survey.recovery.last, 0));
+        let source = LogSource::new(disk, Arc::clone(&shared));
         Ok(Inspection { source, findings: survey.recovery.findings, shared, is_ended })
     }
 
     /// The segments, the oldest first.
     #[must_use]
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<SegmentInfo> {
         let list = self.shared.list();
-        let listed = list.iter().map(|segment| Listed {
+        let segment_infos = list.iter().map(|segment| SegmentInfo {
             file: segment.name.clone(),
             first: segment.first,
             last: segment.last(),
@@ -144,7 +144,7 @@ impl<D: Disk> Inspection<D> {
             created_ns: segment.created_ns,
             newest_ns: segment.newest_ns(),
         });
-        listed.collect()
+        segment_infos.collect()
     }
 
     /// Whether whoever wrote last ended the stream, so that nothing can be missing at its end. It is not while it is
@@ -162,7 +162,7 @@ impl<D: Disk> Inspection<D> {
 
     /// A reader of the records, for `cat`.
     #[must_use]
-    pub fn read_from(&self, from: From) -> Reader<D> {
+    pub fn read_from(&self, from: StartAt) -> Reader<D> {
         self.source.read_from(from)
     }
 
@@ -170,59 +170,64 @@ impl<D: Disk> Inspection<D> {
     ///
     /// # Errors
     /// [`OpenError::Disk`] if a file cannot be opened or read.
-    pub fn verify(&self) -> Result<Verdict, OpenError> {
-        let mut verdict = Verdict { findings: self.findings.clone(), ..Verdict::default() };
+    pub fn verify(&self) -> Result<VerifyReport, OpenError> {
+        let mut report = VerifyReport { findings: self.findings.clone(), ..VerifyReport::default() };
         let list = self.shared.list().clone();
         for (at, segment) in list.iter().enumerate() {
-            self.verify_segment(segment, list.get(at + 1), &mut verdict)?;
+            self.verify_segment(segment, list.get(at + 1), &mut report)?;
         }
-        Ok(verdict)
+        Ok(report)
     }
 
     fn verify_segment(
         &self,
         segment: &Segment,
         next: Option<&Arc<Segment>>,
-        verdict: &mut Verdict,
+        report: &mut VerifyReport,
     ) -> Result<(), OpenError> {
         let disk = self.source.disk();
         let place = || format!("{}/{}", disk.place(), segment.name);
         let file = disk.open(&segment.name).map_err(|source| OpenError::Disk { place: place(), source })?;
         // Only the last one has to be as long as it was made.
         let size = segment.expected.size.filter(|_| next.is_none());
-        let mut expected = Expected { size, ..segment.expected };
-        let mut stretches = scan(&file, segment.size(), &mut expected)
+        let mut expected = ExpectedSegment { size, ..segment.expected };
+        let mut scanned_ranges = scan(&file, segment.size(), &mut expected)
             .map_err(|error| error.at_opening(&disk.place(), &segment.name))?;
-        let said = next.and_then(|next| next.previous).filter(|said| said.first == segment.first);
-        if let Some(said) = said {
+        let previous = next.and_then(|next| next.previous).filter(|previous| previous.first == segment.first);
+        if let Some(previous) = previous {
             // What a crash had cut off was not written over; it is no part of the stream.
-            stretches.retain(|stretch| match stretch {
-                Stretch::Batch { header, .. } => header.last() <= said.last,
-                Stretch::Other { .. } => true,
+            scanned_ranges.retain(|scanned_range| match scanned_range {
+                ScannedRange::Batch { header, .. } => header.last() <= previous.last,
+                ScannedRange::Other { .. } => true,
             });
         }
-        let judged = judge(&stretches, segment.size(), &expected, said.map_or(0, |said| said.last));
+        let analysis = analyze_segment(
+            &scanned_ranges,
+            segment.size(),
+            &expected,
+            previous.map_or(0, |previous| previous.last),
+        );
         let mut add = |finding| {
-            if !verdict.findings.kept.contains(&finding) {
-                verdict.findings.add(finding);
+            if !report.findings.entries.contains(&finding) {
+                report.findings.add(finding);
             }
         };
-        for (offset, length, first, last) in judged.damages {
+        for (offset, length, first, last) in analysis.damages {
             let lost = (first <= last).then_some((first, last));
             add(Finding::Damage { file: segment.name.clone(), offset, length, lost });
         }
         // What a start has cut off since still counts: it may have been acknowledged.
-        let cut_off = said.zip(next).map(|(said, next)| (said.last + 1, next.first - 1));
+        let cut_off = previous.zip(next).map(|(previous, next)| (previous.last + 1, next.first - 1));
         let torn = match next {
-            None => judged.torn.map(|(offset, highest)| (offset, (judged.last + 1, highest))),
-            Some(_) => cut_off.filter(|(first, last)| first <= last).map(|range| (judged.end, range)),
+            None => analysis.torn.map(|(offset, highest)| (offset, (analysis.last + 1, highest))),
+            Some(_) => cut_off.filter(|(first, last)| first <= last).map(|range| (analysis.end, range)),
         };
         if let Some((offset, sequences)) = torn {
             add(Finding::Torn { file: segment.name.clone(), offset, sequences });
         }
-        verdict.records += judged.records;
-        verdict.bytes += segment.size();
-        verdict.segments += 1;
+        report.records += analysis.records;
+        report.bytes += segment.size();
+        report.segments += 1;
         Ok(())
     }
 }

@@ -94,4 +94,4 @@ pub const CHUNK_SIZE: usize = 256 * 1024;
 
 /// Readers that the replay thread keeps open between two orders. More: the one that was used least lately is closed and
 /// looks for its place again.
-pub const READERS_KEPT: usize = 64;
+pub const OPEN_READERS_MAX: usize = 64;

@@ -3,14 +3,14 @@
 //!
 //! A batch is written and synced, only then the watermark moves. A segment is made, its header synced and its name made
 //! durable before a batch goes into it. After a failed write what the disk has is unknown: what was not acknowledged is
-//! written again, elsewhere, into a new segment whose header says what counts in the one before ([`crate::trouble`]).
+//! written again, elsewhere, into a new segment whose header says what counts in the one before ([`crate::failure`]).
 //!
 //! Nothing else is ever written twice in one place, with one exception: before a stream that was not ended is opened, the
-//! end of its last segment is written once more as it was found ([`crate::tail`]). Each opening that writes begins a segment
+//! end of its last segment is written once more as it was found ([`crate::unsynced_tail`]). Each opening that writes begins a segment
 //! of its own, with an epoch of its own.
 
+mod file_check;
 mod retention;
-mod watch;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -18,28 +18,28 @@ use std::sync::Arc;
 
 use stilling_ring::planted;
 
-use crate::batch::{Aligned, Batch};
+use crate::batch::{AlignedBuffer, Batch};
 use crate::disk::{Disk, DiskFile, WriteMethod};
+use crate::failure::{AppendError, Frozen, LogFailure};
 use crate::finding::OpenError;
 use crate::format::segment::{SegmentHeader, file_name};
 use crate::limits::{
     BLOCK_SIZE, EPOCH_MAX, SEGMENT_SIZE_DEFAULT, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, SEQUENCE_MAX,
     STREAM_NAME_SIZE_MAX, WRITE_BATCHES_MAX,
 };
-use crate::reader::Source;
+use crate::reader::LogSource;
 use crate::recovery::{Recovery, survey};
-use crate::scan::Expected;
-use crate::segments::{Extent, Previous, Segment, Shared};
-use crate::tail;
-use crate::trouble::{AppendError, Frozen, Trouble};
+use crate::scan::ExpectedSegment;
+use crate::segments::{Extent, PreviousSegment, Segment, SharedLog};
+use crate::unsynced_tail;
 
-pub use self::retention::{Removed, Retention};
+pub use self::retention::{LogRetention, RemovedSegments};
 
-use self::retention::Removals;
+use self::retention::PendingRemovals;
 
 /// How a stream is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct LogConfig {
     /// Bytes of a segment, rounded up to whole blocks and cut to [`SEGMENT_SIZE_MAX`]. Full: the next batch opens a new
     /// segment. A batch that is longer gets a segment of its own size.
     pub segment_size: u64,
@@ -47,26 +47,29 @@ pub struct Config {
     pub created_ns: u64,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config { segment_size: SEGMENT_SIZE_DEFAULT, created_ns: 0 }
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig { segment_size: SEGMENT_SIZE_DEFAULT, created_ns: 0 }
     }
 }
 
-impl Config {
+impl LogConfig {
     /// The configuration for a stream that keeps at most `bytes_max` bytes: segments of an eighth of that, from
     /// [`SEGMENT_SIZE_MIN`] to [`SEGMENT_SIZE_DEFAULT`], so that retention never has to remove much at once.
     #[must_use]
-    pub fn for_retention(bytes_max: Option<u64>) -> Config {
+    pub fn for_retention(bytes_max: Option<u64>) -> LogConfig {
         let eighth = bytes_max.map_or(SEGMENT_SIZE_DEFAULT, |bytes| bytes / 8);
-        Config { segment_size: eighth.clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_DEFAULT), ..Config::default() }
+        LogConfig {
+            segment_size: eighth.clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_DEFAULT),
+            ..LogConfig::default()
+        }
     }
 }
 
 /// The writer of one stream.
 pub struct Log<D: Disk> {
     disk: D,
-    config: Config,
+    config: LogConfig,
     name: String,
     stream_id: u64,
     epoch: u64,
@@ -76,28 +79,28 @@ pub struct Log<D: Disk> {
     chain: u32,
     deduplicate_from: u64,
     created_ns: u64,
-    shared: Arc<Shared>,
-    active: Option<Active<D::File>>,
+    shared: Arc<SharedLog>,
+    active: Option<ActiveSegment<D::File>>,
     /// Files that a crash has left without content.
     unfinished: Vec<String>,
     /// The last segment, if it is not active, and what it can be cut to.
     cut: Option<(String, u64)>,
     /// An empty segment that was removed for the next one, as long as that has not been made.
     replaced: Option<Arc<Segment>>,
-    removals: Removals,
+    removals: PendingRemovals,
     /// Whether the names of the directory and those above it are durable.
     is_anchored: bool,
     frozen: Option<Frozen>,
     failed_write: Option<Arc<str>>,
     /// The segment that [`check_files`](Log::check_files) looks at next.
     next_checked: usize,
-    block: Aligned,
+    block: AlignedBuffer,
     end: Batch,
     _lock: D::Lock,
 }
 
 /// The segment that is written.
-struct Active<F> {
+struct ActiveSegment<F> {
     file: F,
     segment: Arc<Segment>,
     offset: u64,
@@ -109,16 +112,16 @@ impl<D: Disk> Log<D> {
     /// # Errors
     /// If another process has the directory, if it cannot be read, if what was found cannot be made durable, or if a segment
     /// has another format. Bad bytes are no error: the [`Recovery`] says what they cost.
-    pub fn open(disk: D, name: &str, config: Config) -> Result<(Log<D>, Recovery), OpenError> {
+    pub fn open(disk: D, name: &str, config: LogConfig) -> Result<(Log<D>, Recovery), OpenError> {
         if name.is_empty() || name.len() > STREAM_NAME_SIZE_MAX {
             return Err(OpenError::Name(name.to_owned()));
         }
         let lock = disk.lock().map_err(OpenError::Lock)?;
         let survey = survey(&disk, Some(name))?;
-        if let Some(unproven) = &survey.unproven
+        if let Some(unsynced) = &survey.unsynced
             && !planted!("unsynced tail")
         {
-            tail::make_durable(&disk, unproven)?;
+            unsynced_tail::make_durable(&disk, unsynced)?;
         }
         let recovery = survey.recovery;
         // Zero is what blank space would tell.
@@ -126,7 +129,7 @@ impl<D: Disk> Log<D> {
         let block = BLOCK_SIZE as u64;
         let segment_size = config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
         let log = Log {
-            config: Config { segment_size, ..config },
+            config: LogConfig { segment_size, ..config },
             name: name.to_owned(),
             stream_id,
             epoch: (survey.epoch + 1).min(EPOCH_MAX),
@@ -134,17 +137,17 @@ impl<D: Disk> Log<D> {
             chain: survey.chain,
             deduplicate_from: recovery.deduplicate_from,
             created_ns: if recovery.created_ns == 0 { config.created_ns } else { recovery.created_ns },
-            shared: Arc::new(Shared::new(survey.segments, recovery.last, recovery.next - 1)),
+            shared: Arc::new(SharedLog::new(survey.segments, recovery.last, recovery.next - 1)),
             active: None,
             unfinished: survey.unfinished,
             cut: survey.cut,
             replaced: None,
-            removals: Removals::default(),
+            removals: PendingRemovals::default(),
             is_anchored: false,
             frozen: None,
             failed_write: None,
             next_checked: 0,
-            block: Aligned::new(BLOCK_SIZE),
+            block: AlignedBuffer::new(BLOCK_SIZE),
             end: Batch::new(BLOCK_SIZE),
             _lock: lock,
             disk,
@@ -183,7 +186,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// When the stream was created, Unix time in nanoseconds; 0 if that is not known: nothing has been written yet, and
-    /// [`Config::created_ns`] was not given. Survives retention.
+    /// [`LogConfig::created_ns`] was not given. Survives retention.
     #[must_use]
     pub fn created_ns(&self) -> u64 {
         self.created_ns
@@ -218,8 +221,8 @@ impl<D: Disk> Log<D> {
 
     /// Where readers come from. It may go to any thread, and outlives the log.
     #[must_use]
-    pub fn source(&self) -> Source<D> {
-        Source::new(self.disk.clone(), Arc::clone(&self.shared))
+    pub fn source(&self) -> LogSource<D> {
+        LogSource::new(self.disk.clone(), Arc::clone(&self.shared))
     }
 
     /// Says where the de-duplication window begins; the header of the next segment carries it.
@@ -246,7 +249,7 @@ impl<D: Disk> Log<D> {
                 at += 1;
                 continue;
             }
-            let count = self.fitting(&batches[at..]);
+            let count = self.count_fitting(&batches[at..]);
             let outcome = if count == 0 {
                 let (size, time_ns) = (first.size() as u64, first.time_ns());
                 self.open_segment(size, time_ns)
@@ -255,23 +258,23 @@ impl<D: Disk> Log<D> {
             };
             match outcome {
                 Ok(()) => at += count,
-                Err(trouble) if trouble.is_for_room() => {
-                    let reason = self.describe(&trouble);
-                    return Err(AppendError::Waiting { reason, kind: trouble.error.kind() });
+                Err(failure) if failure.is_out_of_space() => {
+                    let reason = self.describe(&failure);
+                    return Err(AppendError::Waiting { reason, kind: failure.error.kind() });
                 }
                 // Once more, in a segment of its own: what counts in this one, that one's header says.
-                Err(trouble) if count > 0 && !has_failed && !trouble.is_final => {
+                Err(failure) if count > 0 && !has_failed && !failure.is_final => {
                     has_failed = true;
-                    self.failed_write = Some(self.describe(&trouble));
+                    self.failed_write = Some(self.describe(&failure));
                 }
-                Err(trouble) => return Err(AppendError::Frozen(self.freeze(&trouble))),
+                Err(failure) => return Err(AppendError::Frozen(self.freeze(&failure))),
             }
         }
         Ok(self.shared.durable())
     }
 
     /// How many of these batches the next write takes; none if the segment has no room for the first.
-    fn fitting(&self, batches: &[Batch]) -> usize {
+    fn count_fitting(&self, batches: &[Batch]) -> usize {
         let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
         let mut length = 0;
         let fits = |batch: &&Batch| {
@@ -299,7 +302,7 @@ impl<D: Disk> Log<D> {
         if room > 0 {
             let mut end = std::mem::replace(&mut self.end, Batch::new(1));
             end.begin(self.next, self.active.as_ref().map_or(0, |active| active.segment.newest_ns()));
-            self.write(std::slice::from_mut(&mut end)).map_err(|trouble| self.freeze(&trouble))?;
+            self.write(std::slice::from_mut(&mut end)).map_err(|failure| self.freeze(&failure))?;
             if let Some(active) = &self.active {
                 // If the space does not come back, nothing is lost.
                 let _ = self.disk.truncate(&active.segment.name, active.offset);
@@ -309,7 +312,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// Writes batches that fit into the active segment. If that fails, there is no active segment any more.
-    fn write(&mut self, batches: &mut [Batch]) -> Result<(), Trouble> {
+    fn write(&mut self, batches: &mut [Batch]) -> Result<(), LogFailure> {
         let watermark = self.shared.durable();
         let (mut next, mut chain) = (self.next, self.chain);
         for batch in batches.iter_mut() {
@@ -319,22 +322,22 @@ impl<D: Disk> Log<D> {
         }
         let Some(mut active) = self.active.take() else { return Ok(()) };
         if planted!("early watermark") {
-            self.shared.tell(next - 1);
+            self.shared.set_durable(next - 1);
         }
         let mut pieces: [IoSlice<'_>; WRITE_BATCHES_MAX] =
             std::array::from_fn(|at| IoSlice::new(batches.get(at).map_or(&[], |batch| batch.bytes())));
         let written = active.file.write_durable(active.offset, &mut pieces[..batches.len()]);
         // Durable in a file that has no name, or has been cut, is not durable.
         let outcome = match written {
-            Ok(()) => watch::check_active(&active.file, &active.segment),
+            Ok(()) => file_check::check_active(&active.file, &active.segment),
             Err(error) => {
                 let what = format!("writing {} at {}", active.segment.name, active.offset);
-                Err(Trouble::new(what, error))
+                Err(LogFailure::new(what, error))
             }
         };
-        if let Err(trouble) = outcome {
+        if let Err(failure) = outcome {
             self.cut = Some((active.segment.name.clone(), active.offset));
-            return Err(trouble);
+            return Err(failure);
         }
         let (first, offset) = (self.next, active.offset);
         active.offset += batches.iter().map(|batch| batch.size() as u64).sum::<u64>();
@@ -342,17 +345,18 @@ impl<D: Disk> Log<D> {
         let newest_ns = batches.last().map_or(0, Batch::time_ns);
         active.segment.mark(first, offset);
         active.segment.grow(active.offset, next - 1, newest_ns);
-        self.shared.wrote(active.offset - offset, newest_ns);
+        self.shared.add_written(active.offset - offset, newest_ns);
         self.active = Some(active);
-        self.shared.tell(next - 1);
+        self.shared.set_durable(next - 1);
         Ok(())
     }
 
     /// Makes the next segment, with room for a batch of `length` bytes.
-    fn open_segment(&mut self, length: u64, now_ns: u64) -> Result<(), Trouble> {
+    fn open_segment(&mut self, length: u64, now_ns: u64) -> Result<(), LogFailure> {
         let name = file_name(self.next);
         let size = self.config.segment_size.max(BLOCK_SIZE as u64 + length);
-        self.make_segment(&name, size, now_ns).map_err(|error| Trouble::new(format!("making {name}"), error))
+        self.make_segment(&name, size, now_ns)
+            .map_err(|error| LogFailure::new(format!("making {name}"), error))
     }
 
     /// Makes a segment. Until its name is durable it counts as unfinished, and goes if anything fails.
@@ -364,14 +368,14 @@ impl<D: Disk> Log<D> {
             self.created_ns = now_ns;
         }
         self.drop_empty(name)?;
-        let before = self.before();
+        let predecessor = self.predecessor();
         while let Some(unfinished) = self.unfinished.last() {
-            self.disk.remove(unfinished).or_else(gone_is_removed)?;
+            self.disk.remove(unfinished).or_else(ignore_not_found)?;
             self.unfinished.pop();
         }
         let mut file = self.disk.create(name, size)?;
         self.unfinished.push(name.to_owned());
-        if let Err(error) = self.begin_segment(&mut file, before.said, size, now_ns) {
+        if let Err(error) = self.begin_segment(&mut file, predecessor.previous, size, now_ns) {
             // A crash may bring it back, and it says what counts before it: nothing more goes there.
             if let Some(active) = self.active.take() {
                 self.cut = Some((active.segment.name.clone(), active.offset));
@@ -385,13 +389,13 @@ impl<D: Disk> Log<D> {
         }
         self.unfinished.pop();
         (self.cut, self.replaced, self.active) = (None, None, None);
-        if let Some((segment, end)) = before.cut {
+        if let Some((segment, end)) = predecessor.cut {
             // Only now, when the new header says what counts in it. If the space does not come back, nothing is lost.
             if self.disk.truncate(&segment.name, end).is_ok() {
                 segment.cut(end);
             }
         }
-        let expected = Expected {
+        let expected = ExpectedSegment {
             first: self.next,
             stream_id: Some(self.stream_id),
             epoch: Some(self.epoch),
@@ -400,12 +404,12 @@ impl<D: Disk> Log<D> {
         };
         let offset = BLOCK_SIZE as u64;
         let mut segment = Segment::new(name.to_owned(), expected, size, self.next - 1, offset);
-        (segment.previous, segment.created_ns) = (before.said, now_ns);
+        (segment.previous, segment.created_ns) = (predecessor.previous, now_ns);
         segment.grow(offset, self.next - 1, now_ns);
         let segment = Arc::new(segment);
         self.shared.list().push(Arc::clone(&segment));
-        self.shared.measure();
-        self.active = Some(Active { file, segment, offset });
+        self.shared.update_extent();
+        self.active = Some(ActiveSegment { file, segment, offset });
         Ok(())
     }
 
@@ -414,7 +418,7 @@ impl<D: Disk> Log<D> {
         let last = self.shared.list().last().cloned();
         if let Some(empty) = last.filter(|last| last.name == name) {
             self.active = None;
-            self.disk.remove(name).or_else(gone_is_removed)?;
+            self.disk.remove(name).or_else(ignore_not_found)?;
             self.shared.list().pop();
             self.replaced = Some(empty);
         }
@@ -422,25 +426,26 @@ impl<D: Disk> Log<D> {
     }
 
     /// What the next segment says of the one before it.
-    fn before(&self) -> Before {
+    fn predecessor(&self) -> PrecedingSegment {
         if let Some(empty) = &self.replaced {
-            return Before { said: empty.previous, cut: None };
+            return PrecedingSegment { previous: empty.previous, cut: None };
         }
-        let Some(before) = self.shared.list().last().cloned() else {
-            return Before { said: None, cut: None };
+        let Some(predecessor) = self.shared.list().last().cloned() else {
+            return PrecedingSegment { previous: None, cut: None };
         };
-        let said = Previous { first: before.first, last: self.shared.durable(), end: before.end() };
-        let known = self.cut.as_ref().filter(|(name, _)| *name == before.name).map(|(_, end)| *end);
+        let previous =
+            PreviousSegment { first: predecessor.first, last: self.shared.durable(), end: predecessor.end() };
+        let known = self.cut.as_ref().filter(|(name, _)| *name == predecessor.name).map(|(_, end)| *end);
         let end = self.active.as_ref().map(|active| active.offset).or(known);
-        let cut = end.filter(|end| *end < before.size()).map(|end| (before, end));
-        Before { said: Some(said), cut }
+        let cut = end.filter(|end| *end < predecessor.size()).map(|end| (predecessor, end));
+        PrecedingSegment { previous: Some(previous), cut }
     }
 
     /// Writes a new segment's header and makes its name durable.
     fn begin_segment(
         &mut self,
         file: &mut D::File,
-        said: Option<Previous>,
+        previous: Option<PreviousSegment>,
         size: u64,
         now_ns: u64,
     ) -> io::Result<()> {
@@ -449,9 +454,9 @@ impl<D: Disk> Log<D> {
             epoch: self.epoch,
             first: self.next,
             created_ns: now_ns,
-            previous_first: said.map_or(0, |said| said.first),
-            previous_last: said.map_or(0, |said| said.last),
-            previous_end: said.map_or(0, |said| said.end),
+            previous_first: previous.map_or(0, |previous| previous.first),
+            previous_last: previous.map_or(0, |previous| previous.last),
+            previous_end: previous.map_or(0, |previous| previous.end),
             deduplicate_from: self.deduplicate_from,
             size,
             chain: self.chain,
@@ -471,17 +476,17 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    fn describe(&self, trouble: &Trouble) -> Arc<str> {
-        let Trouble { what, error, .. } = trouble;
+    fn describe(&self, failure: &LogFailure) -> Arc<str> {
+        let LogFailure { what, error, .. } = failure;
         format!("stream {}: {what} in {}: {error}", self.name, self.disk.place()).into()
     }
 
-    fn freeze(&mut self, trouble: &Trouble) -> Frozen {
-        let frozen = Frozen { reason: self.describe(trouble), kind: trouble.error.kind() };
+    fn freeze(&mut self, failure: &LogFailure) -> Frozen {
+        let frozen = Frozen { reason: self.describe(failure), kind: failure.error.kind() };
         self.frozen.get_or_insert(frozen).clone()
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedLog {
         &self.shared
     }
 
@@ -491,13 +496,13 @@ impl<D: Disk> Log<D> {
 }
 
 /// A file that is not there needs not be removed.
-fn gone_is_removed(error: io::Error) -> io::Result<()> {
+fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// What a new segment says of the one before it, and where that can be cut once the new one is durable.
-struct Before {
-    said: Option<Previous>,
+struct PrecedingSegment {
+    previous: Option<PreviousSegment>,
     cut: Option<(Arc<Segment>, u64)>,
 }
 

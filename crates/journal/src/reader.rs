@@ -1,6 +1,6 @@
 //! Reading a stream from any sequence or time, while it is written, with the memory of one read.
 //!
-//! A [`Source`] may go to any thread and gives [`Reader`]s. A reader yields batch after batch, of at most
+//! A [`LogSource`] may go to any thread and gives [`Reader`]s. A reader yields batch after batch, of at most
 //! [`READ_SIZE`] bytes unless a single batch was made longer, and says exactly which sequences are not there any more. It
 //! never looks at what is not durable yet; having come to the end, it can be asked again later.
 //!
@@ -17,12 +17,12 @@ use crate::disk::{Disk, DiskFile};
 use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::record::Records;
 use crate::limits::BLOCK_SIZE;
-use crate::scan::{ReadError, Window};
-use crate::segments::{Segment, Shared};
+use crate::scan::{FileWindow, ReadError};
+use crate::segments::{Segment, SharedLog};
 
 /// Where to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
+pub enum StartAt {
     /// With this sequence.
     Sequence(u64),
     /// With the first batch of this time or later, Unix time in nanoseconds.
@@ -30,26 +30,26 @@ pub enum From {
 }
 
 /// Gives readers of one stream.
-pub struct Source<D: Disk> {
+pub struct LogSource<D: Disk> {
     disk: D,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLog>,
 }
 
-impl<D: Disk> Clone for Source<D> {
-    fn clone(&self) -> Source<D> {
-        Source { disk: self.disk.clone(), shared: Arc::clone(&self.shared) }
+impl<D: Disk> Clone for LogSource<D> {
+    fn clone(&self) -> LogSource<D> {
+        LogSource { disk: self.disk.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<D: Disk> fmt::Debug for Source<D> {
+impl<D: Disk> fmt::Debug for LogSource<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source").field("durable", &self.durable()).finish_non_exhaustive()
     }
 }
 
-impl<D: Disk> Source<D> {
-    pub(crate) fn new(disk: D, shared: Arc<Shared>) -> Source<D> {
-        Source { disk, shared }
+impl<D: Disk> LogSource<D> {
+    pub(crate) fn new(disk: D, shared: Arc<SharedLog>) -> LogSource<D> {
+        LogSource { disk, shared }
     }
 
     pub(crate) fn disk(&self) -> &D {
@@ -70,23 +70,23 @@ impl<D: Disk> Source<D> {
 
     /// A reader from there on.
     #[must_use]
-    pub fn read_from(&self, from: From) -> Reader<D> {
+    pub fn read_from(&self, from: StartAt) -> Reader<D> {
         let (next, not_before_ns) = match from {
-            From::Sequence(sequence) => (sequence.max(1), 0),
-            From::Time(time_ns) => {
+            StartAt::Sequence(sequence) => (sequence.max(1), 0),
+            StartAt::Time(time_ns) => {
                 let list = self.shared.list();
                 // What was written before a segment was made is older than it.
                 let at = list.iter().rposition(|segment| segment.created_ns <= time_ns).unwrap_or(0);
                 (list.get(at).map_or(1, |segment| segment.first), time_ns)
             }
         };
-        Reader { source: self.clone(), next, not_before_ns, place: None, window: Window::new(0) }
+        Reader { source: self.clone(), next, not_before_ns, position: None, window: FileWindow::new(0) }
     }
 }
 
 /// What a reader came to.
 #[derive(Clone, Debug)]
-pub enum Read<'a> {
+pub enum ReadOutcome<'a> {
     /// A batch.
     Batch(BatchView<'a>),
     /// Sequences that are not there; the reader continues behind them.
@@ -141,15 +141,15 @@ pub struct BatchView<'a> {
 
 /// A place in a stream that moves on.
 pub struct Reader<D: Disk> {
-    source: Source<D>,
+    source: LogSource<D>,
     next: u64,
     /// Batches of an earlier time are left out until one is not.
     not_before_ns: u64,
-    place: Option<Place<D::File>>,
-    window: Window,
+    position: Option<ReadPosition<D::File>>,
+    window: FileWindow,
 }
 
-struct Place<F> {
+struct ReadPosition<F> {
     segment: Arc<Segment>,
     file: F,
     offset: u64,
@@ -159,7 +159,7 @@ struct Place<F> {
 }
 
 /// What the head at a place says.
-enum Head {
+enum BlockHead {
     Batch(BatchHeader),
     NoBatch,
 }
@@ -176,25 +176,25 @@ impl<D: Disk> Reader<D> {
     /// # Errors
     /// The system's, with file and offset, if a segment cannot be opened or read. The reader stays where it is: the next call
     /// tries again. Bytes that cannot be read are never a gap.
-    pub fn read(&mut self) -> io::Result<Read<'_>> {
+    pub fn read(&mut self) -> io::Result<ReadOutcome<'_>> {
         let found = loop {
             if let Some(step) = self.step()? {
                 break step;
             }
         };
         Ok(match found {
-            Step::Gap(gap) => Read::Gap(gap),
-            Step::End => Read::End,
-            Step::Batch { header, offset, from } => {
+            ReadStep::Gap(gap) => ReadOutcome::Gap(gap),
+            ReadStep::End => ReadOutcome::End,
+            ReadStep::Batch { header, offset, from } => {
                 let length = header.length as usize;
-                let bytes = match &self.place {
+                let bytes = match &self.position {
                     // The window holds it: it has been checked just now.
-                    Some(place) => self.window.get(&place.file, offset, length).unwrap_or(&[]),
+                    Some(position) => self.window.get(&position.file, offset, length).unwrap_or(&[]),
                     None => &[],
                 };
                 let body = bytes.get(BATCH_HEADER_SIZE..).unwrap_or(&[]);
                 let records = Records::new(body, header.first, header.count).skip_to(from);
-                Read::Batch(BatchView {
+                ReadOutcome::Batch(BatchView {
                     epoch: header.epoch,
                     time_ns: header.time_ns,
                     records,
@@ -205,56 +205,60 @@ impl<D: Disk> Reader<D> {
     }
 
     /// One move; nothing if another one is needed to find something.
-    fn step(&mut self) -> io::Result<Option<Step>> {
+    fn step(&mut self) -> io::Result<Option<ReadStep>> {
         if self.next > self.source.durable() {
             let torn_until = self.source.shared.torn_until();
             let is_torn = self.next <= torn_until;
-            return Ok(Some(if is_torn { self.gap(Some(torn_until), GapCause::Torn) } else { Step::End }));
+            return Ok(Some(if is_torn {
+                self.gap(Some(torn_until), GapCause::Torn)
+            } else {
+                ReadStep::End
+            }));
         }
-        let is_here = self.place.as_mut().is_some_and(|place| {
-            place.refresh();
-            self.next <= place.last && self.next >= place.segment.first
+        let is_here = self.position.as_mut().is_some_and(|position| {
+            position.refresh();
+            self.next <= position.last && self.next >= position.segment.first
         });
         if !is_here {
             return self.find_segment();
         }
-        let Some(place) = &mut self.place else { return Ok(None) };
-        if self.window.is_short_of(place.end) {
-            self.window.reset(place.end);
+        let Some(position) = &mut self.position else { return Ok(None) };
+        if self.window.is_shorter_than(position.end) {
+            self.window.reset(position.end);
         }
-        if place.offset >= place.end {
+        if position.offset >= position.end {
             return Ok(Some(self.gap(None, GapCause::Damaged)));
         }
         let disk = &self.source.disk;
-        let unreadable = |error: ReadError| error.in_file(&disk.place(), &place.segment.name);
-        let header = match place.head(&mut self.window).map_err(unreadable)? {
-            Head::NoBatch => {
-                place.offset += BLOCK_SIZE as u64;
+        let unreadable = |error: ReadError| error.in_file(&disk.place(), &position.segment.name);
+        let header = match position.head(&mut self.window).map_err(unreadable)? {
+            BlockHead::NoBatch => {
+                position.offset += BLOCK_SIZE as u64;
                 return Ok(None);
             }
-            Head::Batch(header) => header,
+            BlockHead::Batch(header) => header,
         };
-        let (offset, behind) = (place.offset, place.offset + u64::from(header.length));
-        if header.last() > place.last {
+        let (offset, behind) = (position.offset, position.offset + u64::from(header.length));
+        if header.last() > position.last {
             // Cut off by a crash: what counts of this segment has ended before it.
-            place.offset = place.end;
+            position.offset = position.end;
             return Ok(None);
         }
-        place.segment.mark(header.first, offset);
+        position.segment.mark(header.first, offset);
         if header.count == 0 || header.last() < self.next {
-            place.offset = behind;
+            position.offset = behind;
             return Ok(None);
         }
         if header.first > self.next {
             return Ok(Some(self.gap(Some(header.first - 1), GapCause::Damaged)));
         }
         if header.time_ns < self.not_before_ns {
-            place.offset = behind;
+            position.offset = behind;
             self.next = header.last() + 1;
             return Ok(None);
         }
-        let is_whole = place.is_whole(&mut self.window, offset, &header).map_err(unreadable)?;
-        place.offset = behind;
+        let is_whole = position.is_whole(&mut self.window, offset, &header).map_err(unreadable)?;
+        position.offset = behind;
         if !is_whole {
             if planted!("untold damage") {
                 self.next = header.last() + 1;
@@ -264,11 +268,11 @@ impl<D: Disk> Reader<D> {
         }
         let from = std::mem::replace(&mut self.next, header.last() + 1);
         self.not_before_ns = 0;
-        Ok(Some(Step::Batch { header, offset, from }))
+        Ok(Some(ReadStep::Batch { header, offset, from }))
     }
 
     /// Goes to the segment with the next sequence, or tells that there is none.
-    fn find_segment(&mut self) -> io::Result<Option<Step>> {
+    fn find_segment(&mut self) -> io::Result<Option<ReadStep>> {
         let list = self.source.shared.list();
         let at = list.partition_point(|segment| segment.first <= self.next);
         let here = at.checked_sub(1).and_then(|at| list.get(at)).cloned();
@@ -296,15 +300,15 @@ impl<D: Disk> Reader<D> {
             self.window.reset(segment.end());
             // Times need not be in order, so what is sought by time is sought from the beginning.
             let offset = match self.not_before_ns {
-                0 => segment.place_before(self.next),
+                0 => segment.offset_before(self.next),
                 _ => BLOCK_SIZE as u64,
             };
-            let mut place = Place { segment: Arc::clone(segment), file, offset, last: 0, end: 0 };
-            place.refresh();
-            self.place = Some(place);
+            let mut position = ReadPosition { segment: Arc::clone(segment), file, offset, last: 0, end: 0 };
+            position.refresh();
+            self.position = Some(position);
             return Ok(None);
         }
-        let Some(behind) = behind else { return Ok(Some(Step::End)) };
+        let Some(behind) = behind else { return Ok(Some(ReadStep::End)) };
         let cause = match (&here, behind.previous) {
             (None, _) => GapCause::Removed,
             (Some(here), Some(previous)) if previous.first == here.first => GapCause::Torn,
@@ -325,34 +329,39 @@ impl<D: Disk> Reader<D> {
     }
 
     /// Tells that everything up to `last`, or all that is left of the segment, is not there.
-    fn gap(&mut self, last: Option<u64>, cause: GapCause) -> Step {
-        let rest = self.place.as_ref().map_or(self.next, |place| place.last);
+    fn gap(&mut self, last: Option<u64>, cause: GapCause) -> ReadStep {
+        let rest = self.position.as_ref().map_or(self.next, |position| position.last);
         let (first, last) = (self.next, last.unwrap_or(rest).max(self.next));
         self.next = last + 1;
-        Step::Gap(Gap { first, last, cause })
+        ReadStep::Gap(Gap { first, last, cause })
     }
 }
 
-enum Step {
+enum ReadStep {
     Batch { header: BatchHeader, offset: u64, from: u64 },
     Gap(Gap),
     End,
 }
 
-impl<F: DiskFile> Place<F> {
+impl<F: DiskFile> ReadPosition<F> {
     fn refresh(&mut self) {
         self.last = self.segment.last();
         self.end = self.segment.end();
     }
 
-    fn head(&self, window: &mut Window) -> Result<Head, ReadError> {
+    fn head(&self, window: &mut FileWindow) -> Result<BlockHead, ReadError> {
         let block = window.get(&self.file, self.offset, BLOCK_SIZE)?;
         let header = BatchHeader::read(block).filter(|header| self.segment.expected.admits(header));
-        Ok(header.map_or(Head::NoBatch, Head::Batch))
+        Ok(header.map_or(BlockHead::NoBatch, BlockHead::Batch))
     }
 
     /// Whether the batch at `offset` is what was written, and its records can be told apart.
-    fn is_whole(&self, window: &mut Window, offset: u64, header: &BatchHeader) -> Result<bool, ReadError> {
+    fn is_whole(
+        &self,
+        window: &mut FileWindow,
+        offset: u64,
+        header: &BatchHeader,
+    ) -> Result<bool, ReadError> {
         let length = header.length as usize;
         let bytes = window.get(&self.file, offset, length)?;
         let body = bytes.get(BATCH_HEADER_SIZE..).filter(|_| bytes.len() == length);

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use stilling_ring::planted;
 
-use crate::disk::{Disk, DiskFile, Entry};
+use crate::disk::{DirectoryEntry, Disk, DiskFile};
 use crate::finding::{Finding, Findings, OpenError};
 use crate::format::record::RECORD_HEADER_SIZE;
 use crate::format::segment::{FirstBlock, SegmentHeader, first_of, read};
 use crate::limits::{BLOCK_SIZE, SEQUENCE_MAX};
-use crate::scan::{Expected, Judged, ReadError, Stretch, judge, scan};
-use crate::segments::{Previous, Segment};
-use crate::tail::Unproven;
+use crate::scan::{ExpectedSegment, ReadError, ScannedRange, SegmentAnalysis, analyze_segment, scan};
+use crate::segments::{PreviousSegment, Segment};
+use crate::unsynced_tail::UnsyncedTail;
 
 /// What opening a stream found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,7 +41,7 @@ pub struct Recovery {
 
 /// What a directory holds.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct DirectorySurvey {
     pub(crate) recovery: Recovery,
     pub(crate) segments: Vec<Arc<Segment>>,
     /// Files that go when the next segment is made.
@@ -49,7 +49,7 @@ pub(crate) struct Survey {
     /// The last segment, and to how many bytes it can be cut, if there is only preallocated space behind.
     pub(crate) cut: Option<(String, u64)>,
     /// What of the last segment counts and may not be durable.
-    pub(crate) unproven: Option<Unproven>,
+    pub(crate) unsynced: Option<UnsyncedTail>,
     pub(crate) stream_id: Option<u64>,
     pub(crate) epoch: u64,
     pub(crate) chain: u32,
@@ -58,16 +58,16 @@ pub(crate) struct Survey {
 }
 
 /// A file with the name of a segment, and its header if that could be read.
-struct Found {
-    entry: Entry,
+struct SegmentFile {
+    entry: DirectoryEntry,
     first: u64,
     header: Option<SegmentHeader>,
 }
 
-impl Found {
-    fn expected(&self, stream_id: Option<u64>) -> Expected {
+impl SegmentFile {
+    fn expected(&self, stream_id: Option<u64>) -> ExpectedSegment {
         let header = self.header.as_ref();
-        Expected {
+        ExpectedSegment {
             first: self.first,
             stream_id: stream_id.or(header.map(|header| header.stream_id)),
             epoch: header.map(|header| header.epoch),
@@ -82,59 +82,63 @@ impl Found {
 /// # Errors
 /// [`OpenError::Disk`] if the directory or a file in it cannot be opened or read, [`OpenError::Version`]. Bytes that cannot
 /// be read are never taken for blank, torn or damaged ones.
-pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, OpenError> {
-    let mut survey = Survey::default();
-    let files = find(disk, stream, &mut survey.recovery.findings)?;
-    let stream_id = files.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id);
-    let all: Vec<u64> = files.iter().map(|found| found.first).collect();
-    let (files, without_batch) = survey.sort_out(disk, files, stream_id)?;
-    let mut last: Option<(Expected, Judged)> = None;
-    if let Some(found) = files.last() {
-        let (expected, stretches) = scan_found(disk, found, stream_id)?;
-        let judged = judge(&stretches, found.entry.size, &expected, 0);
-        let name = &found.entry.name;
-        survey.cut = blank_behind(&stretches).map(|end| (name.clone(), end));
-        survey.unproven =
-            judged.unproven.map(|start| Unproven { file: name.clone(), start, end: judged.end });
+pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<DirectorySurvey, OpenError> {
+    let mut survey = DirectorySurvey::default();
+    let files = find_segment_files(disk, stream, &mut survey.recovery.findings)?;
+    let stream_id = files
+        .iter()
+        .rev()
+        .find_map(|segment_file| segment_file.header.as_ref())
+        .map(|header| header.stream_id);
+    let all: Vec<u64> = files.iter().map(|segment_file| segment_file.first).collect();
+    let (files, without_batch) = survey.separate_unreadable(disk, files, stream_id)?;
+    let mut last: Option<(ExpectedSegment, SegmentAnalysis)> = None;
+    if let Some(segment_file) = files.last() {
+        let (expected, scanned_ranges) = scan_segment_file(disk, segment_file, stream_id)?;
+        let analysis = analyze_segment(&scanned_ranges, segment_file.entry.size, &expected, 0);
+        let name = &segment_file.entry.name;
+        survey.cut = blank_behind(&scanned_ranges).map(|end| (name.clone(), end));
+        survey.unsynced =
+            analysis.unsynced.map(|start| UnsyncedTail { file: name.clone(), start, end: analysis.end });
         survey.stream_id = expected.stream_id;
-        last = Some((expected, judged));
+        last = Some((expected, analysis));
     }
     for at in 0..files.len() {
-        survey.take(disk, &files, at, &mut last)?;
+        survey.add_segment(disk, &files, at, &mut last)?;
     }
     survey.finish(&files);
-    survey.miss_first(files.first(), &all);
-    for (found, written) in without_batch {
-        survey.pass_over(&found, written);
+    survey.report_missing_first(files.first(), &all);
+    for (segment_file, written) in without_batch {
+        survey.report_foreign(&segment_file, written);
     }
     Ok(survey)
 }
 
-impl Survey {
+impl DirectorySurvey {
     /// Sets aside the files whose header cannot be read and in which no batch is found either: those without any content
     /// go when the next segment is made; the others are returned with the bytes that are in them.
     #[expect(clippy::type_complexity)]
-    fn sort_out<D: Disk>(
+    fn separate_unreadable<D: Disk>(
         &mut self,
         disk: &D,
-        files: Vec<Found>,
+        files: Vec<SegmentFile>,
         stream_id: Option<u64>,
-    ) -> Result<(Vec<Found>, Vec<(Found, u64)>), OpenError> {
+    ) -> Result<(Vec<SegmentFile>, Vec<(SegmentFile, u64)>), OpenError> {
         let (mut segments, mut without_batch) = (Vec::new(), Vec::new());
-        for found in files {
-            if found.header.is_some() {
-                segments.push(found);
+        for segment_file in files {
+            if segment_file.header.is_some() {
+                segments.push(segment_file);
                 continue;
             }
-            let (_, stretches) = scan_found(disk, &found, stream_id)?;
-            match stretches[..] {
-                [] | [Stretch::Other { written: 0, .. }] => {
-                    let file = found.entry.name.clone();
+            let (_, scanned_ranges) = scan_segment_file(disk, &segment_file, stream_id)?;
+            match scanned_ranges[..] {
+                [] | [ScannedRange::Other { written: 0, .. }] => {
+                    let file = segment_file.entry.name.clone();
                     self.recovery.findings.add(Finding::Unfinished { file: file.clone() });
                     self.unfinished.push(file);
                 }
-                [Stretch::Other { written, .. }] => without_batch.push((found, written)),
-                _ => segments.push(found),
+                [ScannedRange::Other { written, .. }] => without_batch.push((segment_file, written)),
+                _ => segments.push(segment_file),
             }
         }
         Ok((segments, without_batch))
@@ -142,128 +146,133 @@ impl Survey {
 
     /// A file with the name of a segment and content that is none. It is left alone, and if it could have been the
     /// newest segment, its sequences are not used again.
-    fn pass_over(&mut self, found: &Found, written: u64) {
-        let file = found.entry.name.clone();
-        if found.first <= self.recovery.last {
+    fn report_foreign(&mut self, segment_file: &SegmentFile, written: u64) {
+        let file = segment_file.entry.name.clone();
+        if segment_file.first <= self.recovery.last {
             let reason = "there is no batch in it, and other segments have its sequences";
             return self.recovery.findings.add(Finding::Foreign { file, reason });
         }
-        let highest = (found.first + written / RECORD_HEADER_SIZE as u64).min(SEQUENCE_MAX - 1);
+        let highest = (segment_file.first + written / RECORD_HEADER_SIZE as u64).min(SEQUENCE_MAX - 1);
         self.recovery.findings.add(Finding::Header { file: file.clone() });
-        self.recovery.findings.add(Finding::Torn { file, offset: 0, sequences: (found.first, highest) });
+        self.recovery.findings.add(Finding::Torn {
+            file,
+            offset: 0,
+            sequences: (segment_file.first, highest),
+        });
         self.recovery.next = self.recovery.next.max(highest + 1);
     }
 
     /// Says what counts of a file that has a next one.
-    fn judge_followed<D: Disk>(
+    fn analyze_followed<D: Disk>(
         &mut self,
         disk: &D,
-        found: &Found,
-        next: &Found,
-    ) -> Result<(Expected, Judged), OpenError> {
-        let follows = next.header.as_ref().filter(|header| header.previous_first == found.first);
+        segment_file: &SegmentFile,
+        next: &SegmentFile,
+    ) -> Result<(ExpectedSegment, SegmentAnalysis), OpenError> {
+        let follows = next.header.as_ref().filter(|header| header.previous_first == segment_file.first);
         // The header of the next one says everything. The file is cut to what counts when the next one is made, but a
         // crash may undo that: blank space and what a failed write has left are then behind the end.
-        if let (Some(header), Some(own)) = (follows, &found.header) {
-            let size = found.entry.size;
-            let judged = Judged {
-                last: header.previous_last.max(found.first - 1),
+        if let (Some(header), Some(own)) = (follows, &segment_file.header) {
+            let size = segment_file.entry.size;
+            let analysis = SegmentAnalysis {
+                last: header.previous_last.max(segment_file.first - 1),
                 end: if header.previous_end == 0 { size } else { header.previous_end.min(size) },
                 newest_ns: header.created_ns,
                 epoch: own.epoch,
-                ..Judged::default()
+                ..SegmentAnalysis::default()
             };
-            return Ok((found.expected(self.stream_id), judged));
+            return Ok((segment_file.expected(self.stream_id), analysis));
         }
-        let (expected, stretches) = scan_found(disk, found, self.stream_id)?;
+        let (expected, scanned_ranges) = scan_segment_file(disk, segment_file, self.stream_id)?;
         let known = follows.map_or(0, |header| header.previous_last);
-        let expected = Expected { size: None, ..expected };
-        let mut judged = judge(&stretches, found.entry.size, &expected, known);
-        judged.last = judged.last.min(next.first - 1);
-        self.report(&found.entry.name, &judged, false);
-        Ok((expected, judged))
+        let expected = ExpectedSegment { size: None, ..expected };
+        let mut analysis = analyze_segment(&scanned_ranges, segment_file.entry.size, &expected, known);
+        analysis.last = analysis.last.min(next.first - 1);
+        self.report_damage(&segment_file.entry.name, &analysis, false);
+        Ok((expected, analysis))
     }
 
     /// Takes one file into the list.
-    fn take<D: Disk>(
+    fn add_segment<D: Disk>(
         &mut self,
         disk: &D,
-        files: &[Found],
+        files: &[SegmentFile],
         at: usize,
-        last: &mut Option<(Expected, Judged)>,
+        last: &mut Option<(ExpectedSegment, SegmentAnalysis)>,
     ) -> Result<(), OpenError> {
-        let found = &files[at];
+        let segment_file = &files[at];
         let next = files.get(at + 1);
-        let said = next.and_then(|next| next.header.as_ref());
-        if found.header.is_none() {
-            self.recovery.findings.add(Finding::Header { file: found.entry.name.clone() });
+        let next_header = next.and_then(|next| next.header.as_ref());
+        if segment_file.header.is_none() {
+            self.recovery.findings.add(Finding::Header { file: segment_file.entry.name.clone() });
         }
-        let (expected, judged) = match next {
-            Some(next) => self.judge_followed(disk, found, next)?,
+        let (expected, analysis) = match next {
+            Some(next) => self.analyze_followed(disk, segment_file, next)?,
             None => {
-                let (expected, judged) = last.take().unwrap_or((found.expected(None), Judged::default()));
-                self.report(&found.entry.name, &judged, true);
-                (expected, judged)
+                let (expected, analysis) =
+                    last.take().unwrap_or((segment_file.expected(None), SegmentAnalysis::default()));
+                self.report_damage(&segment_file.entry.name, &analysis, true);
+                (expected, analysis)
             }
         };
-        if let Some(header) = said.filter(|header| header.previous_first != found.first)
-            && header.previous_last > judged.last
+        if let Some(header) = next_header.filter(|header| header.previous_first != segment_file.first)
+            && header.previous_last > analysis.last
         {
             let before = next.map(|next| next.entry.name.clone()).unwrap_or_default();
-            let lost = (judged.last + 1, header.previous_last);
+            let lost = (analysis.last + 1, header.previous_last);
             self.recovery.findings.add(Finding::Missing { before, lost });
         }
-        self.epoch = self.epoch.max(judged.epoch).max(expected.epoch.unwrap_or(0));
+        self.epoch = self.epoch.max(analysis.epoch).max(expected.epoch.unwrap_or(0));
         if next.is_none() {
-            self.chain = judged.chain;
-            self.is_ended = judged.is_ended;
-            let torn = judged.torn.map_or(0, |(_, highest)| highest);
-            self.recovery.last = judged.last;
-            self.recovery.next = judged.last.max(torn).min(SEQUENCE_MAX - 1) + 1;
+            self.chain = analysis.chain;
+            self.is_ended = analysis.is_ended;
+            let torn = analysis.torn.map_or(0, |(_, highest)| highest);
+            self.recovery.last = analysis.last;
+            self.recovery.next = analysis.last.max(torn).min(SEQUENCE_MAX - 1) + 1;
         }
-        let (name, size) = (found.entry.name.clone(), found.entry.size);
-        let mut segment = Segment::new(name, expected, size, judged.last, judged.end);
-        if let Some(header) = &found.header {
+        let (name, size) = (segment_file.entry.name.clone(), segment_file.entry.size);
+        let mut segment = Segment::new(name, expected, size, analysis.last, analysis.end);
+        if let Some(header) = &segment_file.header {
             segment.created_ns = header.created_ns;
-            segment.previous = (header.previous_first > 0).then_some(Previous {
+            segment.previous = (header.previous_first > 0).then_some(PreviousSegment {
                 first: header.previous_first,
                 last: header.previous_last,
                 end: header.previous_end,
             });
         }
-        segment.grow(judged.end, judged.last, judged.newest_ns.max(segment.created_ns));
+        segment.grow(analysis.end, analysis.last, analysis.newest_ns.max(segment.created_ns));
         self.segments.push(Arc::new(segment));
         Ok(())
     }
 
     /// The oldest segment says what came before it. If that is not there, retention has removed it; if a file with its name
     /// is there and nothing in it, its records are lost.
-    fn miss_first(&mut self, oldest: Option<&Found>, all: &[u64]) {
-        let Some(Found { entry, header: Some(header), .. }) = oldest else { return };
+    fn report_missing_first(&mut self, oldest: Option<&SegmentFile>, all: &[u64]) {
+        let Some(SegmentFile { entry, header: Some(header), .. }) = oldest else { return };
         let lost = (header.previous_first, header.previous_last);
         if all.contains(&lost.0) && lost.0 <= lost.1 {
             self.recovery.findings.add(Finding::Missing { before: entry.name.clone(), lost });
         }
     }
 
-    fn report(&mut self, file: &str, judged: &Judged, is_last: bool) {
-        for &(offset, length, first, last) in &judged.damages {
+    fn report_damage(&mut self, file: &str, analysis: &SegmentAnalysis, is_last: bool) {
+        for &(offset, length, first, last) in &analysis.damages {
             let lost = (first <= last).then_some((first, last));
             self.recovery.findings.add(Finding::Damage { file: file.to_owned(), offset, length, lost });
         }
-        if let Some((offset, highest)) = judged.torn.filter(|_| is_last) {
-            let sequences = (judged.last + 1, highest);
+        if let Some((offset, highest)) = analysis.torn.filter(|_| is_last) {
+            let sequences = (analysis.last + 1, highest);
             self.recovery.findings.add(Finding::Torn { file: file.to_owned(), offset, sequences });
         }
     }
 
     /// Creation time and window come from the newest headers that have them: the newest segment's own may be damaged.
-    fn finish(&mut self, files: &[Found]) {
+    fn finish(&mut self, files: &[SegmentFile]) {
         let recovery = &mut self.recovery;
         recovery.segments = self.segments.len();
         recovery.next = recovery.next.max(1);
         recovery.first = self.segments.first().map_or(recovery.next, |segment| segment.first);
-        let headers = || files.iter().filter_map(|found| found.header.as_ref());
+        let headers = || files.iter().filter_map(|segment_file| segment_file.header.as_ref());
         let of_stream = headers().rev().map(|header| header.stream_created_ns).find(|at| *at > 0);
         let of_oldest = || headers().map(|header| header.created_ns).find(|at| *at > 0);
         recovery.created_ns = of_stream.or_else(of_oldest).unwrap_or(0);
@@ -272,9 +281,13 @@ impl Survey {
 }
 
 /// The files of a stream, by their first sequences.
-fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Result<Vec<Found>, OpenError> {
+fn find_segment_files<D: Disk>(
+    disk: &D,
+    stream: Option<&str>,
+    findings: &mut Findings,
+) -> Result<Vec<SegmentFile>, OpenError> {
     let refused = |place: String| move |source| OpenError::Disk { place, source };
-    let mut found = Vec::new();
+    let mut segment_files = Vec::new();
     let mut block = vec![0; BLOCK_SIZE];
     let entries = match disk.list() {
         Err(_) if planted!("unlisted folder") => Vec::new(),
@@ -307,47 +320,46 @@ fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Res
                 Some(header)
             }
             FirstBlock::Version(version) => {
-                return Err(OpenError::Version { place: disk.place(), file: entry.name, found: version });
+                return Err(OpenError::Version { place: disk.place(), file: entry.name, version });
             }
             FirstBlock::Blank | FirstBlock::Damaged => None,
         };
-        found.push(Found { entry, first, header });
+        segment_files.push(SegmentFile { entry, first, header });
     }
-    found.sort_by_key(|found| found.first);
-    let newest = found
-        .iter()
-        .rev()
-        .find_map(|found| Some((found.header.as_ref()?.stream_id, found.entry.name.clone())));
+    segment_files.sort_by_key(|segment_file| segment_file.first);
+    let newest = segment_files.iter().rev().find_map(|segment_file| {
+        Some((segment_file.header.as_ref()?.stream_id, segment_file.entry.name.clone()))
+    });
     if let Some((stream_id, by)) = newest {
-        found.retain(|found| {
-            let is_own = found.header.as_ref().is_none_or(|header| header.stream_id == stream_id);
+        segment_files.retain(|segment_file| {
+            let is_own = segment_file.header.as_ref().is_none_or(|header| header.stream_id == stream_id);
             if !is_own {
-                findings.add(Finding::Hidden { file: found.entry.name.clone(), by: by.clone() });
+                findings.add(Finding::Hidden { file: segment_file.entry.name.clone(), by: by.clone() });
             }
             is_own
         });
     }
-    Ok(found)
+    Ok(segment_files)
 }
 
-fn scan_found<D: Disk>(
+fn scan_segment_file<D: Disk>(
     disk: &D,
-    found: &Found,
+    segment_file: &SegmentFile,
     stream_id: Option<u64>,
-) -> Result<(Expected, Vec<Stretch>), OpenError> {
-    let mut expected = found.expected(stream_id);
-    let name = &found.entry.name;
+) -> Result<(ExpectedSegment, Vec<ScannedRange>), OpenError> {
+    let mut expected = segment_file.expected(stream_id);
+    let name = &segment_file.entry.name;
     let place = format!("{}/{name}", disk.place());
     let file = disk.open(name).map_err(|source| OpenError::Disk { place, source })?;
-    let stretches = scan(&file, found.entry.size, &mut expected)
+    let scanned_ranges = scan(&file, segment_file.entry.size, &mut expected)
         .map_err(|error| error.at_opening(&disk.place(), name))?;
-    Ok((expected, stretches))
+    Ok((expected, scanned_ranges))
 }
 
 /// Where the blank space at the end of a file begins, if there is any.
-fn blank_behind(stretches: &[Stretch]) -> Option<u64> {
-    match stretches.last() {
-        Some(Stretch::Other { offset, written: 0, .. }) => Some(*offset),
+fn blank_behind(scanned_ranges: &[ScannedRange]) -> Option<u64> {
+    match scanned_ranges.last() {
+        Some(ScannedRange::Other { offset, written: 0, .. }) => Some(*offset),
         _ => None,
     }
 }

@@ -18,8 +18,8 @@ use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use crate::disk::Disk;
 use crate::format::record::Record;
-use crate::limits::{CHUNK_SIZE, READERS_KEPT};
-use crate::reader::{From, Gap, Read, Reader, Source};
+use crate::limits::{CHUNK_SIZE, OPEN_READERS_MAX};
+use crate::reader::{Gap, LogSource, ReadOutcome, Reader, StartAt};
 use crate::request::StreamIndex;
 use crate::spare_thread::SpareThread;
 
@@ -31,7 +31,7 @@ pub struct ReadOrder {
     /// The stream.
     pub stream: StreamIndex,
     /// Where to begin.
-    pub from: From,
+    pub from: StartAt,
     /// Most records.
     pub records_max: u32,
 }
@@ -55,11 +55,11 @@ pub struct Chunk {
     /// gap nor the end.
     pub failure: Option<io::Error>,
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    entries: Vec<ChunkEntry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ChunkEntry {
     sequence: u64,
     time_ns: u64,
     start: usize,
@@ -77,14 +77,14 @@ impl Chunk {
             gap: None,
             failure: None,
             bytes: Vec::new(),
-            places: Vec::new(),
+            entries: Vec::new(),
         }
     }
 
     /// How many records are in it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.entries.len()
     }
 
     /// Bytes of its records.
@@ -102,13 +102,13 @@ impl Chunk {
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.entries.is_empty()
     }
 
     /// The sequence, the time (Unix time in nanoseconds) and the record at a place.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<(u64, u64, Record<'_>)> {
-        let Place { sequence, time_ns, start } = *self.places.get(index)?;
+        let ChunkEntry { sequence, time_ns, start } = *self.entries.get(index)?;
         let (record, _) = Record::read(&self.bytes[start..])?;
         Some((sequence, time_ns, record))
     }
@@ -119,7 +119,7 @@ impl Chunk {
         let start = self.bytes.len();
         self.bytes.resize(start + size, 0);
         record.write(&mut self.bytes[start..]);
-        self.places.push(Place { sequence, time_ns, start });
+        self.entries.push(ChunkEntry { sequence, time_ns, start });
     }
 }
 
@@ -128,16 +128,16 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
     let mut chunk = Chunk::empty(order);
     loop {
         chunk.next = reader.next_sequence();
-        let room = chunk.bytes.len() < CHUNK_SIZE && chunk.places.len() < order.records_max as usize;
+        let room = chunk.bytes.len() < CHUNK_SIZE && chunk.entries.len() < order.records_max as usize;
         if !room {
             return chunk;
         }
         match reader.read() {
-            Ok(Read::Batch(batch)) => {
+            Ok(ReadOutcome::Batch(batch)) => {
                 for (sequence, record) in batch.records {
-                    let is_first = chunk.places.is_empty();
+                    let is_first = chunk.entries.is_empty();
                     let fits = chunk.bytes.len() + record.size().unwrap_or(0) <= CHUNK_SIZE;
-                    if chunk.places.len() >= order.records_max as usize || !(is_first || fits) {
+                    if chunk.entries.len() >= order.records_max as usize || !(is_first || fits) {
                         // The reader has gone on; the next order begins with this one and looks for it again.
                         chunk.next = sequence;
                         return chunk;
@@ -145,12 +145,12 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
                     chunk.push(sequence, batch.time_ns, &record);
                 }
             }
-            Ok(Read::Gap(gap)) => {
+            Ok(ReadOutcome::Gap(gap)) => {
                 chunk.gap = Some(gap);
                 chunk.next = reader.next_sequence();
                 return chunk;
             }
-            Ok(Read::End) => {
+            Ok(ReadOutcome::End) => {
                 chunk.is_end = true;
                 return chunk;
             }
@@ -182,7 +182,7 @@ impl Replay {
     /// # Errors
     /// The system gives no thread.
     pub fn start<D: Disk>(
-        sources: Vec<Source<D>>,
+        sources: Vec<LogSource<D>>,
         orders_max: usize,
         consumer: Arc<Wake>,
     ) -> io::Result<Replay> {
@@ -200,7 +200,7 @@ impl Replay {
     /// [`start`](Replay::start) on a thread that was started before.
     pub fn start_on<D: Disk>(
         ReplayThread(thread): ReplayThread,
-        sources: Vec<Source<D>>,
+        sources: Vec<LogSource<D>>,
         orders_max: usize,
         consumer: Arc<Wake>,
     ) -> Replay {
@@ -217,7 +217,7 @@ impl Replay {
     /// [has work](ReplayWorker::has_work).
     #[must_use]
     pub fn stepped<D: Disk>(
-        sources: Vec<Source<D>>,
+        sources: Vec<LogSource<D>>,
         orders_max: usize,
         consumer: Arc<Wake>,
     ) -> (Replay, ReplayWorker<D>) {
@@ -226,15 +226,16 @@ impl Replay {
 
     /// Both ends, connected. The end that asks notifies `wake` when there is work.
     fn connect<D: Disk>(
-        sources: Vec<Source<D>>,
+        sources: Vec<LogSource<D>>,
         orders_max: usize,
         consumer: Arc<Wake>,
         wake: Arc<Wake>,
     ) -> (Replay, ReplayWorker<D>) {
         let outstanding_max = orders_max.max(1);
-        let (orders, to_do) = mailbox(outstanding_max);
+        let (orders, order_receiver) = mailbox(outstanding_max);
         let (done, chunks) = mailbox(outstanding_max);
-        let worker = ReplayWorker { sources, kept: Kept::new(), to_do, done, consumer };
+        let worker =
+            ReplayWorker { sources, open_readers: OpenReaders::new(), order_receiver, done, consumer };
         (Replay { orders, chunks, wake, outstanding: 0, outstanding_max, thread: None }, worker)
     }
 
@@ -283,7 +284,7 @@ impl Drop for Replay {
 fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
     loop {
         // Asked first: what is there afterwards is all there will be.
-        let is_last = worker.to_do.is_closed();
+        let is_last = worker.order_receiver.is_closed();
         if worker.turn() {
             continue;
         }
@@ -291,7 +292,7 @@ fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
             return;
         }
         wake.park();
-        if !worker.has_work() && !worker.to_do.is_closed() {
+        if !worker.has_work() && !worker.order_receiver.is_closed() {
             thread::park();
         }
         wake.unpark();
@@ -300,9 +301,9 @@ fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
 
 /// What the replay thread does, one order at a time.
 pub struct ReplayWorker<D: Disk> {
-    sources: Vec<Source<D>>,
-    kept: Kept<D>,
-    to_do: Receiver<ReadOrder>,
+    sources: Vec<LogSource<D>>,
+    open_readers: OpenReaders<D>,
+    order_receiver: Receiver<ReadOrder>,
     done: Sender<Chunk>,
     consumer: Arc<Wake>,
 }
@@ -310,13 +311,13 @@ pub struct ReplayWorker<D: Disk> {
 impl<D: Disk> ReplayWorker<D> {
     /// Reads for the oldest order. Returns whether there was one.
     pub fn turn(&mut self) -> bool {
-        let Some(order) = self.to_do.pop() else { return false };
-        let ReplayWorker { sources, kept, done, consumer, .. } = self;
+        let Some(order) = self.order_receiver.pop() else { return false };
+        let ReplayWorker { sources, open_readers, done, consumer, .. } = self;
         // There is room: never are more orders unanswered than the mailbox has places.
         // A panic costs this order and the cached readers, not the other consumers.
-        let outcome = catch_unwind(AssertUnwindSafe(|| kept.read(sources, &order)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| open_readers.read(sources, &order)));
         let _ = done.push(outcome.unwrap_or_else(|_| {
-            *kept = Kept::new();
+            *open_readers = OpenReaders::new();
             Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&order) }
         }));
         done.publish();
@@ -327,13 +328,15 @@ impl<D: Disk> ReplayWorker<D> {
     /// Whether there is an order.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.to_do.is_empty()
+        !self.order_receiver.is_empty()
     }
 }
 
 impl<D: Disk> fmt::Debug for ReplayWorker<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplayWorker").field("readers", &self.kept.readers.len()).finish_non_exhaustive()
+        f.debug_struct("ReplayWorker")
+            .field("readers", &self.open_readers.readers.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -342,18 +345,18 @@ impl<D: Disk> fmt::Debug for ReplayWorker<D> {
 /// ```text
 ///   ◀ put out │ asked once, or not for long │ asked again, the last used last, at most half of all │
 /// ```
-struct Kept<D: Disk> {
+struct OpenReaders<D: Disk> {
     readers: Vec<(u64, StreamIndex, Reader<D>)>,
     /// How many at the end were asked again.
-    asked_again: usize,
+    reused: usize,
 }
 
-impl<D: Disk> Kept<D> {
-    fn new() -> Kept<D> {
-        Kept { readers: Vec::new(), asked_again: 0 }
+impl<D: Disk> OpenReaders<D> {
+    fn new() -> OpenReaders<D> {
+        OpenReaders { readers: Vec::new(), reused: 0 }
     }
 
-    fn read(&mut self, sources: &[Source<D>], order: &ReadOrder) -> Chunk {
+    fn read(&mut self, sources: &[LogSource<D>], order: &ReadOrder) -> Chunk {
         let Some(source) = sources.get(order.stream as usize) else {
             return Chunk { failure: Some(io::ErrorKind::NotFound.into()), ..Chunk::empty(order) };
         };
@@ -361,22 +364,22 @@ impl<D: Disk> Kept<D> {
             (*ticket, *stream) == (order.ticket, order.stream)
         };
         let at = self.readers.iter().position(known);
-        let kept = at.map(|at| {
-            self.asked_again -= usize::from(at >= self.readers.len() - self.asked_again);
+        let open_readers = at.map(|at| {
+            self.reused -= usize::from(at >= self.readers.len() - self.reused);
             self.readers.remove(at).2
         });
-        let goes_on = |reader: &Reader<D>| From::Sequence(reader.next_sequence()) == order.from;
-        let mut reader = kept.filter(goes_on).unwrap_or_else(|| source.read_from(order.from));
+        let goes_on = |reader: &Reader<D>| StartAt::Sequence(reader.next_sequence()) == order.from;
+        let mut reader = open_readers.filter(goes_on).unwrap_or_else(|| source.read_from(order.from));
         let chunk = read_chunk(&mut reader, order);
-        if self.readers.len() == READERS_KEPT {
+        if self.readers.len() == OPEN_READERS_MAX {
             self.readers.remove(0);
         }
         let reader = (order.ticket, order.stream, reader);
         if at.is_some() {
             self.readers.push(reader);
-            self.asked_again = (self.asked_again + 1).min(READERS_KEPT / 2);
+            self.reused = (self.reused + 1).min(OPEN_READERS_MAX / 2);
         } else {
-            self.readers.insert(self.readers.len() - self.asked_again, reader);
+            self.readers.insert(self.readers.len() - self.reused, reader);
         }
         chunk
     }
@@ -386,12 +389,12 @@ impl<D: Disk> Kept<D> {
 mod tests {
     use super::*;
     use crate::disk::simulated::SimulatedDisk;
-    use crate::{Batch, Config, Log};
+    use crate::{Batch, Log, LogConfig};
 
     /// Who follows a stream goes on without searching, however many ask for single records meanwhile.
     #[test]
     fn those_who_ask_once_put_out_nobody_who_asks_again() {
-        let (mut log, _) = Log::open(SimulatedDisk::new(), "s", Config::default()).expect("it opens");
+        let (mut log, _) = Log::open(SimulatedDisk::new(), "s", LogConfig::default()).expect("it opens");
         let mut batch = Batch::new(65_536);
         batch.begin(1, 0);
         for _ in 0..500 {
@@ -399,20 +402,20 @@ mod tests {
         }
         log.append(&mut [batch]).expect("the disk refuses nothing");
         let sources = [log.source()];
-        let mut kept = Kept::new();
+        let mut open_readers = OpenReaders::new();
         let mut ask = |ticket, from| {
-            let order = ReadOrder { ticket, stream: 0, from: From::Sequence(from), records_max: 10 };
-            assert_eq!(kept.read(&sources, &order).len(), 10);
-            assert!(kept.readers.len() <= READERS_KEPT);
-            kept.readers.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>()
+            let order = ReadOrder { ticket, stream: 0, from: StartAt::Sequence(from), records_max: 10 };
+            assert_eq!(open_readers.read(&sources, &order).len(), 10);
+            assert!(open_readers.readers.len() <= OPEN_READERS_MAX);
+            open_readers.readers.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>()
         };
-        let followers = 0..READERS_KEPT as u64 / 2;
+        let followers = 0..OPEN_READERS_MAX as u64 / 2;
         for round in 0..10 {
             for ticket in followers.clone() {
                 ask(ticket, 1 + 10 * round);
             }
         }
-        for single in 0..3 * READERS_KEPT as u64 {
+        for single in 0..3 * OPEN_READERS_MAX as u64 {
             let tickets = ask(1000 + single, 1);
             assert!(followers.clone().all(|ticket| tickets.contains(&ticket)), "{tickets:?}");
         }
@@ -420,7 +423,7 @@ mod tests {
         ask(5000, 1);
         ask(5000, 11);
         let mut tickets = Vec::new();
-        for single in 0..3 * READERS_KEPT as u64 {
+        for single in 0..3 * OPEN_READERS_MAX as u64 {
             tickets = ask(9000 + single, 1);
         }
         assert!(tickets.contains(&5000) && !tickets.contains(&0), "{tickets:?}");

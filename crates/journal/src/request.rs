@@ -4,15 +4,15 @@ use std::io;
 use std::sync::Arc;
 
 use crate::batch::Batch;
-use crate::log::{Removed, Retention};
-use crate::trouble::Frozen;
+use crate::failure::Frozen;
+use crate::log::{LogRetention, RemovedSegments};
 
 /// Which of the streams given to [`Journal::start`](crate::Journal::start), by its place among them.
 pub type StreamIndex = u32;
 
 /// What the journal thread answers.
 #[derive(Debug)]
-pub enum Answer {
+pub enum JournalAnswer {
     /// A batch is durable with all before it.
     Durable {
         /// The stream.
@@ -33,7 +33,7 @@ pub enum Answer {
         is_batch_lost: bool,
     },
     /// Nothing can be written to the stream now, and nothing is lost: the journal keeps the batches and tries again, until
-    /// it reports [`Resumed`](Answer::Resumed) or [`Frozen`](Answer::Frozen). Comes once, without a batch.
+    /// it reports [`Resumed`](JournalAnswer::Resumed) or [`Frozen`](JournalAnswer::Frozen). Comes once, without a batch.
     Waiting {
         /// The stream.
         stream: StreamIndex,
@@ -60,32 +60,32 @@ pub enum Answer {
         /// The stream.
         stream: StreamIndex,
         /// How much, or why not.
-        removed: io::Result<Removed>,
+        removed: io::Result<RemovedSegments>,
         /// The first sequence that is kept now; the next one if there is none.
         first: u64,
     },
 }
 
-impl Answer {
+impl JournalAnswer {
     /// The stream that it is about.
     pub fn stream(&self) -> StreamIndex {
         match *self {
-            Answer::Durable { stream, .. }
-            | Answer::Frozen { stream, .. }
-            | Answer::Waiting { stream, .. }
-            | Answer::WriteFailed { stream, .. }
-            | Answer::Resumed { stream }
-            | Answer::Retained { stream, .. } => stream,
+            JournalAnswer::Durable { stream, .. }
+            | JournalAnswer::Frozen { stream, .. }
+            | JournalAnswer::Waiting { stream, .. }
+            | JournalAnswer::WriteFailed { stream, .. }
+            | JournalAnswer::Resumed { stream }
+            | JournalAnswer::Retained { stream, .. } => stream,
         }
     }
 }
 
-pub(crate) enum Request {
+pub(crate) enum JournalRequest {
     Append { stream: StreamIndex, batch: Batch, deduplicate_from: Option<u64> },
-    Retain { stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64 },
+    Retain { stream: StreamIndex, retention: LogRetention, now_ns: u64, keep_from: u64 },
 }
 
-pub(crate) struct Reply {
-    pub(crate) answer: Answer,
+pub(crate) struct JournalReply {
+    pub(crate) answer: JournalAnswer,
     pub(crate) batch: Option<Batch>,
 }

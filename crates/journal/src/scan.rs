@@ -28,7 +28,7 @@ use crate::limits::{BLOCK_SIZE, READ_SIZE, SEQUENCE_MAX};
 
 /// What is known of a segment before its batches are read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedSegment {
     pub(crate) first: u64,
     /// The stream's, unless no header of any segment could be read.
     pub(crate) stream_id: Option<u64>,
@@ -40,7 +40,7 @@ pub(crate) struct Expected {
     pub(crate) size: Option<u64>,
 }
 
-impl Expected {
+impl ExpectedSegment {
     /// Whether a batch with this head belongs to the segment at all.
     pub(crate) fn admits(&self, header: &BatchHeader) -> bool {
         self.stream_id.is_none_or(|id| id == header.stream_id)
@@ -51,7 +51,7 @@ impl Expected {
 
 /// A stretch of a segment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stretch {
+pub(crate) enum ScannedRange {
     /// A batch with a whole head.
     Batch { offset: u64, header: BatchHeader, is_good: bool },
     /// Blocks that are no batch, `written` of whose bytes belong to blocks that are not blank.
@@ -85,10 +85,10 @@ impl ReadError {
 pub(crate) fn scan(
     file: &impl DiskFile,
     size: u64,
-    expected: &mut Expected,
-) -> Result<Vec<Stretch>, ReadError> {
-    let mut stretches = Vec::new();
-    let mut window = Window::new(size);
+    expected: &mut ExpectedSegment,
+) -> Result<Vec<ScannedRange>, ReadError> {
+    let mut scanned_ranges = Vec::new();
+    let mut window = FileWindow::new(size);
     let mut offset = BLOCK_SIZE as u64;
     while offset < size {
         let block = match window.get(file, offset, BLOCK_SIZE) {
@@ -102,36 +102,40 @@ pub(crate) fn scan(
                 expected.stream_id.get_or_insert(header.stream_id);
                 let length = u64::from(header.length);
                 let is_good = body_crc(&mut window, file, offset, length)? == Some(header.body_crc);
-                stretches.push(Stretch::Batch { offset, header, is_good });
+                scanned_ranges.push(ScannedRange::Batch { offset, header, is_good });
                 offset += length;
             }
             None => {
                 let here = (size - offset).min(BLOCK_SIZE as u64);
                 let here_written = if !block.is_empty() && is_blank(block) { 0 } else { here };
-                match stretches.last_mut() {
-                    Some(Stretch::Other { length, written, .. }) => {
+                match scanned_ranges.last_mut() {
+                    Some(ScannedRange::Other { length, written, .. }) => {
                         *length += here;
                         *written += here_written;
                     }
-                    _ => stretches.push(Stretch::Other { offset, length: here, written: here_written }),
+                    _ => scanned_ranges.push(ScannedRange::Other {
+                        offset,
+                        length: here,
+                        written: here_written,
+                    }),
                 }
                 offset += here;
             }
         }
     }
-    Ok(stretches)
+    Ok(scanned_ranges)
 }
 
 /// The CRC of a batch behind its head, read in pieces; nothing if the file ends before the batch.
 fn body_crc(
-    window: &mut Window,
+    window: &mut FileWindow,
     file: &impl DiskFile,
     offset: u64,
     length: u64,
 ) -> Result<Option<u32>, ReadError> {
     let (mut crc, mut at, end) = (0, offset + BATCH_HEADER_SIZE as u64, offset + length);
     while at < end {
-        let piece = window.longest(file, at, end - at)?;
+        let piece = window.get_buffered(file, at, end - at)?;
         if piece.is_empty() {
             return Ok(None);
         }
@@ -142,17 +146,17 @@ fn body_crc(
 }
 
 /// A part of a file in memory.
-pub(crate) struct Window {
+pub(crate) struct FileWindow {
     size: u64,
     start: u64,
     filled: usize,
     bytes: Vec<u8>,
 }
 
-impl Window {
+impl FileWindow {
     /// Over a file of `size` bytes, of which nothing beyond is asked for.
-    pub(crate) fn new(size: u64) -> Window {
-        Window { size, start: 0, filled: 0, bytes: Vec::new() }
+    pub(crate) fn new(size: u64) -> FileWindow {
+        FileWindow { size, start: 0, filled: 0, bytes: Vec::new() }
     }
 
     /// Bytes from `offset` on: `length` of them, or up to the end of the file if that comes first.
@@ -170,8 +174,8 @@ impl Window {
         if length == 0 {
             return Ok(&[]);
         }
-        let held = self.held(offset);
-        if held < length {
+        let buffered = self.buffered(offset);
+        if buffered < length {
             let ahead = usize::try_from(self.size - offset).unwrap_or(usize::MAX).min(READ_SIZE);
             if self.fill(file, offset, length.max(ahead)).is_err() {
                 self.fill(file, offset, length).map_err(|source| ReadError { offset, source })?;
@@ -181,22 +185,22 @@ impl Window {
     }
 
     /// As many bytes from `offset` on as are held, at most `length`, at least one if there is one.
-    fn longest(&mut self, file: &impl DiskFile, offset: u64, length: u64) -> Result<&[u8], ReadError> {
-        let held = self.held(offset);
+    fn get_buffered(&mut self, file: &impl DiskFile, offset: u64, length: u64) -> Result<&[u8], ReadError> {
+        let buffered = self.buffered(offset);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        self.get(file, offset, if held == 0 { BLOCK_SIZE.min(length) } else { held.min(length) })?;
+        self.get(file, offset, if buffered == 0 { BLOCK_SIZE.min(length) } else { buffered.min(length) })?;
         Ok(self.slice(offset, length))
     }
 
     /// What is held from `offset` on, at most `length` bytes.
     fn slice(&self, offset: u64, length: usize) -> &[u8] {
-        let length = self.held(offset).min(length);
+        let length = self.buffered(offset).min(length);
         let start = if length == 0 { 0 } else { (offset - self.start) as usize };
         &self.bytes[start..start + length]
     }
 
     /// Whether the file has grown beyond what this window was told.
-    pub(crate) fn is_short_of(&self, size: u64) -> bool {
+    pub(crate) fn is_shorter_than(&self, size: u64) -> bool {
         self.size < size
     }
 
@@ -205,7 +209,7 @@ impl Window {
         (self.size, self.filled) = (size, 0);
     }
 
-    fn held(&self, offset: u64) -> usize {
+    fn buffered(&self, offset: u64) -> usize {
         let end = self.start + self.filled as u64;
         if (self.start..end).contains(&offset) { (end - offset) as usize } else { 0 }
     }
@@ -222,7 +226,7 @@ impl Window {
 
 /// What counts of a segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Judged {
+pub(crate) struct SegmentAnalysis {
     /// The last sequence that counts, lost ones included; one before the first if there is none.
     pub(crate) last: u64,
     /// Where the last batch that counts ends.
@@ -241,80 +245,90 @@ pub(crate) struct Judged {
     /// below the first).
     pub(crate) damages: Vec<(u64, u64, u64, u64)>,
     /// Where the batches that count begin of which nothing proves that they were synced.
-    pub(crate) unproven: Option<u64>,
+    pub(crate) unsynced: Option<u64>,
     /// Where what may never have been acknowledged begins, and the highest sequence that it can have had.
     pub(crate) torn: Option<(u64, u64)>,
 }
 
 /// Says what counts of what [`scan`] found in a file of `size` bytes; `known` is the last sequence that is known to have
 /// been synced.
-pub(crate) fn judge(stretches: &[Stretch], size: u64, expected: &Expected, known: u64) -> Judged {
-    let proven = stretches.iter().fold(known, |proven, stretch| match stretch {
-        Stretch::Batch { header, .. } => proven.max(header.watermark),
-        Stretch::Other { .. } => proven,
+pub(crate) fn analyze_segment(
+    scanned_ranges: &[ScannedRange],
+    size: u64,
+    expected: &ExpectedSegment,
+    known: u64,
+) -> SegmentAnalysis {
+    let proven = scanned_ranges.iter().fold(known, |proven, scanned_range| match scanned_range {
+        ScannedRange::Batch { header, .. } => proven.max(header.watermark),
+        ScannedRange::Other { .. } => proven,
     });
     let start = BLOCK_SIZE as u64;
-    let mut judged = Judged { last: expected.first - 1, end: start, ..Judged::default() };
-    judged.chain = expected.chain.unwrap_or(0);
+    let mut analysis = SegmentAnalysis { last: expected.first - 1, end: start, ..SegmentAnalysis::default() };
+    analysis.chain = expected.chain.unwrap_or(0);
     let mut chain = expected.chain;
-    let mut cut = false;
-    let mut hole: Option<Hole> = None;
-    for stretch in stretches {
-        let Stretch::Batch { offset, header, is_good } = *stretch else {
-            let Stretch::Other { offset, length, written } = *stretch else { continue };
-            hole.get_or_insert_with(|| Hole::at(offset)).take(offset + length, written, 0);
+    let mut is_cut = false;
+    let mut bad_range: Option<BadRange> = None;
+    for scanned_range in scanned_ranges {
+        let ScannedRange::Batch { offset, header, is_good } = *scanned_range else {
+            let ScannedRange::Other { offset, length, written } = *scanned_range else { continue };
+            bad_range.get_or_insert_with(|| BadRange::at(offset)).take(offset + length, written, 0);
             continue;
         };
-        judged.epoch = judged.epoch.max(header.epoch);
+        analysis.epoch = analysis.epoch.max(header.epoch);
         let end = offset + u64::from(header.length);
-        let next = judged.last + 1;
-        let follows =
-            hole.is_none() && header.first == next && chain.is_none_or(|chain| chain == header.previous_crc);
+        let next = analysis.last + 1;
+        let follows = bad_range.is_none()
+            && header.first == next
+            && chain.is_none_or(|chain| chain == header.previous_crc);
         // Behind a hole only what comes later than a sequence that is proven to have been durable counts.
         let resumes = header.first >= next && next <= proven;
-        if !is_good || cut || !(follows || resumes) {
-            hole.get_or_insert_with(|| Hole::at(offset)).take(end, u64::from(header.length), header.last());
-            cut |= next > proven;
+        if !is_good || is_cut || !(follows || resumes) {
+            bad_range.get_or_insert_with(|| BadRange::at(offset)).take(
+                end,
+                u64::from(header.length),
+                header.last(),
+            );
+            is_cut |= next > proven;
             continue;
         }
-        if let Some(hole) = hole.take() {
-            judged.damages.push((hole.offset, offset - hole.offset, next, header.first - 1));
+        if let Some(bad_range) = bad_range.take() {
+            analysis.damages.push((bad_range.offset, offset - bad_range.offset, next, header.first - 1));
         } else if !follows {
-            judged.damages.push((offset, 0, next, header.first - 1));
+            analysis.damages.push((offset, 0, next, header.first - 1));
         }
         if header.count > 0 && header.last() > proven {
-            judged.unproven.get_or_insert(offset);
+            analysis.unsynced.get_or_insert(offset);
         }
-        judged.records += u64::from(header.count);
-        (judged.last, judged.end, judged.newest_ns) = (header.last(), end, header.time_ns);
+        analysis.records += u64::from(header.count);
+        (analysis.last, analysis.end, analysis.newest_ns) = (header.last(), end, header.time_ns);
         chain = Some(header.crc);
-        judged.chain = header.crc;
+        analysis.chain = header.crc;
     }
     // A file is shorter than it was made only if it was ended cleanly, with an empty batch, or was cut by something else.
-    let ends_cleanly = match stretches.last() {
-        Some(Stretch::Batch { header, .. }) => hole.is_none() && header.count == 0,
+    let ends_cleanly = match scanned_ranges.last() {
+        Some(ScannedRange::Batch { header, .. }) => bad_range.is_none() && header.count == 0,
         _ => false,
     };
-    judged.is_ended = ends_cleanly;
+    analysis.is_ended = ends_cleanly;
     if let Some(whole) = expected.size.filter(|whole| *whole > size && !ends_cleanly) {
-        hole.get_or_insert_with(|| Hole::at(size)).take(whole, whole - size, 0);
+        bad_range.get_or_insert_with(|| BadRange::at(size)).take(whole, whole - size, 0);
     }
-    let hole = hole.unwrap_or_else(|| Hole::at(judged.end));
-    let next = judged.last + 1;
+    let bad_range = bad_range.unwrap_or_else(|| BadRange::at(analysis.end));
+    let next = analysis.last + 1;
     if next <= proven {
-        judged.damages.push((hole.offset, hole.end - hole.offset, next, proven));
-        judged.last = proven;
+        analysis.damages.push((bad_range.offset, bad_range.end - bad_range.offset, next, proven));
+        analysis.last = proven;
     }
-    if hole.written > 0 {
-        let told = hole.last.max(judged.last);
-        let possible = judged.last.saturating_add(hole.unknown / RECORD_HEADER_SIZE as u64);
-        judged.torn = Some((hole.offset, told.max(possible).min(SEQUENCE_MAX)));
+    if bad_range.written > 0 {
+        let told = bad_range.last.max(analysis.last);
+        let possible = analysis.last.saturating_add(bad_range.unknown / RECORD_HEADER_SIZE as u64);
+        analysis.torn = Some((bad_range.offset, told.max(possible).min(SEQUENCE_MAX)));
     }
-    judged
+    analysis
 }
 
 /// Something between two batches that count, or behind the last.
-struct Hole {
+struct BadRange {
     offset: u64,
     end: u64,
     /// Bytes of blocks that are not blank.
@@ -325,9 +339,9 @@ struct Hole {
     last: u64,
 }
 
-impl Hole {
-    fn at(offset: u64) -> Hole {
-        Hole { offset, end: offset, written: 0, unknown: 0, last: 0 }
+impl BadRange {
+    fn at(offset: u64) -> BadRange {
+        BadRange { offset, end: offset, written: 0, unknown: 0, last: 0 }
     }
 
     fn take(&mut self, end: u64, written: u64, last: u64) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::{BLOCK_SIZE, MARK_DISTANCE, SEGMENT_SIZE_MAX};
-use crate::scan::Expected;
+use crate::scan::ExpectedSegment;
 
 /// Places that are remembered of one segment. More: the rest of it is read to find something there.
 const MARKS_MAX: usize = (SEGMENT_SIZE_MAX / MARK_DISTANCE) as usize;
@@ -18,9 +18,9 @@ const MARKS_MAX: usize = (SEGMENT_SIZE_MAX / MARK_DISTANCE) as usize;
 pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) first: u64,
-    pub(crate) expected: Expected,
+    pub(crate) expected: ExpectedSegment,
     /// What came before it, if its header could be read.
-    pub(crate) previous: Option<Previous>,
+    pub(crate) previous: Option<PreviousSegment>,
     pub(crate) created_ns: u64,
     size: AtomicU64,
     last: AtomicU64,
@@ -34,7 +34,7 @@ pub(crate) struct Segment {
 
 /// What a segment says about the one before it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Previous {
+pub(crate) struct PreviousSegment {
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// Where what counts of it ends, in bytes; 0 if that is not known.
@@ -43,7 +43,7 @@ pub(crate) struct Previous {
 
 impl Segment {
     /// A segment whose content up to `end` counts, with the last sequence `last`.
-    pub(crate) fn new(name: String, expected: Expected, size: u64, last: u64, end: u64) -> Segment {
+    pub(crate) fn new(name: String, expected: ExpectedSegment, size: u64, last: u64, end: u64) -> Segment {
         // A segment is at most a gigabyte long, unless a batch is longer.
         let marks = usize::try_from(size / MARK_DISTANCE).unwrap_or(0).min(MARKS_MAX);
         Segment {
@@ -111,7 +111,7 @@ impl Segment {
     }
 
     /// Where to begin to look for `sequence`.
-    pub(crate) fn place_before(&self, sequence: u64) -> u64 {
+    pub(crate) fn offset_before(&self, sequence: u64) -> u64 {
         let marks = self.marks();
         let behind = marks.partition_point(|(first, _)| *first <= sequence);
         behind.checked_sub(1).and_then(|at| marks.get(at)).map_or(BLOCK_SIZE as u64, |(_, offset)| *offset)
@@ -161,7 +161,7 @@ impl Extent {
 
 /// What a stream's writer and its readers share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedLog {
     extent: Arc<Extent>,
     durable: AtomicU64,
     /// The last sequence that a write cut off by a crash may have had when the stream was opened; at most the last durable
@@ -170,11 +170,11 @@ pub(crate) struct Shared {
     list: Mutex<Vec<Arc<Segment>>>,
 }
 
-impl Shared {
-    pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64, torn_until: u64) -> Shared {
+impl SharedLog {
+    pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64, torn_until: u64) -> SharedLog {
         let list = Mutex::new(segments);
-        let shared = Shared { extent: Arc::default(), durable: AtomicU64::new(durable), torn_until, list };
-        shared.measure();
+        let shared = SharedLog { extent: Arc::default(), durable: AtomicU64::new(durable), torn_until, list };
+        shared.update_extent();
         shared
     }
 
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     /// Counts anew, since the list of segments has changed.
-    pub(crate) fn measure(&self) {
+    pub(crate) fn update_extent(&self) {
         let list = self.list();
         let first_ns = list.first().map_or(0, |segment| segment.created_ns);
         let last_ns = list.last().map_or(0, |segment| segment.newest_ns());
@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// Counts what was written at the end.
-    pub(crate) fn wrote(&self, bytes: u64, newest_ns: u64) {
+    pub(crate) fn add_written(&self, bytes: u64, newest_ns: u64) {
         self.extent.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.extent.last_ns.store(newest_ns, Ordering::Relaxed);
     }
@@ -209,7 +209,7 @@ impl Shared {
         self.durable.load(Ordering::Acquire)
     }
 
-    pub(crate) fn tell(&self, durable: u64) {
+    pub(crate) fn set_durable(&self, durable: u64) {
         self.durable.store(durable, Ordering::Release);
     }
 

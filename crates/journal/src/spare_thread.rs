@@ -4,13 +4,13 @@ use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle, Thread};
 
-type Work<T> = Box<dyn FnOnce() -> T + Send>;
+type SpareThreadTask<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// A thread that waits for the one thing it will do. A server starts its threads with itself, so that none can be refused
 /// later. Dropped without work, the thread ends.
 #[derive(Debug)]
 pub struct SpareThread<T> {
-    work: SyncSender<Work<T>>,
+    work: SyncSender<SpareThreadTask<T>>,
     thread: JoinHandle<Option<T>>,
 }
 
@@ -20,7 +20,7 @@ impl<T: Send + 'static> SpareThread<T> {
     /// # Errors
     /// The system gives no thread.
     pub fn start(name: &str) -> io::Result<SpareThread<T>> {
-        let (work, waiting) = sync_channel::<Work<T>>(1);
+        let (work, waiting) = sync_channel::<SpareThreadTask<T>>(1);
         let run = move || waiting.recv().ok().map(|work| work());
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(SpareThread { work, thread })

@@ -18,54 +18,54 @@ use std::time::Instant;
 use stilling_ring::{Receiver, Wake, mailbox};
 
 use crate::batch::Batch;
-use crate::builder::{Builder, RequestSender, requests};
+use crate::batch_builder::{BatchBuilder, RequestSender, request_channel};
 use crate::disk::Disk;
+use crate::failure::Frozen;
+use crate::group_commit::GroupCommit;
 use crate::limits::{
     BATCH_SIZE_DEFAULT, BUILT_AT_ONCE_SIZE_MAX, BUILT_BESIDE_SIZE_MAX, NOTICES_PER_STREAM, STREAMS_MAX,
 };
-use crate::log::{Log, Retention};
-use crate::request::{Answer, Reply, Request, StreamIndex};
-use crate::rounds::Rounds;
+use crate::log::{Log, LogRetention};
+use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
 use crate::spare_thread::SpareThread;
-use crate::trouble::Frozen;
-use crate::worker::{Worker, run};
+use crate::worker::{JournalWorker, run};
 
 /// How much memory goes round between the writer and the journal thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct JournalLimits {
     /// Batches that exist, and requests that can wait. None left: the writer keeps what it has until one comes back.
     pub batches: usize,
     /// Bytes of a batch with its header. A record that does not fit into an empty one is refused.
     pub batch_size: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { batches: 64, batch_size: BATCH_SIZE_DEFAULT }
+impl Default for JournalLimits {
+    fn default() -> JournalLimits {
+        JournalLimits { batches: 64, batch_size: BATCH_SIZE_DEFAULT }
     }
 }
 
 /// What the writer's end knows of a stream, so that it can say what became of it when the thread is no more.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct StreamProgress {
     /// The last sequence that is durable, as far as has been told.
     watermark: u64,
     /// Batches that are with the thread.
     unanswered: usize,
     /// It has been told that the stream is frozen, since the thread died.
-    is_given_up: bool,
+    is_reported_frozen: bool,
 }
 
-impl Known {
-    fn is_owed(&self) -> bool {
-        self.unanswered > 0 || !self.is_given_up
+impl StreamProgress {
+    fn is_answer_due(&self) -> bool {
+        self.unanswered > 0 || !self.is_reported_frozen
     }
 }
 
 /// Wakes another thread when this one ends, in whichever way. To be made before everything whose end is to be seen then.
-struct LastWord(Arc<Wake>);
+struct WakeOnDrop(Arc<Wake>);
 
-impl Drop for LastWord {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
         self.0.force();
     }
@@ -79,7 +79,7 @@ pub struct JournalThreads {
 }
 
 /// The threads of a journal.
-struct Threads {
+struct JournalThreadHandles {
     writer: JoinHandle<Option<Vec<Frozen>>>,
     builder: JoinHandle<Option<()>>,
 }
@@ -98,17 +98,17 @@ pub enum IdleBatches {
 /// The hub's end. Dropping it ends the threads, which first write what they were given and close all streams.
 pub struct Journal {
     requests: RequestSender,
-    replies: Receiver<Reply>,
+    replies: Receiver<JournalReply>,
     /// Answers that belong to no batch.
-    notices: Receiver<Answer>,
+    notices: Receiver<JournalAnswer>,
     idle: Vec<Batch>,
     /// Batches that have not come back.
     outstanding: usize,
     outstanding_max: usize,
     /// A round of retention has not been answered.
     is_retaining: bool,
-    streams: Vec<Known>,
-    threads: Option<Threads>,
+    streams: Vec<StreamProgress>,
+    threads: Option<JournalThreadHandles>,
 }
 
 impl Journal {
@@ -125,7 +125,11 @@ impl Journal {
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams, or the system gives no thread.
-    pub fn start<D: Disk>(logs: Vec<Log<D>>, limits: Limits, consumer: Arc<Wake>) -> io::Result<Journal> {
+    pub fn start<D: Disk>(
+        logs: Vec<Log<D>>,
+        limits: JournalLimits,
+        consumer: Arc<Wake>,
+    ) -> io::Result<Journal> {
         Journal::start_on(Journal::spare_threads()?, logs, limits, consumer)
     }
 
@@ -136,7 +140,7 @@ impl Journal {
     pub fn start_on<D: Disk>(
         spare: JournalThreads,
         logs: Vec<Log<D>>,
-        limits: Limits,
+        limits: JournalLimits,
         consumer: Arc<Wake>,
     ) -> io::Result<Journal> {
         let sleepers = [(); 2].map(|()| Arc::new(OnceLock::new()));
@@ -147,31 +151,31 @@ impl Journal {
         // Set before the first wake: only the journal that is returned here wakes them.
         let _ = sleepers[0].set(spare.writer.thread().clone());
         let _ = sleepers[1].set(spare.builder.thread().clone());
-        let last_words = (LastWord(consumer), LastWord(Arc::clone(&builder_wake)));
-        let (wake, to_writer) = (Arc::clone(&writer_wake), LastWord(writer_wake));
+        let wakes_on_drop = (WakeOnDrop(consumer), WakeOnDrop(Arc::clone(&builder_wake)));
+        let (wake, to_writer) = (Arc::clone(&writer_wake), WakeOnDrop(writer_wake));
         let writer = spare.writer.run(move || {
-            let _last_words = last_words;
+            let _wakes_on_drop = wakes_on_drop;
             run(worker, &wake)
         });
         let builder = spare.builder.run(move || {
-            let _last_word = to_writer;
+            let _wake_on_drop = to_writer;
             builder.run(&builder_wake);
         });
-        journal.threads = Some(Threads { writer, builder });
+        journal.threads = Some(JournalThreadHandles { writer, builder });
         Ok(journal)
     }
 
-    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](Worker::has_work) and
-    /// when it is [due](Worker::due_at), from `now` on.
+    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](JournalWorker::has_work) and
+    /// when it is [due](JournalWorker::due_at), from `now` on.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams.
     pub fn stepped<D: Disk>(
         logs: Vec<Log<D>>,
-        limits: Limits,
+        limits: JournalLimits,
         consumer: &Arc<Wake>,
         now: Instant,
-    ) -> io::Result<(Journal, Worker<D>)> {
+    ) -> io::Result<(Journal, JournalWorker<D>)> {
         let wakes = (Arc::new(Wake::new(|| ())), Arc::new(Wake::new(|| ())));
         let (journal, builder, worker) = Journal::connect(logs, limits, consumer, (wakes, now))?;
         Ok((journal, worker.with_builder(builder)))
@@ -180,24 +184,27 @@ impl Journal {
     /// Both ends and what is between, connected. The journal notifies the wakes of writer and builder when there is work.
     fn connect<D: Disk>(
         logs: Vec<Log<D>>,
-        limits: Limits,
+        limits: JournalLimits,
         consumer: &Arc<Wake>,
         (wakes, now): ((Arc<Wake>, Arc<Wake>), Instant),
-    ) -> io::Result<(Journal, Builder, Worker<D>)> {
+    ) -> io::Result<(Journal, BatchBuilder, JournalWorker<D>)> {
         if logs.len() > STREAMS_MAX {
             let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let batches = limits.batches.max(1);
-        let (requests, builder, to_do) = requests(batches + 1, wakes);
+        let (requests, builder, request_receiver) = request_channel(batches + 1, wakes);
         // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
         let (done, replies) = mailbox(batches + 1);
-        let (told, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
-        let streams =
-            logs.iter().map(|log| Known { watermark: log.durable(), unanswered: 0, is_given_up: false });
+        let (notice_sender, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
+        let streams = logs.iter().map(|log| StreamProgress {
+            watermark: log.durable(),
+            unanswered: 0,
+            is_reported_frozen: false,
+        });
         let streams = streams.collect();
-        let rounds = Rounds::new(logs.len(), batches, done, told);
-        let worker = Worker::new(logs, rounds, to_do, Arc::clone(consumer), now);
+        let group_commit = GroupCommit::new(logs.len(), batches, done, notice_sender);
+        let worker = JournalWorker::new(logs, group_commit, request_receiver, Arc::clone(consumer), now);
         let idle = (0..batches).map(|_| Batch::new(limits.batch_size)).collect();
         let journal = Journal {
             requests,
@@ -233,7 +240,7 @@ impl Journal {
     }
 
     /// Takes back a batch that will not be written any more. References to its records may exist.
-    pub fn give_back(&mut self, mut batch: Batch) {
+    pub fn return_batch(&mut self, mut batch: Batch) {
         // What is unbuilt holds blocks.
         batch.renew();
         self.idle.push(batch);
@@ -245,31 +252,36 @@ impl Journal {
     /// The batch, if as many are with the thread as there may be; that happens only to batches that did not come
     /// from here.
     pub fn append(&mut self, stream: StreamIndex, batch: Batch) -> Result<(), Batch> {
-        self.hand_over(stream, batch, None)
+        self.enqueue(stream, batch, None)
     }
 
     /// The same, noting where the de-duplication window begins: [`Log::deduplicate_from`].
     ///
     /// # Errors
     /// As [`append`](Journal::append).
-    pub fn append_noting(&mut self, stream: StreamIndex, batch: Batch, from: u64) -> Result<(), Batch> {
-        self.hand_over(stream, batch, Some(from))
+    pub fn append_with_dedup_start(
+        &mut self,
+        stream: StreamIndex,
+        batch: Batch,
+        from: u64,
+    ) -> Result<(), Batch> {
+        self.enqueue(stream, batch, Some(from))
     }
 
-    fn hand_over(&mut self, stream: StreamIndex, mut batch: Batch, from: Option<u64>) -> Result<(), Batch> {
+    fn enqueue(&mut self, stream: StreamIndex, mut batch: Batch, from: Option<u64>) -> Result<(), Batch> {
         if self.outstanding == self.outstanding_max {
             return Err(batch);
         }
-        if let Some(known) = self.streams.get_mut(stream as usize) {
+        if let Some(progress) = self.streams.get_mut(stream as usize) {
             // Nothing from here on is durable, whatever the directory had: it might have been numbered by another.
-            known.watermark = known.watermark.min(batch.first().saturating_sub(1));
+            progress.watermark = progress.watermark.min(batch.first().saturating_sub(1));
         }
         if self.replies.is_closed() {
             // Nobody takes it any more; it is answered as if it had gone with the thread.
-            self.give_back(batch);
+            self.return_batch(batch);
             self.outstanding += 1;
-            if let Some(known) = self.streams.get_mut(stream as usize) {
-                known.unanswered += 1;
+            if let Some(progress) = self.streams.get_mut(stream as usize) {
+                progress.unanswered += 1;
             }
             return Ok(());
         }
@@ -278,25 +290,31 @@ impl Journal {
         if is_built {
             batch.build();
         }
-        let request = Request::Append { stream, batch, deduplicate_from: from };
+        let request = JournalRequest::Append { stream, batch, deduplicate_from: from };
         let outcome =
             if is_built { self.requests.push(request) } else { self.requests.push_unbuilt(request) };
         match outcome {
             Ok(()) => {
                 self.outstanding += 1;
-                if let Some(known) = self.streams.get_mut(stream as usize) {
-                    known.unanswered += 1;
+                if let Some(progress) = self.streams.get_mut(stream as usize) {
+                    progress.unanswered += 1;
                 }
                 Ok(())
             }
-            Err(Request::Append { batch, .. }) => Err(batch),
-            Err(Request::Retain { .. }) => Ok(()),
+            Err(JournalRequest::Append { batch, .. }) => Err(batch),
+            Err(JournalRequest::Retain { .. }) => Ok(()),
         }
     }
 
     /// Asks for a round of retention, as [`Log::retain`]. Returns whether it could be asked: one round at a time.
-    pub fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64) -> bool {
-        let request = Request::Retain { stream, retention, now_ns, keep_from };
+    pub fn retain(
+        &mut self,
+        stream: StreamIndex,
+        retention: LogRetention,
+        now_ns: u64,
+        keep_from: u64,
+    ) -> bool {
+        let request = JournalRequest::Retain { stream, retention, now_ns, keep_from };
         let is_asked = !self.is_retaining && self.requests.push(request).is_ok();
         self.is_retaining |= is_asked;
         is_asked
@@ -308,51 +326,52 @@ impl Journal {
     }
 
     /// The next answer. Never blocks.
-    pub fn next_answer(&mut self) -> Option<Answer> {
+    pub fn next_answer(&mut self) -> Option<JournalAnswer> {
         let (answer, batch) = self.next_answer_and_batch()?;
         self.idle.extend(batch);
         Some(answer)
     }
 
     /// The next answer with the batch it is about, for a writer that looks at its records once more before it
-    /// [gives it back](Journal::give_back). Never blocks.
+    /// [gives it back](Journal::return_batch). Never blocks.
     ///
     /// If the thread has died of a panic, all streams are frozen: there is an answer for every batch that was with it, and
     /// has gone with it, and at least one for each stream.
-    pub fn next_answer_and_batch(&mut self) -> Option<(Answer, Option<Batch>)> {
+    pub fn next_answer_and_batch(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
         // Asked first: what is there afterwards is all there will be.
         let is_dead = self.replies.is_closed();
         if let Some(notice) = self.notices.pop() {
             return Some((notice, None));
         }
-        let Some(Reply { answer, batch }) = self.replies.pop() else {
-            return if is_dead { self.give_up().map(|answer| (answer, None)) } else { None };
+        let Some(JournalReply { answer, batch }) = self.replies.pop() else {
+            return if is_dead { self.answer_for_dead_thread().map(|answer| (answer, None)) } else { None };
         };
-        if let Answer::Durable { stream, watermark } | Answer::Frozen { stream, watermark, .. } = answer
-            && let Some(known) = self.streams.get_mut(stream as usize)
+        if let JournalAnswer::Durable { stream, watermark } | JournalAnswer::Frozen { stream, watermark, .. } =
+            answer
+            && let Some(progress) = self.streams.get_mut(stream as usize)
         {
-            known.watermark = known.watermark.max(watermark);
-            known.unanswered = known.unanswered.saturating_sub(usize::from(batch.is_some()));
+            progress.watermark = progress.watermark.max(watermark);
+            progress.unanswered = progress.unanswered.saturating_sub(usize::from(batch.is_some()));
         }
         self.outstanding -= usize::from(batch.is_some());
-        self.is_retaining &= !matches!(answer, Answer::Retained { .. });
+        self.is_retaining &= !matches!(answer, JournalAnswer::Retained { .. });
         Some((answer, batch))
     }
 
     /// What the thread would have said, had it not died: whether its last batches are durable nobody knows.
-    fn give_up(&mut self) -> Option<Answer> {
+    fn answer_for_dead_thread(&mut self) -> Option<JournalAnswer> {
         self.requests.lose_builder();
-        let at = self.streams.iter().position(Known::is_owed)?;
-        let known = &mut self.streams[at];
-        known.is_given_up = true;
-        let is_batch_lost = known.unanswered > 0;
-        if known.unanswered > 0 {
-            known.unanswered -= 1;
+        let at = self.streams.iter().position(StreamProgress::is_answer_due)?;
+        let progress = &mut self.streams[at];
+        progress.is_reported_frozen = true;
+        let is_batch_lost = progress.unanswered > 0;
+        if progress.unanswered > 0 {
+            progress.unanswered -= 1;
             self.outstanding -= 1;
         }
         let frozen = Frozen { reason: DIED.into(), kind: io::ErrorKind::Other };
         let stream = at as StreamIndex;
-        Some(Answer::Frozen { stream, watermark: known.watermark, frozen, is_batch_lost })
+        Some(JournalAnswer::Frozen { stream, watermark: progress.watermark, frozen, is_batch_lost })
     }
 
     /// Whether there is no answer to take; asked after [`Wake::park`], it misses none.
@@ -361,7 +380,7 @@ impl Journal {
         let is_dead = self.replies.is_closed();
         self.replies.is_empty()
             && self.notices.is_empty()
-            && !(is_dead && self.streams.iter().any(Known::is_owed))
+            && !(is_dead && self.streams.iter().any(StreamProgress::is_answer_due))
     }
 
     /// How many batches have not come back.
@@ -377,7 +396,7 @@ impl Journal {
 
     fn end(&mut self) -> Vec<Frozen> {
         self.requests.close();
-        let Some(Threads { writer, builder }) = self.threads.take() else { return Vec::new() };
+        let Some(JournalThreadHandles { writer, builder }) = self.threads.take() else { return Vec::new() };
         // A panic there is reported by its own thread.
         let _ = builder.join();
         writer.join().ok().flatten().unwrap_or_default()
@@ -402,14 +421,15 @@ mod tests {
     use super::*;
     use crate::disk::simulated::SimulatedDisk;
     use crate::format::record::Record;
-    use crate::log::Config;
+    use crate::log::LogConfig;
 
     /// Invariant 5 for the other thread: what has gone with it is answered as not durable, and the streams are frozen.
     #[test]
     fn a_builder_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
         for others in 0..3 {
-            let open = || Log::open(SimulatedDisk::new(), "events", Config::default()).expect("it opens").0;
-            let limits = Limits { batches: 6, batch_size: 8192 };
+            let open =
+                || Log::open(SimulatedDisk::new(), "events", LogConfig::default()).expect("it opens").0;
+            let limits = JournalLimits { batches: 6, batch_size: 8192 };
             let wake = Arc::new(Wake::new(|| ()));
             let mut journal = Journal::start(vec![open(), open()], limits, wake).expect("threads");
             for number in 0..=2 * others {
@@ -425,8 +445,8 @@ mod tests {
             let (mut durable, mut frozen) = (0, [false; 2]);
             while frozen != [true; 2] || journal.outstanding() > 0 {
                 match journal.next_answer() {
-                    Some(Answer::Durable { watermark, .. }) => durable = watermark,
-                    Some(Answer::Frozen { stream, frozen: why, .. }) => {
+                    Some(JournalAnswer::Durable { watermark, .. }) => durable = watermark,
+                    Some(JournalAnswer::Frozen { stream, frozen: why, .. }) => {
                         assert!(why.reason.contains("died"), "{}", why.reason);
                         frozen[stream as usize] = true;
                     }
@@ -438,7 +458,7 @@ mod tests {
             assert!(journal.is_quiet() && journal.next_answer().is_none());
             let batch = Batch::new(8192);
             journal.append(1, batch).expect("it is answered as the others");
-            assert!(matches!(journal.next_answer(), Some(Answer::Frozen { stream: 1, .. })));
+            assert!(matches!(journal.next_answer(), Some(JournalAnswer::Frozen { stream: 1, .. })));
         }
     }
 }

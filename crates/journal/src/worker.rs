@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use stilling_ring::Wake;
 
-use crate::builder::{Builder, RequestReceiver};
+use crate::batch_builder::{BatchBuilder, RequestReceiver};
 use crate::disk::Disk;
+use crate::failure::Frozen;
+use crate::group_commit::GroupCommit;
 use crate::limits::CHECK_INTERVAL_MS;
 use crate::log::Log;
-use crate::rounds::Rounds;
-use crate::trouble::Frozen;
 
 /// How often the files are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
 
 /// The thread's life.
-pub(crate) fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
+pub(crate) fn run<D: Disk>(mut worker: JournalWorker<D>, wake: &Wake) -> Vec<Frozen> {
     loop {
         // Asked first: what is there afterwards is all there will be.
         let is_last = worker.is_closed();
-        let is_over = worker.to_do.has_lost_builder();
+        let is_over = worker.requests.has_lost_builder();
         if worker.turn(Instant::now()) {
             continue;
         }
@@ -34,7 +34,7 @@ pub(crate) fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
             return Vec::new();
         }
         wake.park();
-        if !worker.has_work() && !worker.is_closed() && !worker.to_do.has_lost_builder() {
+        if !worker.has_work() && !worker.is_closed() && !worker.requests.has_lost_builder() {
             thread::park_timeout(worker.due_at().saturating_duration_since(Instant::now()));
         }
         wake.unpark();
@@ -42,49 +42,56 @@ pub(crate) fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
 }
 
 /// What the journal thread does, one step at a time.
-pub struct Worker<D: Disk> {
+pub struct JournalWorker<D: Disk> {
     logs: Vec<Log<D>>,
-    rounds: Rounds,
-    to_do: RequestReceiver,
+    group_commit: GroupCommit,
+    requests: RequestReceiver,
     /// Where there is no thread for it.
-    builder: Option<Builder>,
+    builder: Option<BatchBuilder>,
     consumer: Arc<Wake>,
     check_at: Instant,
 }
 
-impl<D: Disk> Worker<D> {
+impl<D: Disk> JournalWorker<D> {
     pub(crate) fn new(
         logs: Vec<Log<D>>,
-        rounds: Rounds,
-        to_do: RequestReceiver,
+        group_commit: GroupCommit,
+        requests: RequestReceiver,
         consumer: Arc<Wake>,
         now: Instant,
-    ) -> Worker<D> {
-        Worker { logs, rounds, to_do, builder: None, consumer, check_at: now + CHECK_INTERVAL }
+    ) -> JournalWorker<D> {
+        JournalWorker {
+            logs,
+            group_commit,
+            requests,
+            builder: None,
+            consumer,
+            check_at: now + CHECK_INTERVAL,
+        }
     }
 
     /// The same with a builder that has no thread.
-    pub(crate) fn with_builder(self, builder: Builder) -> Worker<D> {
-        Worker { builder: Some(builder), ..self }
+    pub(crate) fn with_builder(self, builder: BatchBuilder) -> JournalWorker<D> {
+        JournalWorker { builder: Some(builder), ..self }
     }
 
-    /// Builds the batches that are to be built, where no thread does: what [`turn`](Worker::turn) begins with, and what goes on
+    /// Builds the batches that are to be built, where no thread does: what [`turn`](JournalWorker::turn) begins with, and what goes on
     /// while a disk hangs.
     pub fn build(&mut self) {
-        while self.builder.as_mut().is_some_and(Builder::turn) {}
+        while self.builder.as_mut().is_some_and(BatchBuilder::turn) {}
     }
 
     /// Takes all requests that are there, writes what can be written, and checks the files when that is due. Returns whether
     /// there was a request.
     pub fn turn(&mut self, now: Instant) -> bool {
         self.build();
-        let has_any = self.rounds.gather(&mut self.to_do, &mut self.logs);
-        self.rounds.write(&mut self.logs, now, &self.consumer);
+        let has_any = self.group_commit.receive_requests(&mut self.requests, &mut self.logs);
+        self.group_commit.write(&mut self.logs, now, &self.consumer);
         if now >= self.check_at {
-            self.rounds.check_files(&mut self.logs);
+            self.group_commit.check_files(&mut self.logs);
             self.check_at = now + CHECK_INTERVAL;
         }
-        if self.rounds.publish() {
+        if self.group_commit.publish() {
             self.consumer.notify();
         }
         has_any
@@ -93,31 +100,31 @@ impl<D: Disk> Worker<D> {
     /// Whether there is a request.
     #[must_use]
     pub fn has_work(&mut self) -> bool {
-        self.to_do.has_next() || self.builder.as_ref().is_some_and(Builder::has_work)
+        self.requests.has_next() || self.builder.as_ref().is_some_and(BatchBuilder::has_work)
     }
 
-    /// When the next [`turn`](Worker::turn) is due although there is no request.
+    /// When the next [`turn`](JournalWorker::turn) is due although there is no request.
     #[must_use]
     pub fn due_at(&self) -> Instant {
-        self.rounds.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
+        self.group_commit.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
     }
 
     /// Whether the [`Journal`](crate::Journal) is gone. Requests that it left may still be there.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        if self.builder.is_some() { self.to_do.is_left() } else { self.to_do.is_closed() }
+        if self.builder.is_some() { self.requests.is_left() } else { self.requests.is_closed() }
     }
 
     /// Gives up what waits for room, and ends all streams. Returns why streams are frozen, if some are.
     pub fn close(mut self) -> Vec<Frozen> {
-        self.rounds.give_up(&mut self.logs);
-        self.rounds.publish();
+        self.group_commit.give_up(&mut self.logs);
+        self.group_commit.publish();
         self.consumer.notify();
         self.logs.into_iter().filter_map(|log| log.close().err()).collect()
     }
 }
 
-impl<D: Disk> fmt::Debug for Worker<D> {
+impl<D: Disk> fmt::Debug for JournalWorker<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker").field("logs", &self.logs).finish_non_exhaustive()
     }

@@ -6,24 +6,26 @@ use std::sync::Arc;
 use std::thread;
 
 use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Answer, Batch, Config, From, Journal, Limits, Log, Read, Record};
-use stilling_probe::allocations::{Counting, of_all_threads, settle_at_zero};
+use stilling_journal::{
+    Batch, Journal, JournalAnswer, JournalLimits, Log, LogConfig, ReadOutcome, Record, StartAt,
+};
+use stilling_probe::allocations::{CountingAllocator, process_allocations, run_until_allocation_free};
 use stilling_ring::{BlockWriter, Wake};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The process has one test: another would allocate in between.
 #[test]
 fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let disk = FileDisk::make(directory.path()).expect("it can be made");
-    let (log, _) = Log::open(disk, "events", Config { segment_size: 64 << 20, ..Config::default() })
+    let (log, _) = Log::open(disk, "events", LogConfig { segment_size: 64 << 20, ..LogConfig::default() })
         .expect("an empty one opens");
     let source = log.source();
     let own = thread::current();
     let wake = Arc::new(Wake::new(move || own.unpark()));
-    let limits = Limits { batches: 8, batch_size: 65_536 };
+    let limits = JournalLimits { batches: 8, batch_size: 65_536 };
     let mut journal = Journal::start(vec![log], limits, Arc::clone(&wake)).expect("a thread");
     let (mut next, mut durable) = (1, 0);
     let mut block = BlockWriter::new(4096);
@@ -50,7 +52,7 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
             }
             journal.publish();
             match journal.next_answer() {
-                Some(Answer::Durable { watermark, .. }) => durable = watermark,
+                Some(JournalAnswer::Durable { watermark, .. }) => durable = watermark,
                 Some(other) => panic!("{other:?}"),
                 None => {
                     wake.park();
@@ -65,15 +67,15 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     // Lists grow for good when more batches than ever before are under way.
     let mut until = 2000;
     write(until);
-    let settled = settle_at_zero(8, || {
+    let settled = run_until_allocation_free(8, || {
         until += 5000;
         write(until);
     });
     assert_eq!(settled, Ok(()), "allocations of 5,000 records each");
-    let mut reader = source.read_from(From::Sequence(1));
+    let mut reader = source.read_from(StartAt::Sequence(1));
     let mut records = 0;
     let mut read = |most: usize| {
-        while let Ok(Read::Batch(batch)) = reader.read() {
+        while let Ok(ReadOutcome::Batch(batch)) = reader.read() {
             records += batch.records.count();
             if records > most {
                 break;
@@ -81,8 +83,8 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
         }
     };
     read(1000);
-    let before = of_all_threads();
+    let before = process_allocations();
     read(usize::MAX);
-    assert_eq!(of_all_threads(), before);
+    assert_eq!(process_allocations(), before);
     assert_eq!(records as u64, until - 1);
 }

@@ -7,22 +7,22 @@
 mod support;
 
 use stilling_ring::planted;
-use support::Random;
+use support::XorShift64;
 use support::blocks;
-use support::crash::{CALLS, complaint, first_life, restarted_life, sets};
+use support::crash::{CALLS, find_violation, first_run, for_each_crash_state, restarted_run};
 
 fn is_found(bug: Option<&'static str>) -> bool {
     planted::choose(bug);
-    let lives = [first_life(&CALLS, false), restarted_life(2)];
+    let runs = [first_run(&CALLS, false), restarted_run(2)];
     planted::choose(None);
-    let mut random = Random(3);
+    let mut random = XorShift64(3);
     let mut is_found = false;
-    for (disk, written) in lives {
+    for (disk, written) in runs {
         let history = disk.history();
         for at in 0..history.points() {
             let point = history.at(at);
-            sets(&point, 20, &mut random, |disk| {
-                is_found |= complaint(disk, point.told, written).is_some();
+            for_each_crash_state(&point, 20, &mut random, |disk| {
+                is_found |= find_violation(disk, point.acknowledged, written).is_some();
             });
         }
     }
@@ -32,7 +32,7 @@ fn is_found(bug: Option<&'static str>) -> bool {
 /// Whether a bug is found where payloads lie in shared blocks, and deliveries refer to written batches.
 fn is_found_in_blocks(bug: Option<&'static str>) -> bool {
     planted::choose(bug);
-    let is_found = (0..100).any(|seed| blocks::complaint(seed).is_some());
+    let is_found = (0..100).any(|seed| blocks::find_violation(seed).is_some());
     planted::choose(None);
     is_found
 }

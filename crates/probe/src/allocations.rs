@@ -18,41 +18,41 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-static OF_ALL: AtomicU64 = AtomicU64::new(0);
+static PROCESS_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static OF_THIS: Cell<u64> = const { Cell::new(0) };
-    static IS_LEFT_OUT: Cell<bool> = const { Cell::new(false) };
+    static THREAD_ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static IS_EXCLUDED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Allocations of the calling thread so far; a longer life of what there is counts as one.
-pub fn of_this_thread() -> u64 {
-    OF_THIS.get()
+pub fn thread_allocations() -> u64 {
+    THREAD_ALLOCATIONS.get()
 }
 
 /// Allocations of all threads so far, but for those of threads that were left out.
-pub fn of_all_threads() -> u64 {
-    OF_ALL.load(Ordering::Relaxed)
+pub fn process_allocations() -> u64 {
+    PROCESS_ALLOCATIONS.load(Ordering::Relaxed)
 }
 
 /// From now on the calling thread does not count among all threads: it plays the other side.
-pub fn leave_this_thread_out() {
-    IS_LEFT_OUT.set(true);
+pub fn exclude_this_thread() {
+    IS_EXCLUDED.set(true);
 }
 
 fn count() {
-    OF_THIS.set(OF_THIS.get() + 1);
-    if !IS_LEFT_OUT.get() {
-        OF_ALL.fetch_add(1, Ordering::Relaxed);
+    THREAD_ALLOCATIONS.set(THREAD_ALLOCATIONS.get() + 1);
+    if !IS_EXCLUDED.get() {
+        PROCESS_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// The system's allocator, counted.
 #[derive(Clone, Copy, Debug)]
-pub struct Counting;
+pub struct CountingAllocator;
 
 // SAFETY: every call is passed on unchanged; the counts are plain data that needs no allocation and no drop.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller's promises hold for the system's allocator too.
@@ -86,15 +86,15 @@ const CLEAN_ROUNDS: usize = 3;
 ///
 /// # Errors
 /// The allocations of each round, if that has not happened within `rounds_max` rounds.
-pub fn settle_at_zero(rounds_max: usize, mut round: impl FnMut()) -> Result<(), Vec<u64>> {
+pub fn run_until_allocation_free(rounds_max: usize, mut round: impl FnMut()) -> Result<(), Vec<u64>> {
     let (mut counts, mut clean) = (Vec::with_capacity(rounds_max), 0);
     while clean < CLEAN_ROUNDS {
         if counts.len() == rounds_max {
             return Err(counts);
         }
-        let before = of_all_threads();
+        let before = process_allocations();
         round();
-        let count = of_all_threads() - before;
+        let count = process_allocations() - before;
         clean = if count == 0 { clean + 1 } else { 0 };
         counts.push(count);
     }

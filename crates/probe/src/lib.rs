@@ -21,24 +21,24 @@ use socket2::{Domain, SockRef, Socket, Type};
 pub const HANG: Duration = Duration::from_secs(60);
 
 /// The pause between two looks at a condition that nobody reports.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Looks until `look` finds what it wants, and returns it.
+/// Looks until `condition` finds what it wants, and returns it.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = condition() {
             return found;
         }
-        assert!(begun.elapsed() < HANG, "it never happened: {what}");
-        std::thread::park_timeout(BETWEEN_LOOKS);
+        assert!(started.elapsed() < HANG, "it never happened: {what}");
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
 /// One answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct TestResponse {
     /// The status code.
     pub status: u16,
     /// The head with its empty line.
@@ -47,7 +47,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl TestResponse {
     /// The value of a field, if the head has it.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
@@ -72,16 +72,16 @@ impl Answer {
 
 /// A connection to the server.
 #[derive(Debug)]
-pub struct Peer {
+pub struct TestPeer {
     stream: TcpStream,
     /// Received, but not part of an answer that was taken.
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-impl Peer {
+impl TestPeer {
     /// A connection to `address`.
     #[track_caller]
-    pub fn connect(address: SocketAddr) -> Peer {
+    pub fn connect(address: SocketAddr) -> TestPeer {
         Self::try_connect(address).expect("the server accepts connections")
     }
 
@@ -89,13 +89,13 @@ impl Peer {
     ///
     /// # Errors
     /// What the system says instead.
-    pub fn try_connect(address: SocketAddr) -> io::Result<Peer> {
+    pub fn try_connect(address: SocketAddr) -> io::Result<TestPeer> {
         Self::over(TcpStream::connect_timeout(&address, HANG)?)
     }
 
     /// A connection from a source address of the caller's choice.
     #[track_caller]
-    pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Peer {
+    pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> TestPeer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.bind(&SocketAddr::from((source, 0)).into()).expect("all of 127.0.0.0/8 is ours");
         socket.connect(&address.into()).expect("the server accepts connections");
@@ -104,18 +104,18 @@ impl Peer {
 
     /// A connection for which the system keeps few bytes: the server meets resistance at once.
     #[track_caller]
-    pub fn connect_small(address: SocketAddr) -> Peer {
+    pub fn connect_small(address: SocketAddr) -> TestPeer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a buffer can be small");
         socket.connect(&address.into()).expect("the server accepts connections");
         Self::over(socket.into()).expect("a socket takes options")
     }
 
-    fn over(stream: TcpStream) -> io::Result<Peer> {
+    fn over(stream: TcpStream) -> io::Result<TestPeer> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(HANG))?;
         stream.set_write_timeout(Some(HANG))?;
-        Ok(Peer { stream, kept: Vec::new() })
+        Ok(TestPeer { stream, buffer: Vec::new() })
     }
 
     /// Sends bytes.
@@ -131,14 +131,14 @@ impl Peer {
 
     /// Sends a request and takes its answer.
     #[track_caller]
-    pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Answer {
+    pub fn ask(&mut self, request: impl AsRef<[u8]>) -> TestResponse {
         self.send(request);
         self.answer()
     }
 
     /// Takes the next answer with its body, however it is framed.
     #[track_caller]
-    pub fn answer(&mut self) -> Answer {
+    pub fn answer(&mut self) -> TestResponse {
         let mut answer = self.head();
         let bodiless = answer.status < 200 || answer.status == 204 || answer.status == 304;
         if bodiless {
@@ -150,7 +150,7 @@ impl Peer {
             }
         } else if let Some(length) = answer.field("Content-Length") {
             let length = length.parse().expect("a length");
-            answer.body = self.exactly(length);
+            answer.body = self.read_exactly(length);
         } else {
             answer.body = self.rest();
         }
@@ -159,10 +159,14 @@ impl Peer {
 
     /// Takes the next head; a body that it has is left where it is.
     #[track_caller]
-    pub fn head(&mut self) -> Answer {
+    pub fn head(&mut self) -> TestResponse {
         let head = String::from_utf8(self.until(b"\r\n\r\n")).expect("a head is text");
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        Answer { status: status.unwrap_or_else(|| panic!("a status line: {head:?}")), head, body: Vec::new() }
+        TestResponse {
+            status: status.unwrap_or_else(|| panic!("a status line: {head:?}")),
+            head,
+            body: Vec::new(),
+        }
     }
 
     /// Takes the next chunk; `None` is the last one, whose empty trailer section is taken too.
@@ -170,8 +174,8 @@ impl Peer {
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = String::from_utf8(self.until(b"\r\n")).expect("a chunk's line is text");
         let size = usize::from_str_radix(line.trim_end(), 16).expect("a chunk's size");
-        let chunk = self.exactly(size);
-        assert_eq!(self.exactly(2), b"\r\n");
+        let chunk = self.read_exactly(size);
+        assert_eq!(self.read_exactly(2), b"\r\n");
         (size > 0).then_some(chunk)
     }
 
@@ -185,43 +189,43 @@ impl Peer {
     /// Takes bytes until they end in `end`.
     #[track_caller]
     fn until(&mut self, end: &[u8]) -> Vec<u8> {
-        let mut looked = 0;
+        let mut searched = 0;
         loop {
-            let from: usize = looked;
-            if let Some(at) = self.kept[from..].windows(end.len()).position(|window| window == end) {
-                return self.kept.drain(..from + at + end.len()).collect();
+            let from: usize = searched;
+            if let Some(at) = self.buffer[from..].windows(end.len()).position(|window| window == end) {
+                return self.buffer.drain(..from + at + end.len()).collect();
             }
-            looked = self.kept.len().saturating_sub(end.len());
+            searched = self.buffer.len().saturating_sub(end.len());
             let seen = self.receive().expect("more of an answer");
             assert!(
                 seen > 0,
                 "closed instead of an answer, after {:?}",
-                self.kept.escape_ascii().to_string()
+                self.buffer.escape_ascii().to_string()
             );
         }
     }
 
     /// Takes so many bytes.
     #[track_caller]
-    pub fn exactly(&mut self, count: usize) -> Vec<u8> {
-        while self.kept.len() < count {
+    pub fn read_exactly(&mut self, count: usize) -> Vec<u8> {
+        while self.buffer.len() < count {
             let seen = self.receive().expect("the rest of the body");
-            assert!(seen > 0, "closed after {} of {count} bytes", self.kept.len());
+            assert!(seen > 0, "closed after {} of {count} bytes", self.buffer.len());
         }
-        self.kept.drain(..count).collect()
+        self.buffer.drain(..count).collect()
     }
 
     /// Everything until the server closes in good order.
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
         while self.receive().expect("the end of the connection") > 0 {}
-        std::mem::take(&mut self.kept)
+        std::mem::take(&mut self.buffer)
     }
 
     /// What came until the server closed or reset the connection.
-    pub fn whatever_comes(&mut self) -> Vec<u8> {
+    pub fn read_until_closed(&mut self) -> Vec<u8> {
         while self.receive().is_ok_and(|count| count > 0) {}
-        std::mem::take(&mut self.kept)
+        std::mem::take(&mut self.buffer)
     }
 
     /// Whether nothing has come, not even the end.
@@ -230,7 +234,7 @@ impl Peer {
         self.stream.set_nonblocking(true).expect("a socket can be non-blocking");
         let seen = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).expect("a socket can be blocking");
-        self.kept.is_empty() && seen.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        self.buffer.is_empty() && seen.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
     /// Waits until something has come, be it the end.
@@ -248,8 +252,8 @@ impl Peer {
     /// The same connection for another thread to send on.
     #[must_use]
     #[track_caller]
-    pub fn another_hand(&self) -> Peer {
-        Peer { stream: self.stream.try_clone().expect("a descriptor"), kept: Vec::new() }
+    pub fn clone_writer(&self) -> TestPeer {
+        TestPeer { stream: self.stream.try_clone().expect("a descriptor"), buffer: Vec::new() }
     }
 
     /// Goes away with a reset.
@@ -260,7 +264,7 @@ impl Peer {
     }
 
     /// Makes the system keep only so many bytes for this side to read; few make a server meet resistance.
-    pub fn keep_little(&self, bytes: usize) {
+    pub fn shrink_receive_buffer(&self, bytes: usize) {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes).expect("a buffer can be small");
     }
 
@@ -273,7 +277,7 @@ impl Peer {
                 other => break other?,
             }
         };
-        self.kept.extend_from_slice(&bytes[..count]);
+        self.buffer.extend_from_slice(&bytes[..count]);
         Ok(count)
     }
 }

@@ -17,11 +17,11 @@ pub const INFO: &str = r#"{"server_id":"played","version":"2.10.0","proto":1,"he
 
 /// What a client said.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum ReceivedOperation {
     /// Its options.
     Connect(String),
     /// It publishes.
-    Pub(Pub),
+    Pub(ReceivedPub),
     /// It subscribes.
     Sub {
         /// To what.
@@ -44,7 +44,7 @@ pub enum Said {
 
 /// A message that a client published.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pub {
+pub struct ReceivedPub {
     /// Where to.
     pub subject: String,
     /// Where the answer goes; empty for none.
@@ -55,7 +55,7 @@ pub struct Pub {
     pub payload: Vec<u8>,
 }
 
-impl Pub {
+impl ReceivedPub {
     /// The value of a header; empty if it is not there.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
@@ -72,101 +72,104 @@ impl Pub {
 
 /// The server's end of one connection, played by hand.
 #[derive(Debug)]
-pub struct Talk {
+pub struct ScriptedServer {
     stream: TcpStream,
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-impl Talk {
+impl ScriptedServer {
     /// Accepts the next connection.
     #[track_caller]
-    pub fn accept(listener: &TcpListener) -> Talk {
+    pub fn accept(listener: &TcpListener) -> ScriptedServer {
         let (stream, _) = listener.accept().expect("somebody connects");
-        Talk::over(stream)
+        ScriptedServer::over(stream)
     }
 
-    fn over(stream: TcpStream) -> Talk {
+    fn over(stream: TcpStream) -> ScriptedServer {
         stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
         stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
         stream.set_nodelay(true).expect("a socket takes options");
-        Talk { stream, kept: Vec::new() }
+        ScriptedServer { stream, buffer: Vec::new() }
     }
 
     /// Greets, and lets the client in. Returns its options.
     #[track_caller]
-    pub fn greet(&mut self) -> String {
-        self.say(format!("INFO {INFO}\r\n"));
-        let Said::Connect(options) = self.said() else { panic!("CONNECT comes first") };
-        assert_eq!(self.said(), Said::Ping);
-        self.say("PONG\r\n");
+    pub fn complete_handshake(&mut self) -> String {
+        self.send_bytes(format!("INFO {INFO}\r\n"));
+        let ReceivedOperation::Connect(options) = self.next_operation() else {
+            panic!("CONNECT comes first")
+        };
+        assert_eq!(self.next_operation(), ReceivedOperation::Ping);
+        self.send_bytes("PONG\r\n");
         options
     }
 
     /// Says it; a client that has gone does not hear it.
-    pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn send_bytes(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
     /// The next message that it publishes; what else it says is answered as it should be.
     #[track_caller]
-    pub fn published(&mut self) -> Pub {
+    pub fn published(&mut self) -> ReceivedPub {
         loop {
-            match self.said() {
-                Said::Pub(message) => return message,
-                Said::Ping => self.say("PONG\r\n"),
-                Said::Sub { .. } | Said::Unsub { .. } | Said::Pong => {}
+            match self.next_operation() {
+                ReceivedOperation::Pub(message) => return message,
+                ReceivedOperation::Ping => self.send_bytes("PONG\r\n"),
+                ReceivedOperation::Sub { .. } | ReceivedOperation::Unsub { .. } | ReceivedOperation::Pong => {
+                }
                 other => panic!("{other:?} instead of a message"),
             }
         }
     }
 
     /// Acknowledges a message.
-    pub fn acknowledge(&mut self, message: &Pub, sequence: u64, is_duplicate: bool) {
+    pub fn acknowledge(&mut self, message: &ReceivedPub, sequence: u64, is_duplicate: bool) {
         self.answer(message, "", &acknowledgement(sequence, is_duplicate));
     }
 
     /// Answers a message.
-    pub fn answer(&mut self, message: &Pub, headers: &str, payload: &str) {
+    pub fn answer(&mut self, message: &ReceivedPub, headers: &str, payload: &str) {
         self.deliver(&message.reply, "1", "", headers, payload.as_bytes());
     }
 
     /// Delivers a message.
     pub fn deliver(&mut self, subject: &str, sid: &str, reply: &str, headers: &str, payload: &[u8]) {
-        self.say(delivery(subject, sid, reply, headers, payload));
+        self.send_bytes(delivery(subject, sid, reply, headers, payload));
     }
 
     /// What the client says next.
     #[track_caller]
-    pub fn said(&mut self) -> Said {
-        self.try_next().expect("the client says something, or goes")
+    pub fn next_operation(&mut self) -> ReceivedOperation {
+        self.try_next_operation().expect("the client says something, or goes")
     }
 
-    fn try_next(&mut self) -> Option<Said> {
+    fn try_next_operation(&mut self) -> Option<ReceivedOperation> {
         let line = match self.line() {
             Ok(Some(line)) => line,
-            Ok(None) => return Some(Said::Gone),
+            Ok(None) => return Some(ReceivedOperation::Gone),
             Err(()) => return None,
         };
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let words: Vec<&str> = rest.split(' ').collect();
         Some(match word {
-            "CONNECT" => Said::Connect(rest.to_owned()),
-            "PING" => Said::Ping,
-            "PONG" => Said::Pong,
+            "CONNECT" => ReceivedOperation::Connect(rest.to_owned()),
+            "PING" => ReceivedOperation::Ping,
+            "PONG" => ReceivedOperation::Pong,
             "SUB" => {
                 let sid = words.last().copied().unwrap_or_default().to_owned();
-                Said::Sub { filter: words[0].to_owned(), sid }
+                ReceivedOperation::Sub { filter: words[0].to_owned(), sid }
             }
-            "UNSUB" => Said::Unsub { sid: words[0].to_owned() },
+            "UNSUB" => ReceivedOperation::Unsub { sid: words[0].to_owned() },
             "PUB" | "HPUB" => {
                 let sizes = if word == "PUB" { 1 } else { 2 };
                 let (names, sizes) = words.split_at(words.len() - sizes);
                 let sizes: Vec<usize> = sizes.iter().map(|size| size.parse().expect("a size")).collect();
                 let total = *sizes.last().expect("at least one");
                 let headers = if sizes.len() == 2 { sizes[0] } else { 0 };
-                let Some(bytes) = self.exactly(total + 2) else { return Some(Said::Gone) };
+                let Some(bytes) = self.read_exactly(total + 2) else { return Some(ReceivedOperation::Gone) };
                 assert_eq!(&bytes[total..], b"\r\n", "a message ends where it says");
-                Said::Pub(Pub {
+                ReceivedOperation::Pub(ReceivedPub {
                     subject: names[0].to_owned(),
                     reply: names.get(1).copied().unwrap_or_default().to_owned(),
                     headers: String::from_utf8(bytes[..headers].to_vec()).expect("headers are text"),
@@ -187,14 +190,14 @@ impl Talk {
     /// Takes so many bytes of what the client is saying and goes away with a reset.
     #[track_caller]
     pub fn reset_after(mut self, count: usize) {
-        assert!(self.exactly(count).is_some(), "the client says so much");
+        assert!(self.read_exactly(count).is_some(), "the client says so much");
         self.reset();
     }
 
     fn line(&mut self) -> Result<Option<String>, ()> {
         loop {
-            if let Some(at) = self.kept.windows(2).position(|two| two == b"\r\n") {
-                let line: Vec<u8> = self.kept.drain(..at + 2).collect();
+            if let Some(at) = self.buffer.windows(2).position(|two| two == b"\r\n") {
+                let line: Vec<u8> = self.buffer.drain(..at + 2).collect();
                 return Ok(Some(String::from_utf8(line[..at].to_vec()).expect("lines are text")));
             }
             if !self.receive()? {
@@ -203,13 +206,13 @@ impl Talk {
         }
     }
 
-    fn exactly(&mut self, count: usize) -> Option<Vec<u8>> {
-        while self.kept.len() < count {
+    fn read_exactly(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.buffer.len() < count {
             if !self.receive().ok()? {
                 return None;
             }
         }
-        Some(self.kept.drain(..count).collect())
+        Some(self.buffer.drain(..count).collect())
     }
 
     /// False: the client has gone. An error: it has said nothing for too long.
@@ -218,7 +221,7 @@ impl Talk {
         loop {
             match self.stream.read(&mut bytes) {
                 Ok(count) => {
-                    self.kept.extend_from_slice(&bytes[..count]);
+                    self.buffer.extend_from_slice(&bytes[..count]);
                     return Ok(count > 0);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -253,7 +256,7 @@ pub fn delivery(subject: &str, sid: &str, reply: &str, headers: &str, payload: &
 
 /// A record of the played stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Record {
+pub struct StoredMessage {
     /// Its subject.
     pub subject: String,
     /// Its `Nats-Msg-Id`.
@@ -264,20 +267,20 @@ pub struct Record {
 
 /// What the played server does wrong, once each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum InjectedFault {
     /// It stores the message, does not acknowledge it and resets the connection.
     LoseAcknowledgement,
     /// It does not take the message and says to come back after a tenth of a second.
-    Later,
+    RetryLater,
     /// It resets the connection before it takes the message.
     Reset,
 }
 
 #[derive(Default)]
-struct World {
-    records: Vec<Record>,
+struct FakeServerState {
+    records: Vec<StoredMessage>,
     ids: HashMap<String, u64>,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedFault>,
     /// Subscriptions of all connections, each with its filter and a second hand to write with.
     subscriptions: Vec<(u64, String, String, TcpStream)>,
     /// Deliveries of each consumer so far, by the subject it delivers to.
@@ -289,29 +292,29 @@ struct World {
 
 /// A server that plays by itself: it keeps the stream `events` with the subjects `events.>`, recognises messages sent twice,
 /// lets the stream be followed, answers requests to `echo` and passes other messages on. Everything is in memory.
-pub struct Played {
+pub struct FakeNatsServer {
     /// Where it listens.
     pub address: SocketAddr,
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<FakeServerState>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Played {
+impl FakeNatsServer {
     /// Starts one.
     #[must_use]
-    pub fn start() -> Played {
-        Played::at(TcpListener::bind("127.0.0.1:0").expect("a port is free"), Vec::new())
+    pub fn start() -> FakeNatsServer {
+        FakeNatsServer::at(TcpListener::bind("127.0.0.1:0").expect("a port is free"), Vec::new())
     }
 
     /// Starts one behind a listener, with what the stream has.
     #[must_use]
-    pub fn at(listener: TcpListener, records: Vec<Record>) -> Played {
+    pub fn at(listener: TcpListener, records: Vec<StoredMessage>) -> FakeNatsServer {
         let address = listener.local_addr().expect("a listener has an address");
         let ids = records.iter().zip(1..).map(|(record, sequence)| (record.id.clone(), sequence)).collect();
-        let world = Arc::new(Mutex::new(World { records, ids, ..World::default() }));
-        let shared = Arc::clone(&world);
+        let state = Arc::new(Mutex::new(FakeServerState { records, ids, ..FakeServerState::default() }));
+        let shared = Arc::clone(&state);
         let thread = std::thread::spawn(move || serve(&listener, &shared));
-        Played { address, world, thread: Some(thread) }
+        FakeNatsServer { address, state, thread: Some(thread) }
     }
 
     /// The address as clients take it.
@@ -322,47 +325,47 @@ impl Played {
 
     /// What the stream has.
     #[must_use]
-    pub fn records(&self) -> Vec<Record> {
-        lock(&self.world).records.clone()
+    pub fn records(&self) -> Vec<StoredMessage> {
+        lock(&self.state).records.clone()
     }
 
     /// How many connections there were.
     #[must_use]
     pub fn connected(&self) -> u64 {
-        lock(&self.world).connected
+        lock(&self.state).connected
     }
 
     /// Does these things wrong, one with each message that comes, the last one first.
-    pub fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
-        lock(&self.world).faults = faults.into_iter().collect();
+    pub fn fail(&self, faults: impl IntoIterator<Item = InjectedFault>) {
+        lock(&self.state).faults = faults.into_iter().collect();
     }
 
     /// Ends all connections.
-    pub fn cut(&self) {
-        let mut world = lock(&self.world);
-        world.subscriptions.clear();
-        for (_, stream) in world.connections.drain(..) {
+    pub fn disconnect_all(&self) {
+        let mut state = lock(&self.state);
+        state.subscriptions.clear();
+        for (_, stream) in state.connections.drain(..) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
 
     /// Stops, with all connections, and returns what the stream had.
-    pub fn stop(mut self) -> Vec<Record> {
+    pub fn stop(mut self) -> Vec<StoredMessage> {
         self.end();
         self.records()
     }
 
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        lock(&self.world).stopped = true;
-        self.cut();
+        lock(&self.state).stopped = true;
+        self.disconnect_all();
         // The thread is in accept: a connection lets it look.
         let _ = TcpStream::connect(self.address);
         thread.join().expect("the played server does not panic");
     }
 }
 
-impl Drop for Played {
+impl Drop for FakeNatsServer {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.end();
@@ -370,15 +373,15 @@ impl Drop for Played {
     }
 }
 
-fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<FakeServerState>) -> MutexGuard<'_, FakeServerState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(listener: &TcpListener, world: &Arc<Mutex<World>>) {
+fn serve(listener: &TcpListener, state: &Arc<Mutex<FakeServerState>>) {
     let mut threads = Vec::new();
     loop {
         let (stream, _) = listener.accept().expect("somebody connects");
-        let mut now = lock(world);
+        let mut now = lock(state);
         if now.stopped {
             drop(now);
             break;
@@ -387,8 +390,9 @@ fn serve(listener: &TcpListener, world: &Arc<Mutex<World>>) {
         let number = now.connected;
         now.connections.push((number, stream.try_clone().expect("a descriptor")));
         drop(now);
-        let world = Arc::clone(world);
-        threads.push(std::thread::spawn(move || attend(number, Talk::over(stream), &world)));
+        let state = Arc::clone(state);
+        threads
+            .push(std::thread::spawn(move || serve_connection(number, ScriptedServer::over(stream), &state)));
     }
     for thread in threads {
         thread.join().expect("the played server does not panic");
@@ -396,78 +400,78 @@ fn serve(listener: &TcpListener, world: &Arc<Mutex<World>>) {
 }
 
 /// Attends to one connection until it ends.
-fn attend(number: u64, mut talk: Talk, world: &Mutex<World>) {
-    talk.say(format!("INFO {INFO}\r\n"));
+fn serve_connection(number: u64, mut scripted: ScriptedServer, state: &Mutex<FakeServerState>) {
+    scripted.send_bytes(format!("INFO {INFO}\r\n"));
     loop {
-        match talk.try_next() {
-            None | Some(Said::Gone) => break,
-            Some(Said::Ping) => {
+        match scripted.try_next_operation() {
+            None | Some(ReceivedOperation::Gone) => break,
+            Some(ReceivedOperation::Ping) => {
                 // With the lock, so that it does not come into the middle of a delivery.
-                let _world = lock(world);
-                talk.say("PONG\r\n");
+                let _guard = lock(state);
+                scripted.send_bytes("PONG\r\n");
             }
-            Some(Said::Connect(_) | Said::Pong) => {}
-            Some(Said::Sub { filter, sid }) => {
-                let hand = talk.stream.try_clone().expect("a descriptor");
-                lock(world).subscriptions.push((number, sid, filter, hand));
+            Some(ReceivedOperation::Connect(_) | ReceivedOperation::Pong) => {}
+            Some(ReceivedOperation::Sub { filter, sid }) => {
+                let writer = scripted.stream.try_clone().expect("a descriptor");
+                lock(state).subscriptions.push((number, sid, filter, writer));
             }
-            Some(Said::Unsub { sid }) => {
-                lock(world).subscriptions.retain(|(other, its, ..)| (*other, its) != (number, &sid));
+            Some(ReceivedOperation::Unsub { sid }) => {
+                lock(state).subscriptions.retain(|(other, its, ..)| (*other, its) != (number, &sid));
             }
-            Some(Said::Pub(message)) => {
-                if take(message, &mut lock(world)) == After::Reset {
-                    lock(world).subscriptions.retain(|(other, ..)| *other != number);
-                    lock(world).connections.retain(|(other, _)| *other != number);
-                    return talk.reset();
+            Some(ReceivedOperation::Pub(message)) => {
+                if handle_publish(message, &mut lock(state)) == ConnectionFate::Reset {
+                    lock(state).subscriptions.retain(|(other, ..)| *other != number);
+                    lock(state).connections.retain(|(other, _)| *other != number);
+                    return scripted.reset();
                 }
             }
         }
     }
-    let mut world = lock(world);
-    world.subscriptions.retain(|(other, ..)| *other != number);
-    world.connections.retain(|(other, _)| *other != number);
+    let mut state = lock(state);
+    state.subscriptions.retain(|(other, ..)| *other != number);
+    state.connections.retain(|(other, _)| *other != number);
 }
 
 #[derive(PartialEq, Eq)]
-enum After {
-    GoOn,
+enum ConnectionFate {
+    Continue,
     Reset,
 }
 
-fn take(message: Pub, world: &mut World) -> After {
+fn handle_publish(message: ReceivedPub, state: &mut FakeServerState) -> ConnectionFate {
     if message.subject.starts_with("events.") {
-        let fault = world.faults.pop();
+        let fault = state.faults.pop();
         match fault {
-            Some(Fault::Later) => {
+            Some(InjectedFault::RetryLater) => {
                 let headers = "NATS/1.0 429\r\nRetry-After: 0.1\r\n\r\n";
-                world.send(&message.reply, "", headers, b"");
-                return After::GoOn;
+                state.send(&message.reply, "", headers, b"");
+                return ConnectionFate::Continue;
             }
-            Some(Fault::Reset) => return After::Reset,
-            Some(Fault::LoseAcknowledgement) | None => {}
+            Some(InjectedFault::Reset) => return ConnectionFate::Reset,
+            Some(InjectedFault::LoseAcknowledgement) | None => {}
         }
-        let before = world.ids.get(message.id()).copied().filter(|_| !message.id().is_empty());
-        let sequence = before.unwrap_or_else(|| world.store(&message));
-        if fault == Some(Fault::LoseAcknowledgement) {
-            return After::Reset;
+        let before = state.ids.get(message.id()).copied().filter(|_| !message.id().is_empty());
+        let sequence = before.unwrap_or_else(|| state.store(&message));
+        if fault == Some(InjectedFault::LoseAcknowledgement) {
+            return ConnectionFate::Reset;
         }
-        world.send(&message.reply, "", "", acknowledgement(sequence, before.is_some()).as_bytes());
+        state.send(&message.reply, "", "", acknowledgement(sequence, before.is_some()).as_bytes());
     } else if let Some(stream) = message.subject.strip_prefix("$JS.API.STREAM.INFO.") {
-        world.describe(stream, &message);
+        state.send_stream_info(stream, &message);
     } else if let Some(stream) = message.subject.strip_prefix("$JS.API.CONSUMER.CREATE.") {
-        world.consume(stream, &message);
+        state.create_consumer(stream, &message);
     } else if message.subject == "echo" {
-        world.send(&message.reply, "", "", &message.payload);
-    } else if !world.send(&message.subject, &message.reply, &message.headers, &message.payload) {
-        world.send(&message.reply, "", "NATS/1.0 503\r\n\r\n", b"");
+        state.send(&message.reply, "", "", &message.payload);
+    } else if !state.send(&message.subject, &message.reply, &message.headers, &message.payload) {
+        state.send(&message.reply, "", "NATS/1.0 503\r\n\r\n", b"");
     }
-    After::GoOn
+    ConnectionFate::Continue
 }
 
-impl World {
-    fn store(&mut self, message: &Pub) -> u64 {
-        let Pub { subject, payload, .. } = message.clone();
-        self.records.push(Record { subject: subject.clone(), id: message.id().to_owned(), payload });
+impl FakeServerState {
+    fn store(&mut self, message: &ReceivedPub) -> u64 {
+        let ReceivedPub { subject, payload, .. } = message.clone();
+        self.records.push(StoredMessage { subject: subject.clone(), id: message.id().to_owned(), payload });
         let sequence = self.records.len() as u64;
         self.ids.insert(message.id().to_owned(), sequence);
         self.send(&subject, "", &message.headers, &message.payload);
@@ -481,7 +485,7 @@ impl World {
     fn send(&mut self, subject: &str, reply: &str, headers: &str, payload: &[u8]) -> bool {
         let mut is_wanted = false;
         for (_, sid, filter, stream) in &mut self.subscriptions {
-            if takes(filter, subject) {
+            if filter_matches(filter, subject) {
                 is_wanted = true;
                 let _ = stream.write_all(&delivery(subject, sid, reply, headers, payload));
             }
@@ -490,7 +494,7 @@ impl World {
     }
 
     /// Refuses a question for any other stream than the one there is.
-    fn is_known(&mut self, stream: &str, message: &Pub) -> bool {
+    fn is_known(&mut self, stream: &str, message: &ReceivedPub) -> bool {
         let is_known = stream == "events";
         if !is_known {
             let refusal = r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#;
@@ -499,7 +503,7 @@ impl World {
         is_known
     }
 
-    fn describe(&mut self, stream: &str, message: &Pub) {
+    fn send_stream_info(&mut self, stream: &str, message: &ReceivedPub) {
         if self.is_known(stream, message) {
             let last = self.records.len();
             let state = format!(r#"{{"state":{{"first_seq":1,"last_seq":{last}}}}}"#);
@@ -507,12 +511,12 @@ impl World {
         }
     }
 
-    fn consume(&mut self, stream: &str, message: &Pub) {
+    fn create_consumer(&mut self, stream: &str, message: &ReceivedPub) {
         if !self.is_known(stream, message) {
             return;
         }
-        let wish: serde_json::Value = serde_json::from_slice(&message.payload).expect("it is JSON");
-        let config = &wish["config"];
+        let request: serde_json::Value = serde_json::from_slice(&message.payload).expect("it is JSON");
+        let config = &request["config"];
         let deliver = config["deliver_subject"].as_str().expect("it delivers somewhere").to_owned();
         let last = self.records.len() as u64;
         let first = match config["deliver_policy"].as_str() {
@@ -539,7 +543,7 @@ impl World {
         let reply = format!("$JS.ACK.events.c.1.{sequence}.{count}.1700000000000000000.0");
         let mut is_wanted = false;
         for (_, sid, filter, stream) in &mut self.subscriptions {
-            if takes(filter, deliver) {
+            if filter_matches(filter, deliver) {
                 is_wanted = true;
                 // The subject is the record's own, not that of the subscription.
                 let _ = stream.write_all(&delivery(&record.subject, sid, &reply, "", &record.payload));
@@ -552,7 +556,7 @@ impl World {
 }
 
 /// Whether a filter takes a subject.
-fn takes(filter: &str, subject: &str) -> bool {
+fn filter_matches(filter: &str, subject: &str) -> bool {
     let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
     loop {
         match (filter.next(), subject.next()) {

@@ -19,7 +19,7 @@ use crate::sync::Arc;
 use crate::sync::UnsafeCell;
 
 /// The bytes of a block.
-struct Memory {
+struct BlockMemory {
     /// Of a `Box<[u8]>` with `size` bytes.
     start: NonNull<u8>,
     size: usize,
@@ -29,16 +29,16 @@ struct Memory {
 }
 
 // SAFETY: the bytes are plain memory that belongs to this struct alone.
-unsafe impl Send for Memory {}
+unsafe impl Send for BlockMemory {}
 // SAFETY: the writer writes only to bytes that are not committed. A `SharedBlock` reads only bytes that its `committed` covers;
 // that comes from the writer, by reference, or from another `SharedBlock`, so the commit happens before the read.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for BlockMemory {}
 
-impl Memory {
-    fn new(bytes: Box<[u8]>) -> Memory {
+impl BlockMemory {
+    fn new(bytes: Box<[u8]>) -> BlockMemory {
         let size = bytes.len();
         let start = NonNull::new(Box::into_raw(bytes).cast::<u8>()).expect("a box is not null");
-        Memory {
+        BlockMemory {
             start,
             size,
             #[cfg(loom)]
@@ -68,7 +68,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for BlockMemory {
     fn drop(&mut self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.size);
         // SAFETY: `new` took the memory out of a box of that size, and this is the last use.
@@ -85,7 +85,7 @@ pub struct BlockWriter {
 /// The committed part of a block, kept as long as this exists. Clones are the same.
 #[derive(Clone)]
 pub struct SharedBlock {
-    memory: Arc<Memory>,
+    memory: Arc<BlockMemory>,
     committed: usize,
 }
 
@@ -94,7 +94,7 @@ impl BlockWriter {
     #[must_use]
     pub fn new(size: usize) -> BlockWriter {
         // Zeroed memory comes from the system untouched, so that a block becomes resident as it is filled.
-        let memory = Memory::new(vec![0_u8; size].into_boxed_slice());
+        let memory = BlockMemory::new(vec![0_u8; size].into_boxed_slice());
         BlockWriter { block: SharedBlock { memory: Arc::new(memory), committed: 0 } }
     }
 
@@ -235,7 +235,7 @@ impl SharedBlock {
 /// The bytes as a block of their own, all committed. They stay where they are, unless the vector has spare capacity.
 impl From<Vec<u8>> for SharedBlock {
     fn from(bytes: Vec<u8>) -> SharedBlock {
-        let memory = Memory::new(bytes.into_boxed_slice());
+        let memory = BlockMemory::new(bytes.into_boxed_slice());
         SharedBlock { committed: memory.size, memory: Arc::new(memory) }
     }
 }

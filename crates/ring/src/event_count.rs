@@ -27,7 +27,7 @@ pub struct EventCount {
 /// The right to [`wait`](EventCount::wait), taken before looking for work a last time.
 #[must_use = "a ticket counts as a sleeper until it is waited on or cancelled"]
 #[derive(Debug)]
-pub struct Ticket(u32);
+pub struct WaitTicket(u32);
 
 impl EventCount {
     /// An event count without sleepers.
@@ -38,22 +38,22 @@ impl EventCount {
 
     /// Announces a sleeper. Look for work once more, then [`wait`](EventCount::wait) or
     /// [`cancel`](EventCount::cancel).
-    pub fn listen(&self) -> Ticket {
+    pub fn listen(&self) -> WaitTicket {
         self.sleepers.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // Acquire: whoever reads an epoch made by a notification also sees the work that it was about.
-        Ticket(self.epoch.word.load(Ordering::Acquire))
+        WaitTicket(self.epoch.word.load(Ordering::Acquire))
     }
 
     /// Sleeps until something is notified after `listen`; may also return for no reason.
-    pub fn wait(&self, ticket: Ticket) {
+    pub fn wait(&self, ticket: WaitTicket) {
         self.epoch.wait(ticket.0);
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The last look found work.
-    pub fn cancel(&self, ticket: Ticket) {
-        let Ticket(_) = ticket;
+    pub fn cancel(&self, ticket: WaitTicket) {
+        let WaitTicket(_) = ticket;
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_piece_of_work_is_taken_although_all_takers_sleep() {
-        const TAKERS: usize = 3;
+        const WORKERS: usize = 3;
         const WORK: usize = 20_000;
         let events = Arc::new(EventCount::new());
         let open = Arc::new(AtomicUsize::new(0));
@@ -136,7 +136,7 @@ mod tests {
             open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
         };
         let (answered, answers) = std::sync::mpsc::channel();
-        let takers: Vec<_> = (0..TAKERS)
+        let workers: Vec<_> = (0..WORKERS)
             .map(|_| {
                 let (events, open, answered) = (Arc::clone(&events), Arc::clone(&open), answered.clone());
                 thread::spawn(move || {
@@ -163,10 +163,10 @@ mod tests {
             answers.recv().unwrap();
         }
         drop(answers);
-        open.fetch_add(TAKERS, Ordering::Release);
+        open.fetch_add(WORKERS, Ordering::Release);
         events.notify_all();
-        for taker in takers {
-            taker.join().unwrap();
+        for worker in workers {
+            worker.join().unwrap();
         }
         assert_eq!(open.load(Ordering::Relaxed), 0);
     }

@@ -58,9 +58,9 @@ mod time;
 mod wake;
 
 pub use block::{BlockWriter, SharedBlock};
-pub use event_count::{EventCount, Ticket};
+pub use event_count::{EventCount, WaitTicket};
 pub use inline_fn::{CAPTURE_ALIGN_MAX, CAPTURE_SIZE_MAX, InlineFn};
-pub use mailbox::{CAPACITY_MAX, Full, Receiver, Sender, Vacancy, mailbox};
+pub use mailbox::{CAPACITY_MAX, MailboxFull, Receiver, Sender, Vacancy, mailbox};
 pub use random::SplitMix64;
 pub use time::{Clock, ManualTime, Time};
 pub use wake::Wake;

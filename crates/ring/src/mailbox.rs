@@ -35,70 +35,70 @@ pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         (1..=CAPACITY_MAX).contains(&capacity),
         "a mailbox holds 1 to {CAPACITY_MAX} items, asked for {capacity}"
     );
-    let shared = Arc::new(Shared {
-        places: vacant_places(capacity.next_power_of_two()),
-        head: CachePadded(Side { index: AtomicU64::new(0), dropped: AtomicBool::new(false) }),
-        tail: CachePadded(Side { index: AtomicU64::new(0), dropped: AtomicBool::new(false) }),
+    let shared = Arc::new(SharedRing {
+        slots: vacant_slots(capacity.next_power_of_two()),
+        head: CachePadded(RingEnd { index: AtomicU64::new(0), is_dropped: AtomicBool::new(false) }),
+        tail: CachePadded(RingEnd { index: AtomicU64::new(0), is_dropped: AtomicBool::new(false) }),
     });
-    let sender = Sender { shared: Arc::clone(&shared), next: 0, published: 0, head_seen: 0 };
-    (sender, Receiver { shared, next: 0, tail_seen: 0 })
+    let sender = Sender { shared: Arc::clone(&shared), next: 0, published: 0, cached_head: 0 };
+    (sender, Receiver { shared, next: 0, cached_tail: 0 })
 }
 
 /// The mailbox or queue has no room; what was offered comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Full<T>(pub T);
+pub struct MailboxFull<T>(pub T);
 
-impl<T> fmt::Debug for Full<T> {
+impl<T> fmt::Debug for MailboxFull<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Full(..)")
+        f.write_str("MailboxFull(..)")
     }
 }
 
-impl<T> fmt::Display for Full<T> {
+impl<T> fmt::Display for MailboxFull<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the mailbox is full: its receiver has not taken enough yet")
     }
 }
 
-impl<T> std::error::Error for Full<T> {}
+impl<T> std::error::Error for MailboxFull<T> {}
 
 /// The end that puts items in. Dropping it drops what was pushed but not published; what was published stays
 /// for the receiver.
 pub struct Sender<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedRing<T>>,
     next: u64,
     published: u64,
-    head_seen: u64,
+    cached_head: u64,
 }
 
 impl<T> Sender<T> {
     /// Puts `item` behind everything pushed before. The receiver sees it after [`publish`](Sender::publish).
     ///
     /// # Errors
-    /// [`Full`] with the item.
+    /// [`MailboxFull`] with the item.
     #[inline]
-    pub fn push(&mut self, item: T) -> Result<(), Full<T>> {
+    pub fn push(&mut self, item: T) -> Result<(), MailboxFull<T>> {
         match self.vacancy() {
             Some(vacancy) => {
                 vacancy.fill(|| item);
                 Ok(())
             }
-            None => Err(Full(item)),
+            None => Err(MailboxFull(item)),
         }
     }
 
     /// Like [`push`](Sender::push), but the item is built straight in its place.
     ///
     /// # Errors
-    /// [`Full`] with `build`, which was not called.
+    /// [`MailboxFull`] with `build`, which was not called.
     #[inline]
-    pub fn push_with<F: FnOnce() -> T>(&mut self, build: F) -> Result<(), Full<F>> {
+    pub fn push_with<F: FnOnce() -> T>(&mut self, build: F) -> Result<(), MailboxFull<F>> {
         match self.vacancy() {
             Some(vacancy) => {
                 vacancy.fill(build);
                 Ok(())
             }
-            None => Err(Full(build)),
+            None => Err(MailboxFull(build)),
         }
     }
 
@@ -106,9 +106,9 @@ impl<T> Sender<T> {
     #[inline]
     pub fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         let capacity = self.capacity() as u64;
-        if self.next - self.head_seen == capacity {
-            self.head_seen = self.shared.head.0.index.load(Ordering::Acquire);
-            if self.next - self.head_seen == capacity {
+        if self.next - self.cached_head == capacity {
+            self.cached_head = self.shared.head.0.index.load(Ordering::Acquire);
+            if self.next - self.cached_head == capacity {
                 return None;
             }
         }
@@ -142,13 +142,13 @@ impl<T> Sender<T> {
     /// How many items the mailbox can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.shared.places.len()
+        self.shared.slots.len()
     }
 
     /// Whether the receiver is gone. Pushing still works, but nobody will take anything.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.head.0.dropped.load(Ordering::Acquire)
+        self.shared.head.0.is_dropped.load(Ordering::Acquire)
     }
 }
 
@@ -157,9 +157,9 @@ impl<T> Drop for Sender<T> {
         for sequence in self.published..self.next {
             // SAFETY: places from `published` up to `next` were filled by this sender and never shown to the
             // receiver, so they are initialised and nobody else reads or drops them.
-            self.shared.place(sequence).with_mut(|place| unsafe { (*place).assume_init_drop() });
+            self.shared.slot(sequence).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
-        self.shared.tail.0.dropped.store(true, Ordering::Release);
+        self.shared.tail.0.is_dropped.store(true, Ordering::Release);
     }
 }
 
@@ -176,8 +176,8 @@ impl<T> Vacancy<'_, T> {
         // SAFETY: a vacancy exists only while `next` is less than a whole capacity ahead of `head`, so this place
         // was taken by the receiver (the acquire load of `head` ordered its read before this write) or never
         // used, and it stays the sender's until `tail` passes it.
-        sender.shared.place(sender.next).with_mut(|place| unsafe {
-            (*place).write(build());
+        sender.shared.slot(sender.next).with_mut(|slot| unsafe {
+            (*slot).write(build());
         });
         sender.next += 1;
     }
@@ -185,9 +185,9 @@ impl<T> Vacancy<'_, T> {
 
 /// The end that takes items out. Dropping it leaves unread items to be dropped together with the sender.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedRing<T>>,
     next: u64,
-    tail_seen: u64,
+    cached_tail: u64,
 }
 
 impl<T> Receiver<T> {
@@ -199,7 +199,7 @@ impl<T> Receiver<T> {
         }
         // SAFETY: `next` is below a `tail` read with acquire, so the sender initialised this place before and
         // will not touch it until `head` passes it; `next` moves on below, so it is read out only once.
-        let item = self.shared.place(self.next).with(|place| unsafe { (*place).assume_init_read() });
+        let item = self.shared.slot(self.next).with(|slot| unsafe { (*slot).assume_init_read() });
         self.next += 1;
         self.shared.head.0.index.store(self.next, Ordering::Release);
         Some(item)
@@ -212,7 +212,7 @@ impl<T> Receiver<T> {
             return None;
         }
         // SAFETY: as in `pop`; the reference borrows the receiver, so the item cannot be taken while it lives.
-        Some(self.shared.place(self.next).with(|place| unsafe { (*place).assume_init_ref() }))
+        Some(self.shared.slot(self.next).with(|slot| unsafe { (*slot).assume_init_ref() }))
     }
 
     /// How many items this end has ever taken, which is the sequence of the next one.
@@ -226,78 +226,78 @@ impl<T> Receiver<T> {
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.next == self.tail_seen && self.next == self.shared.tail.0.index.load(Ordering::Acquire)
+        self.next == self.cached_tail && self.next == self.shared.tail.0.index.load(Ordering::Acquire)
     }
 
     /// Whether the sender is gone. If so, what [`pop`](Receiver::pop) finds from now on is all there will be.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.tail.0.dropped.load(Ordering::Acquire)
+        self.shared.tail.0.is_dropped.load(Ordering::Acquire)
     }
 
     #[inline]
     fn has_next(&mut self) -> bool {
-        if self.next == self.tail_seen {
-            self.tail_seen = self.shared.tail.0.index.load(Ordering::Acquire);
+        if self.next == self.cached_tail {
+            self.cached_tail = self.shared.tail.0.index.load(Ordering::Acquire);
         }
-        self.next != self.tail_seen
+        self.next != self.cached_tail
     }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.shared.head.0.dropped.store(true, Ordering::Release);
+        self.shared.head.0.is_dropped.store(true, Ordering::Release);
     }
 }
 
-type Place<T> = UnsafeCell<MaybeUninit<T>>;
+type MailboxSlot<T> = UnsafeCell<MaybeUninit<T>>;
 
-struct Shared<T> {
+struct SharedRing<T> {
     /// What the receiver writes: how many items it took, and that it is gone.
-    head: CachePadded<Side>,
+    head: CachePadded<RingEnd>,
     /// What the sender writes: how many items it published, and that it is gone.
-    tail: CachePadded<Side>,
-    places: Box<[Place<T>]>,
+    tail: CachePadded<RingEnd>,
+    slots: Box<[MailboxSlot<T>]>,
 }
 
-struct Side {
+struct RingEnd {
     index: AtomicU64,
-    dropped: AtomicBool,
+    is_dropped: AtomicBool,
 }
 
 // SAFETY: the two ends hand each place back and forth with release stores and acquire loads, as the head of this
 // file says, so no place is ever accessed from two threads at once; items move between threads, hence `T: Send`.
-unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above; `&Shared` gives access to items only through the two ends, of which there is one each.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Send for SharedRing<T> {}
+// SAFETY: as above; `&SharedRing` gives access to items only through the two ends, of which there is one each.
+unsafe impl<T: Send> Sync for SharedRing<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedRing<T> {
     #[inline(always)]
-    fn place(&self, sequence: u64) -> &Place<T> {
+    fn slot(&self, sequence: u64) -> &MailboxSlot<T> {
         // The length is a power of two, and the cast keeps all bits that the mask keeps.
-        &self.places[sequence as usize & (self.places.len() - 1)]
+        &self.slots[sequence as usize & (self.slots.len() - 1)]
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SharedRing<T> {
     fn drop(&mut self) {
         // Both ends are gone, and the sender dropped what it had not published.
         let head = self.head.0.index.load(Ordering::Acquire);
         let tail = self.tail.0.index.load(Ordering::Acquire);
         for sequence in head..tail {
             // SAFETY: published and never taken, so initialised; `&mut self` excludes everybody else.
-            self.place(sequence).with_mut(|place| unsafe { (*place).assume_init_drop() });
+            self.slot(sequence).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
     }
 }
 
 #[cfg(not(loom))]
-fn vacant_places<T>(count: usize) -> Box<[Place<T>]> {
+fn vacant_slots<T>(count: usize) -> Box<[MailboxSlot<T>]> {
     // SAFETY: a place is a transparent wrapper around `MaybeUninit`, for which any bytes are valid.
     unsafe { Box::new_uninit_slice(count).assume_init() }
 }
 
 #[cfg(loom)]
-fn vacant_places<T>(count: usize) -> Box<[Place<T>]> {
+fn vacant_slots<T>(count: usize) -> Box<[MailboxSlot<T>]> {
     (0..count).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect()
 }

@@ -51,10 +51,10 @@ impl Time {
 
 /// Says what time it is. Cheap to clone and to ask; every clone agrees.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     Monotonic(Instant),
     Manual(Arc<AtomicU64>),
 }
@@ -64,20 +64,20 @@ impl Clock {
     #[must_use]
     pub fn real() -> Clock {
         static START: OnceLock<Instant> = OnceLock::new();
-        Clock(Source::Monotonic(*START.get_or_init(Instant::now)))
+        Clock(ClockSource::Monotonic(*START.get_or_init(Instant::now)))
     }
 
     /// A clock that stands still until its [`ManualTime`] moves it.
     #[must_use]
     pub fn manual() -> (Clock, ManualTime) {
         let nanos = Arc::new(AtomicU64::new(0));
-        (Clock(Source::Manual(Arc::clone(&nanos))), ManualTime(nanos))
+        (Clock(ClockSource::Manual(Arc::clone(&nanos))), ManualTime(nanos))
     }
 
     /// Whether somebody moves this clock by hand: in a simulator or a test, where nothing may really wait.
     #[must_use]
     pub fn is_manual(&self) -> bool {
-        matches!(self.0, Source::Manual(_))
+        matches!(self.0, ClockSource::Manual(_))
     }
 
     /// The time now; never earlier than an answer given before.
@@ -85,8 +85,8 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Time {
         match &self.0 {
-            Source::Monotonic(start) => Time(whole_nanos(start.elapsed())),
-            Source::Manual(nanos) => Time(nanos.load(Ordering::Relaxed)),
+            ClockSource::Monotonic(start) => Time(whole_nanos(start.elapsed())),
+            ClockSource::Manual(nanos) => Time(nanos.load(Ordering::Relaxed)),
         }
     }
 }

@@ -16,45 +16,45 @@ fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
 }
 
 /// What a driver's wait is to a shard: one bit that ends the current sleep or the next one.
-struct Bell {
-    rung: Mutex<bool>,
-    heard: Condvar,
+struct TestWaker {
+    is_signalled: Mutex<bool>,
+    condvar: Condvar,
 }
 
-impl Bell {
-    fn new() -> Arc<Bell> {
-        Arc::new(Bell { rung: Mutex::new(false), heard: Condvar::new() })
+impl TestWaker {
+    fn new() -> Arc<TestWaker> {
+        Arc::new(TestWaker { is_signalled: Mutex::new(false), condvar: Condvar::new() })
     }
 
-    fn ring(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        *rung = true;
-        self.heard.notify_one();
+    fn signal(&self) {
+        let mut is_signalled = self.is_signalled.lock().unwrap();
+        *is_signalled = true;
+        self.condvar.notify_one();
     }
 
     fn sleep(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.heard.wait(rung).unwrap();
+        let mut is_signalled = self.is_signalled.lock().unwrap();
+        while !*is_signalled {
+            is_signalled = self.condvar.wait(is_signalled).unwrap();
         }
-        *rung = false;
+        *is_signalled = false;
     }
 }
 
-fn wake_for(bell: &Arc<Bell>) -> Arc<Wake> {
-    let bell = Arc::clone(bell);
-    Arc::new(Wake::new(move || bell.ring()))
+fn wake_for(waker: &Arc<TestWaker>) -> Arc<Wake> {
+    let waker = Arc::clone(waker);
+    Arc::new(Wake::new(move || waker.signal()))
 }
 
 /// Takes the next item from any of the mailboxes, sleeping as a shard does.
-fn next(receivers: &mut [Receiver<usize>], wake: &Wake, bell: &Bell) -> usize {
+fn next(receivers: &mut [Receiver<usize>], wake: &Wake, waker: &TestWaker) -> usize {
     loop {
         if let Some(item) = receivers.iter_mut().find_map(Receiver::pop) {
             return item;
         }
         wake.park();
         if receivers.iter().all(Receiver::is_empty) {
-            bell.sleep();
+            waker.sleep();
         }
         wake.unpark();
     }
@@ -145,8 +145,8 @@ fn closed_means_nothing_more_will_come() {
 #[test]
 fn parking_loses_no_wake() {
     model(4, || {
-        let bell = Bell::new();
-        let wake = wake_for(&bell);
+        let waker = TestWaker::new();
+        let wake = wake_for(&waker);
         let (mut sender, receiver) = mailbox::<usize>(2);
         let producer = thread::spawn({
             let wake = Arc::clone(&wake);
@@ -160,7 +160,7 @@ fn parking_loses_no_wake() {
         });
         let mut receivers = [receiver];
         for expected in 0..2 {
-            assert_eq!(next(&mut receivers, &wake, &bell), expected);
+            assert_eq!(next(&mut receivers, &wake, &waker), expected);
         }
         producer.join().unwrap();
     });
@@ -170,8 +170,8 @@ fn parking_loses_no_wake() {
 #[test]
 fn parking_loses_no_wake_with_two_producers() {
     model(3, || {
-        let bell = Bell::new();
-        let wake = wake_for(&bell);
+        let waker = TestWaker::new();
+        let wake = wake_for(&waker);
         let (mut receivers, producers): (Vec<_>, Vec<_>) = (0..2)
             .map(|item| {
                 let (mut sender, receiver) = mailbox::<usize>(1);
@@ -184,7 +184,7 @@ fn parking_loses_no_wake_with_two_producers() {
                 (receiver, producer)
             })
             .unzip();
-        let sum = next(&mut receivers, &wake, &bell) + next(&mut receivers, &wake, &bell);
+        let sum = next(&mut receivers, &wake, &waker) + next(&mut receivers, &wake, &waker);
         assert_eq!(sum, 1);
         for producer in producers {
             producer.join().unwrap();
@@ -257,7 +257,7 @@ fn an_event_count_wakes_as_many_as_there_is_work() {
 
 /// Row 4.38: closing a pool has to reach everybody, also whoever is just falling asleep.
 #[test]
-fn an_event_count_tells_all() {
+fn an_event_count_wakes_all() {
     model(3, || {
         let events = Arc::new(EventCount::new());
         let closed = Arc::new(AtomicU32::new(0));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
-use stilling_ring::{Full, mailbox};
+use stilling_ring::{MailboxFull, mailbox};
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum MailboxOp {
     Push,
     PushWith,
     Publish,
@@ -17,13 +17,13 @@ enum Op {
     Peek,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = MailboxOp> {
     prop_oneof![
-        4 => Just(Op::Push),
-        2 => Just(Op::PushWith),
-        3 => Just(Op::Publish),
-        5 => Just(Op::Pop),
-        1 => Just(Op::Peek),
+        4 => Just(MailboxOp::Push),
+        2 => Just(MailboxOp::PushWith),
+        3 => Just(MailboxOp::Publish),
+        5 => Just(MailboxOp::Pop),
+        1 => Just(MailboxOp::Peek),
     ]
 }
 
@@ -41,33 +41,33 @@ proptest! {
         for op in ops {
             let full = hidden.len() + visible.len() == capacity_real;
             match op {
-                Op::Push => {
+                MailboxOp::Push => {
                     match sender.push((pushed, Arc::clone(&witness))) {
                         Ok(()) => prop_assert!(!full),
-                        Err(Full((item, _))) => {
+                        Err(MailboxFull((item, _))) => {
                             prop_assert!(full);
                             prop_assert_eq!(item, pushed);
                         }
                     }
                 }
-                Op::PushWith => {
+                MailboxOp::PushWith => {
                     let mut called = false;
                     let done = sender.push_with(|| { called = true; (pushed, Arc::clone(&witness)) }).is_ok();
                     prop_assert_eq!(done, !full);
                     prop_assert_eq!(called, !full);
                 }
-                Op::Publish => {
+                MailboxOp::Publish => {
                     prop_assert_eq!(sender.publish(), !hidden.is_empty());
                     visible.append(&mut hidden);
                 }
-                Op::Pop => {
+                MailboxOp::Pop => {
                     let expected = visible.pop_front();
                     taken += u64::from(expected.is_some());
                     prop_assert_eq!(receiver.pop().map(|(item, _)| item), expected);
                 }
-                Op::Peek => prop_assert_eq!(receiver.peek().map(|(item, _)| *item), visible.front().copied()),
+                MailboxOp::Peek => prop_assert_eq!(receiver.peek().map(|(item, _)| *item), visible.front().copied()),
             }
-            if matches!(op, Op::Push | Op::PushWith) && !full {
+            if matches!(op, MailboxOp::Push | MailboxOp::PushWith) && !full {
                 hidden.push_back(pushed);
                 pushed += 1;
             }

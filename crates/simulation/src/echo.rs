@@ -7,12 +7,12 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Driver, Event, Gather, Kind, Outgoing, SendStop, Wait};
+use stilling_engine::driver::{Driver, DriverEvent, Gather, IncompleteSend, Outgoing, SourceKind, Wait};
 use stilling_ring::Time;
 
-use crate::faults::Faults;
-use crate::network::{Address, Network, Options, Peer, SimSocket};
-use crate::report::{Failure, Report, attempt};
+use crate::faults::FaultRates;
+use crate::network::{Address, Network, NetworkOptions, SimPeer, SimSocket};
+use crate::report::{RunReport, SeedFailure, attempt};
 use crate::{SimDriver, SplitMix64};
 
 const LISTENER: Token = Token::new(0, 0);
@@ -25,7 +25,7 @@ pub(crate) const FAULTS_STOP: Time = Time::from_nanos(40_000_000);
 /// Who is not finished by now waits for ever.
 pub(crate) const WORLD_ENDS: Time = Time::from_nanos(120_000_000_000);
 
-struct Connection {
+struct EchoConnection {
     token: Token,
     reading: bool,
     ended: bool,
@@ -40,22 +40,22 @@ struct Connection {
 }
 
 /// Echoes what it gets and closes when the peer has finished.
-struct Echo {
+struct EchoServer {
     driver: SimDriver,
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<EchoConnection>>,
     generation: u32,
     turns: u64,
-    stops: Vec<SendStop>,
-    events: Vec<Event<SimSocket>>,
+    stops: Vec<IncompleteSend>,
+    events: Vec<DriverEvent<SimSocket>>,
 }
 
-impl Echo {
+impl EchoServer {
     fn new(network: &Network, listener: SimSocket, buffers: u16) -> Self {
         let mut driver = SimDriver::with_buffers(network, buffers);
         driver.listen(LISTENER, listener).expect("the slot is free");
         driver.accept(LISTENER);
         let (stops, events) = (Vec::new(), Vec::new());
-        Echo { driver, connections: vec![None], generation: 0, turns: 0, stops, events }
+        EchoServer { driver, connections: vec![None], generation: 0, turns: 0, stops, events }
     }
 
     fn turn(&mut self, now: Time) {
@@ -80,7 +80,7 @@ impl Echo {
             self.handle(event);
         }
         for slot in 1..self.connections.len() {
-            self.go_on(slot);
+            self.flush_output(slot);
         }
     }
 
@@ -91,11 +91,11 @@ impl Echo {
         }
         it.out.extend(rest);
         it.blocked = true;
-        self.driver.writable(it.token);
+        self.driver.await_writable(it.token);
     }
 
     /// The connection that an event names. One closed in an earlier turn may only be told that.
-    fn of(&mut self, token: Token) -> &mut Connection {
+    fn of(&mut self, token: Token) -> &mut EchoConnection {
         let it = self.connections[token.index() as usize].as_mut().expect("news only of what is attached");
         assert_eq!(it.token, token, "news of a former tenant");
         assert!(!it.closing || it.closed_in == self.turns, "news after close");
@@ -108,17 +108,17 @@ impl Echo {
         self.driver.close(it.token);
     }
 
-    fn handle(&mut self, event: Event<SimSocket>) {
+    fn handle(&mut self, event: DriverEvent<SimSocket>) {
         match event {
-            Event::Accepted { socket, .. } => self.accepted(socket),
-            Event::AcceptStopped { error, .. } => {
+            DriverEvent::Accepted { socket, .. } => self.accepted(socket),
+            DriverEvent::AcceptStopped { error, .. } => {
                 match error.and_then(|error| error.raw_os_error()) {
                     Some(libc::EMFILE) => assert!(self.driver.refuse_one(LISTENER), "somebody waits"),
                     other => assert_eq!(other, Some(libc::ENOMEM)),
                 }
                 self.driver.accept(LISTENER);
             }
-            Event::Received { token, buffer, len } => {
+            DriverEvent::Received { token, buffer, len } => {
                 let bytes = self.driver.buffer(buffer)[..len as usize].to_vec();
                 self.driver.release(buffer);
                 let it = self.of(token);
@@ -126,25 +126,25 @@ impl Echo {
                 it.hang_up |= std::mem::take(&mut it.fresh) && bytes[0] == HANG_UP;
                 it.out.extend(bytes);
             }
-            Event::Ended { token } => {
+            DriverEvent::Ended { token } => {
                 let it = self.of(token);
                 assert!(std::mem::take(&mut it.reading), "ended without asking");
                 it.ended = true;
             }
-            Event::Failed { token, .. } => {
+            DriverEvent::Failed { token, .. } => {
                 if !self.of(token).closing {
                     self.close(token.index() as usize);
                 }
             }
-            Event::Writable { token } => {
+            DriverEvent::Writable { token } => {
                 let it = self.of(token);
                 assert!(std::mem::take(&mut it.blocked), "writable without asking");
             }
-            Event::Closed { token } => {
+            DriverEvent::Closed { token } => {
                 let it = self.connections[token.index() as usize].take().expect("closed once");
                 assert!(it.closing && it.token == token);
             }
-            Event::Woken => {}
+            DriverEvent::Woken => {}
             other => panic!("never asked for: {other:?}"),
         }
     }
@@ -159,10 +159,10 @@ impl Echo {
         );
         self.generation += 1;
         let token = Token::new(slot as u32, self.generation);
-        if self.driver.attach(token, socket, Kind::Stream, self.generation.is_multiple_of(2)).is_err() {
+        if self.driver.attach(token, socket, SourceKind::Stream, self.generation.is_multiple_of(2)).is_err() {
             return;
         }
-        self.connections[slot] = Some(Connection {
+        self.connections[slot] = Some(EchoConnection {
             token,
             reading: false,
             ended: false,
@@ -175,7 +175,7 @@ impl Echo {
         });
     }
 
-    fn go_on(&mut self, slot: usize) {
+    fn flush_output(&mut self, slot: usize) {
         let Some(it) = self.connections[slot].as_mut().filter(|it| !it.closing) else { return };
         let done = it.ended || (it.hang_up && it.reading);
         if done && it.out.is_empty() {
@@ -187,15 +187,15 @@ impl Echo {
     }
 }
 
-pub(crate) struct Client {
-    peer: Option<Peer>,
+pub(crate) struct EchoClient {
+    peer: Option<SimPeer>,
     message: Vec<u8>,
     written: usize,
     read: usize,
     shut: bool,
 }
 
-impl Client {
+impl EchoClient {
     pub(crate) fn new(network: &Network, to: Address, random: &mut SplitMix64) -> Self {
         let rude = random.chance(300);
         let longest = if random.chance(200) { 40_000 } else { 300 };
@@ -205,7 +205,7 @@ impl Client {
         if rude {
             message = vec![HANG_UP];
         }
-        Client { peer: Some(network.connect(to, None)), message, written: 0, read: 0, shut: rude }
+        EchoClient { peer: Some(network.connect(to, None)), message, written: 0, read: 0, shut: rude }
     }
 
     /// Does what it can; true when it is finished.
@@ -221,7 +221,7 @@ impl Client {
             match peer.write(&self.message[self.written..end]) {
                 Ok(taken) => self.written += taken,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return self.give_up(&error.to_string()),
+                Err(error) => return self.end_if_damaged(&error.to_string()),
             }
         } else if !std::mem::replace(&mut self.shut, true) {
             peer.shutdown();
@@ -233,7 +233,7 @@ impl Client {
                     self.peer = None;
                     return Ok(true);
                 }
-                Ok(0) => return self.give_up("the end came early"),
+                Ok(0) => return self.end_if_damaged("the end came early"),
                 Ok(len) => {
                     let expected = self.message.get(self.read..self.read + len);
                     if expected != Some(&into[..len]) {
@@ -242,13 +242,13 @@ impl Client {
                     self.read += len;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return self.give_up(&error.to_string()),
+                Err(error) => return self.end_if_damaged(&error.to_string()),
             }
         }
     }
 
     /// Only a connection that the network harmed may go wrong.
-    fn give_up(&mut self, why: &str) -> Result<bool, String> {
+    fn end_if_damaged(&mut self, why: &str) -> Result<bool, String> {
         let harmed = self.peer.take().is_some_and(|peer| peer.is_damaged());
         if harmed { Ok(true) } else { Err(format!("{why} after {} bytes", self.read)) }
     }
@@ -258,13 +258,13 @@ impl Client {
 ///
 /// # Errors
 /// If an echo was wrong or never came, or somebody broke the driver's contract.
-pub fn run(seed: u64, faults: Faults) -> Result<Report, Failure> {
+pub fn run(seed: u64, faults: FaultRates) -> Result<RunReport, SeedFailure> {
     attempt(seed, || play(seed, faults))
 }
 
-fn play(seed: u64, faults: Faults) -> Result<Report, String> {
+fn play(seed: u64, faults: FaultRates) -> Result<RunReport, String> {
     let mut random = SplitMix64::new(seed);
-    let options = Options {
+    let options = NetworkOptions {
         latency: (Duration::from_micros(20), Duration::from_micros(random.between(20, 2000))),
         buffer: random.between(100, 20_000) as usize,
         faults,
@@ -272,11 +272,11 @@ fn play(seed: u64, faults: Faults) -> Result<Report, String> {
     let network = Network::new(random.bits(), options);
     let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 5, None);
     let address = listener.listening_at().expect("it listens");
-    let mut echo = Echo::new(&network, listener, random.between(1, 8) as u16);
-    let mut clients: Vec<Client> = Vec::new();
+    let mut echo = EchoServer::new(&network, listener, random.between(1, 8) as u16);
+    let mut clients: Vec<EchoClient> = Vec::new();
     loop {
         if clients.len() < CLIENTS && random.chance(300) {
-            clients.push(Client::new(&network, address.clone(), &mut random));
+            clients.push(EchoClient::new(&network, address.clone(), &mut random));
         }
         let mut finished = clients.len() == CLIENTS;
         for (number, client) in clients.iter_mut().enumerate() {
@@ -310,5 +310,5 @@ fn play(seed: u64, faults: Faults) -> Result<Report, String> {
     let at = network.now().after(Duration::from_secs(1));
     echo.driver.turn(at, Wait::No, std::iter::empty(), &mut echo.stops, &mut echo.events).expect("turns");
     echo.driver.assert_drained();
-    Ok(Report { trace_hash: network.trace_hash(), faults: network.fault_counts(), until: network.now() })
+    Ok(RunReport { trace_hash: network.trace_hash(), faults: network.fault_counts(), until: network.now() })
 }

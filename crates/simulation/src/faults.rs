@@ -9,7 +9,7 @@ use crate::SplitMix64;
 /// One kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum Fault {
+pub enum NetworkFault {
     /// A receive gets only some of the bytes that are there. Drawn per receive.
     SplitReceive,
     /// A send takes only some of the bytes there is room for. Drawn per send.
@@ -51,47 +51,47 @@ pub enum Fault {
 /// How many kinds there are.
 pub const FAULT_KINDS: usize = 18;
 
-/// The highest rate that [`Faults::draw`] picks, in chances per thousand.
+/// The highest rate that [`FaultRates::draw`] picks, in chances per thousand.
 pub const DRAWN_RATE_MAX: u16 = 150;
 
-impl Fault {
+impl NetworkFault {
     /// Every kind, in order.
-    pub const ALL: [Fault; FAULT_KINDS] = [
-        Fault::SplitReceive,
-        Fault::ShortSend,
-        Fault::BlockedSend,
-        Fault::Reset,
-        Fault::HalfClose,
-        Fault::DiscardingReset,
-        Fault::DatagramLost,
-        Fault::DatagramTwice,
-        Fault::NoBuffer,
-        Fault::Overflow,
-        Fault::Late,
-        Fault::Stale,
-        Fault::NoDescriptor,
-        Fault::AbortedAccept,
-        Fault::SpuriousWake,
-        Fault::AcceptFails,
-        Fault::AttachFails,
-        Fault::ConnectFails,
+    pub const ALL: [NetworkFault; FAULT_KINDS] = [
+        NetworkFault::SplitReceive,
+        NetworkFault::ShortSend,
+        NetworkFault::BlockedSend,
+        NetworkFault::Reset,
+        NetworkFault::HalfClose,
+        NetworkFault::DiscardingReset,
+        NetworkFault::DatagramLost,
+        NetworkFault::DatagramTwice,
+        NetworkFault::NoBuffer,
+        NetworkFault::Overflow,
+        NetworkFault::Late,
+        NetworkFault::Stale,
+        NetworkFault::NoDescriptor,
+        NetworkFault::AbortedAccept,
+        NetworkFault::SpuriousWake,
+        NetworkFault::AcceptFails,
+        NetworkFault::AttachFails,
+        NetworkFault::ConnectFails,
     ];
 }
 
 /// How often each kind of trouble strikes: chances in a thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct FaultRates {
     rates: [u16; FAULT_KINDS],
 }
 
-impl Faults {
+impl FaultRates {
     /// A kind network.
-    pub const NONE: Faults = Faults { rates: [0; FAULT_KINDS] };
+    pub const NONE: FaultRates = FaultRates { rates: [0; FAULT_KINDS] };
 
     /// Rates from a seed: each kind is absent or has a rate up to [`DRAWN_RATE_MAX`], half and half.
     #[must_use]
     pub fn draw(random: &mut SplitMix64) -> Self {
-        let mut faults = Faults::NONE;
+        let mut faults = FaultRates::NONE;
         for rate in &mut faults.rates {
             let (strikes, often) = (random.chance(500), random.between(1, u64::from(DRAWN_RATE_MAX)));
             *rate = if strikes { often as u16 } else { 0 };
@@ -101,14 +101,14 @@ impl Faults {
 
     /// The same with one kind striking `rate` times in a thousand.
     #[must_use]
-    pub const fn with(mut self, fault: Fault, rate: u16) -> Self {
+    pub const fn with(mut self, fault: NetworkFault, rate: u16) -> Self {
         self.rates[fault as usize] = rate;
         self
     }
 
     /// Chances in a thousand of one kind.
     #[must_use]
-    pub const fn rate(&self, fault: Fault) -> u16 {
+    pub const fn rate(&self, fault: NetworkFault) -> u16 {
         self.rates[fault as usize]
     }
 }
@@ -120,7 +120,7 @@ pub struct FaultCounts([u64; FAULT_KINDS]);
 impl FaultCounts {
     /// Times that `fault` struck.
     #[must_use]
-    pub const fn of(&self, fault: Fault) -> u64 {
+    pub const fn of(&self, fault: NetworkFault) -> u64 {
         self.0[fault as usize]
     }
 
@@ -131,7 +131,7 @@ impl FaultCounts {
         }
     }
 
-    pub(crate) fn count(&mut self, fault: Fault) {
+    pub(crate) fn count(&mut self, fault: NetworkFault) {
         self.0[fault as usize] += 1;
     }
 }
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_place_of_its_own() {
-        for (place, fault) in Fault::ALL.into_iter().enumerate() {
-            let faults = Faults::NONE.with(fault, 7);
+        for (place, fault) in NetworkFault::ALL.into_iter().enumerate() {
+            let faults = FaultRates::NONE.with(fault, 7);
             assert_eq!(fault as usize, place);
-            assert_eq!(Fault::ALL.map(|kind| faults.rate(kind)).iter().sum::<u16>(), 7);
+            assert_eq!(NetworkFault::ALL.map(|kind| faults.rate(kind)).iter().sum::<u16>(), 7);
         }
     }
 
@@ -153,8 +153,8 @@ mod tests {
     fn drawn_rates_leave_kinds_out_and_respect_the_maximum() {
         let rates: Vec<u16> = (0..100)
             .flat_map(|seed| {
-                let faults = Faults::draw(&mut SplitMix64::new(seed));
-                Fault::ALL.map(|fault| faults.rate(fault))
+                let faults = FaultRates::draw(&mut SplitMix64::new(seed));
+                NetworkFault::ALL.map(|fault| faults.rate(fault))
             })
             .collect();
         let absent = rates.iter().filter(|&&rate| rate == 0).count();

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use stilling_simulation::streams::succession::{self, Case};
-use stilling_simulation::{Failure, http, streams};
+use stilling_simulation::streams::succession::{self, SuccessionCase};
+use stilling_simulation::{SeedFailure, http, streams};
 
 /// Which world is run.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum World {
+enum WorldArgument {
     /// HTTP clients, with a hub in memory in some.
     Http,
     /// Disk streams through crashes, restarts and disk trouble.
@@ -24,7 +24,7 @@ enum World {
 
 /// Runs a deterministic world.
 #[derive(Debug, Parser)]
-struct Arguments {
+struct SimArguments {
     /// Run this one world.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
@@ -36,7 +36,7 @@ struct Arguments {
     from: u64,
     /// Which world.
     #[arg(long, value_enum, default_value = "http")]
-    world: World,
+    world: WorldArgument,
     /// Plant this bug, in a build with `--cfg stilling_planted`.
     #[arg(long)]
     planted: Option<String>,
@@ -46,35 +46,35 @@ struct Arguments {
 }
 
 /// A world that went well.
-struct Run {
+struct RunSummary {
     text: Vec<String>,
     /// What was checked in it.
     checks: u64,
     details: String,
     /// The case of a matrix that it was.
-    case: Option<Case>,
+    case: Option<SuccessionCase>,
 }
 
-impl World {
-    fn run(self, seed: u64, verbose: bool) -> Result<Run, Failure> {
+impl WorldArgument {
+    fn run(self, seed: u64, verbose: bool) -> Result<RunSummary, SeedFailure> {
         let bias = match self {
-            World::Http => {
-                let report = http::run(seed, &http::Options { verbose })?;
+            WorldArgument::Http => {
+                let report = http::run(seed, &http::HttpWorldOptions { verbose })?;
                 let details = format!("{report:#?}");
-                return Ok(Run { checks: report.answers, details, text: report.text, case: None });
+                return Ok(RunSummary { checks: report.answers, details, text: report.text, case: None });
             }
-            World::Streams => streams::Bias::Mixed,
-            World::Sequential => streams::Bias::Restarts,
-            World::Restarts => {
+            WorldArgument::Streams => streams::ScenarioBias::Mixed,
+            WorldArgument::Sequential => streams::ScenarioBias::Restarts,
+            WorldArgument::Restarts => {
                 let report = succession::run(seed, verbose)?;
                 let details = format!("{}\n{:#?}\n{:#?}", report.case, report.events, report.totals);
                 let (checks, case) = (report.totals.acknowledged, Some(report.case));
-                return Ok(Run { checks, details, text: report.text, case });
+                return Ok(RunSummary { checks, details, text: report.text, case });
             }
         };
-        let report = streams::run(seed, &streams::Options { bias, verbose })?;
+        let report = streams::run(seed, &streams::StreamsOptions { bias, verbose })?;
         let details = format!("{:#?}\n{:#?}\n{:?}", report.events, report.totals, report.report);
-        Ok(Run { checks: report.totals.acknowledged, details, text: report.text, case: None })
+        Ok(RunSummary { checks: report.totals.acknowledged, details, text: report.text, case: None })
     }
 
     fn name(self) -> String {
@@ -83,7 +83,7 @@ impl World {
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, seeds, from, world, planted, verbose } = Arguments::parse();
+    let SimArguments { seed, seeds, from, world, planted, verbose } = SimArguments::parse();
     // A program that ends soon may leave the name to the end.
     stilling_ring::planted::choose(planted.map(|name| &*name.leak()));
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     }
     let start = Instant::now();
     let mut checks = 0;
-    let mut cases: BTreeMap<Case, u64> = BTreeMap::new();
+    let mut cases: BTreeMap<SuccessionCase, u64> = BTreeMap::new();
     for seed in from..from.saturating_add(seeds) {
         match world.run(seed, verbose) {
             Ok(run) => {

@@ -8,7 +8,7 @@ use crate::faults::FaultCounts;
 
 /// A world that went well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     /// Equal for equal runs.
     pub trace_hash: u64,
     /// What went wrong in it, and was survived.
@@ -19,7 +19,7 @@ pub struct Report {
 
 /// A world that went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct SeedFailure {
     /// Which one.
     pub seed: u64,
     /// What was found: a checker's finding or the message of a panic.
@@ -28,20 +28,20 @@ pub struct Failure {
     pub text: Vec<String>,
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for SeedFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "seed {}: {}", self.seed, self.why)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for SeedFailure {}
 
 /// Plays a world; a panic in it, also one of the code under test, is a failure like any other.
-pub(crate) fn attempt<R>(seed: u64, play: impl FnOnce() -> Result<R, String>) -> Result<R, Failure> {
+pub(crate) fn attempt<R>(seed: u64, play: impl FnOnce() -> Result<R, String>) -> Result<R, SeedFailure> {
     let result = catch_unwind(AssertUnwindSafe(play)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str);
         let message = message.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(format!("panic: {message}"))
     });
-    result.map_err(|why| Failure { seed, why, text: Vec::new() })
+    result.map_err(|why| SeedFailure { seed, why, text: Vec::new() })
 }

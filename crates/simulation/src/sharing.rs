@@ -11,15 +11,15 @@ use std::ops::Range;
 
 use stilling_engine::driver::Datagram;
 use stilling_engine::{
-    BlockWriter, Config, Control, DatagramIo, DatagramPath, Io, Recipient, Service, Session, SharedBlock,
-    Time, Token,
+    BlockWriter, DatagramIo, DatagramPath, Io, Recipient, Service, Session, ShardConfig, ShardControl,
+    SharedBlock, Time, Token,
 };
 
 use crate::SplitMix64;
-use crate::alone::{Alone, read};
-use crate::faults::{Fault, Faults};
-use crate::network::{DatagramPeer, Network, Options, Peer};
-use crate::report::{Failure, attempt};
+use crate::faults::{FaultRates, NetworkFault};
+use crate::network::{Network, NetworkOptions, SimDatagramPeer, SimPeer};
+use crate::report::{SeedFailure, attempt};
+use crate::single_shard::{SingleShard, read};
 
 /// Blocks that messages are written into, and their size.
 const BLOCKS: usize = 3;
@@ -43,33 +43,33 @@ pub struct SharingReport {
     /// Messages sent, each counted for each of its subscribers.
     pub delivered: u64,
     /// Blocks filled anew.
-    pub renewed: u64,
+    pub reused_blocks: u64,
     /// Blocks that could not be filled anew, because something referred to them.
     pub referenced: u64,
     /// Sends that stopped short.
-    pub stopped: u64,
+    pub stopped_sends: u64,
     /// Datagrams that observers have got.
     pub notices: u64,
 }
 
 /// What a subscriber is sent: its number, a payload and an end.
-struct Message {
+struct SharedMessage {
     number: [u8; 4],
     block: SharedBlock,
     payload: Range<usize>,
 }
 
 /// Mail for a subscriber, or for the observer of this number.
-enum Mail {
-    Message(Message),
+enum SharingMail {
+    Message(SharedMessage),
     Notice(usize),
 }
 
 /// What the sessions share: who they are, and what they are to send.
 #[derive(Default)]
-struct Publisher {
+struct SharingService {
     tokens: Vec<Token>,
-    mail: VecDeque<(Recipient, Mail)>,
+    mail: VecDeque<(Recipient, SharingMail)>,
     /// The ways to the observers, by their numbers.
     paths: Vec<Option<DatagramPath>>,
     /// Observers to be notified at the end of the turn.
@@ -81,17 +81,17 @@ fn notice(number: usize, path: DatagramPath) -> String {
     format!("{number} from {}", path.local.map_or_else(String::new, |local| local.to_string()))
 }
 
-struct Subscriber;
+struct SharingSession;
 
-impl Service for Publisher {
-    type Session = Subscriber;
-    type Mail = Mail;
+impl Service for SharingService {
+    type Session = SharingSession;
+    type Mail = SharingMail;
 
-    fn accepted(&mut self, _listener: u32) -> Subscriber {
-        Subscriber
+    fn accepted(&mut self, _listener: u32) -> SharingSession {
+        SharingSession
     }
 
-    fn next_mail(&mut self) -> Option<(Recipient, Mail)> {
+    fn next_mail(&mut self) -> Option<(Recipient, SharingMail)> {
         self.mail.pop_front()
     }
 
@@ -105,12 +105,12 @@ impl Service for Publisher {
         io.reply(notice(number, io.path()).as_bytes()).expect("there is room");
     }
 
-    fn delivered(&mut self, mail: Mail, io: &mut DatagramIo<'_>) {
-        let Mail::Notice(number) = mail else { unreachable!("messages are for connections") };
+    fn delivered(&mut self, mail: SharingMail, io: &mut DatagramIo<'_>) {
+        let SharingMail::Notice(number) = mail else { unreachable!("messages are for connections") };
         io.reply(notice(number, io.path()).as_bytes()).expect("there is room");
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         for number in self.notices.drain(..) {
             if let Some(path) = self.paths[number] {
                 control.send_datagram(&path, notice(number, path).as_bytes()).expect("there is room");
@@ -120,20 +120,20 @@ impl Service for Publisher {
     }
 }
 
-impl Session for Subscriber {
-    type Service = Publisher;
+impl Session for SharingSession {
+    type Service = SharingService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Publisher) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut SharingService) {
         io.set_send_max(BUDGET);
         service.tokens.push(io.token());
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Publisher) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut SharingService) -> usize {
         bytes.len()
     }
 
-    fn delivered(&mut self, mail: Mail, io: &mut Io<'_>, _: &mut Publisher) {
-        let Mail::Message(message) = mail else { unreachable!("notices are for observers") };
+    fn delivered(&mut self, mail: SharingMail, io: &mut Io<'_>, _: &mut SharingService) {
+        let SharingMail::Message(message) = mail else { unreachable!("notices are for observers") };
         io.send(&message.number).expect("there is room");
         io.send_shared(&message.block, message.payload).expect("there is room");
         io.send(TAIL).expect("there is room");
@@ -141,15 +141,15 @@ impl Session for Subscriber {
 }
 
 /// A subscriber's other end.
-struct Client {
-    peer: Peer,
+struct SharingClient {
+    peer: SimPeer,
     expected: Vec<u8>,
     read: usize,
     /// Bytes that it reads at once; some read nothing before the end.
-    appetite: usize,
+    read_max: usize,
 }
 
-impl Client {
+impl SharingClient {
     /// Reads as much as it likes, and checks it.
     fn read(&mut self, most: usize) -> Result<(), String> {
         let (bytes, is_end) = read(&mut self.peer, most);
@@ -164,10 +164,10 @@ impl Client {
     }
 }
 
-struct World {
-    alone: Alone<Publisher>,
-    clients: Vec<Client>,
-    observers: Vec<DatagramPeer>,
+struct SharingWorld {
+    single_shard: SingleShard<SharingService>,
+    clients: Vec<SharingClient>,
+    observers: Vec<SimDatagramPeer>,
     blocks: Vec<BlockWriter>,
     report: SharingReport,
 }
@@ -176,32 +176,37 @@ struct World {
 ///
 /// # Errors
 /// What was found.
-pub fn run(seed: u64) -> Result<SharingReport, Failure> {
-    attempt(seed, || World::new(&mut SplitMix64::new(seed)).play(&mut SplitMix64::new(!seed)))
+pub fn run(seed: u64) -> Result<SharingReport, SeedFailure> {
+    attempt(seed, || SharingWorld::new(&mut SplitMix64::new(seed)).play(&mut SplitMix64::new(!seed)))
 }
 
-impl World {
+impl SharingWorld {
     fn new(random: &mut SplitMix64) -> Self {
         let mut rate = || random.between(0, 300) as u16;
-        let faults = Faults::NONE.with(Fault::ShortSend, rate()).with(Fault::BlockedSend, rate() / 2);
+        let faults = FaultRates::NONE
+            .with(NetworkFault::ShortSend, rate())
+            .with(NetworkFault::BlockedSend, rate() / 2);
         let buffer = random.between(2000, 20_000) as usize;
-        let network = Network::new(random.bits(), Options { buffer, faults, ..Options::default() });
-        let config = Config { capacity: 100, output_bytes_max: BUDGET, ..Config::default() };
-        let mut alone = Alone::on(network, Publisher::default(), config);
+        let network =
+            Network::new(random.bits(), NetworkOptions { buffer, faults, ..NetworkOptions::default() });
+        let config = ShardConfig { capacity: 100, output_bytes_max: BUDGET, ..ShardConfig::default() };
+        let mut single_shard = SingleShard::on_network(network, SharingService::default(), config);
         let clients = (0..random.between(2, 6))
             .map(|_| {
-                let appetite = [0, 3000, usize::MAX][random.index(3)];
-                Client { peer: alone.client(), expected: Vec::new(), read: 0, appetite }
+                let read_max = [0, 3000, usize::MAX][random.index(3)];
+                SharingClient { peer: single_shard.client(), expected: Vec::new(), read: 0, read_max }
             })
             .collect();
         let blocks = (0..BLOCKS).map(|_| BlockWriter::new(BLOCK_SIZE)).collect();
-        let socket = alone.network.bind(DATAGRAMS_TO.parse().expect("an address"));
-        alone.shard.receive_datagrams(socket).expect("the driver takes it");
-        let observers: Vec<DatagramPeer> = (0..random.between(2, 4))
-            .map(|number| alone.network.bind_as_peer(SocketAddr::from(([10, 0, 1, number as u8], 5683))))
+        let socket = single_shard.network.bind(DATAGRAMS_TO.parse().expect("an address"));
+        single_shard.shard.receive_datagrams(socket).expect("the driver takes it");
+        let observers: Vec<SimDatagramPeer> = (0..random.between(2, 4))
+            .map(|number| {
+                single_shard.network.bind_as_peer(SocketAddr::from(([10, 0, 1, number as u8], 5683)))
+            })
             .collect();
-        alone.service().paths = vec![None; observers.len()];
-        World { alone, clients, observers, blocks, report: SharingReport::default() }
+        single_shard.service().paths = vec![None; observers.len()];
+        SharingWorld { single_shard, clients, observers, blocks, report: SharingReport::default() }
     }
 
     fn play(mut self, random: &mut SplitMix64) -> Result<SharingReport, String> {
@@ -215,20 +220,20 @@ impl World {
             if random.chance(300) {
                 let number = random.index(self.clients.len());
                 let client = &mut self.clients[number];
-                client.read(client.appetite).map_err(|why| format!("subscriber {number}: {why}"))?;
+                client.read(client.read_max).map_err(|why| format!("subscriber {number}: {why}"))?;
             }
             // One turn shows the messages to the sessions, the next one sends them: blocks are tried in between.
             if random.chance(700) {
-                self.alone.shard.turn(false).expect("turns");
+                self.single_shard.shard.turn(false).expect("turns");
             } else {
-                self.alone.turns();
+                self.single_shard.run_turns();
                 self.check_blocks()?;
             }
             self.read_notices()?;
         }
-        self.alone.network.stop_faults();
+        self.single_shard.network.stop_faults();
         for round in 0.. {
-            self.alone.turns();
+            self.single_shard.run_turns();
             for (number, client) in self.clients.iter_mut().enumerate() {
                 client.read(usize::MAX).map_err(|why| format!("subscriber {number}: {why}"))?;
             }
@@ -241,15 +246,15 @@ impl World {
         }
         self.check_blocks()?;
         self.read_notices()?;
-        let counters = self.alone.shard.counters();
-        self.report.stopped = counters.blocked_sends.get();
+        let counters = self.single_shard.shard.counters();
+        self.report.stopped_sends = counters.blocked_sends.get();
         let sent = counters.datagrams_sent.get() - counters.datagrams_dropped.get();
         if self.report.notices != sent {
             return Err(format!("{} of {sent} notices have come", self.report.notices));
         }
         self.clients.clear();
-        self.alone.turns();
-        match self.alone.shard.held() {
+        self.single_shard.run_turns();
+        match self.single_shard.shard.held() {
             (0, 0) => Ok(self.report),
             held => Err(format!("{held:?} bytes are held for no connection")),
         }
@@ -261,7 +266,7 @@ impl World {
         let size = random.between(1, PAYLOAD_MAX) as usize;
         if random.chance(300) || block.spare_len() < size {
             match block.renew() {
-                true => self.report.renewed += 1,
+                true => self.report.reused_blocks += 1,
                 false => self.report.referenced += 1,
             }
         }
@@ -269,10 +274,10 @@ impl World {
         let payload: Vec<u8> = (0..size as u64).map(|at| (factor.wrapping_mul(at | 1) >> 56) as u8).collect();
         let Some(range) = block.append(&payload) else { return };
         for (number, client) in self.clients.iter_mut().enumerate().filter(|_| random.chance(500)) {
-            let service = self.alone.shard.service();
+            let service = self.single_shard.shard.service();
             let count = (self.report.delivered as u32).to_le_bytes();
-            let message = Message { number: count, block: block.share(), payload: range.clone() };
-            service.mail.push_back((service.tokens[number].into(), Mail::Message(message)));
+            let message = SharedMessage { number: count, block: block.share(), payload: range.clone() };
+            service.mail.push_back((service.tokens[number].into(), SharingMail::Message(message)));
             client.expected.extend([&count[..], &payload, TAIL].concat());
             self.report.delivered += 1;
         }
@@ -281,13 +286,13 @@ impl World {
     /// Has an observer say where it is, by one of the two addresses, or be told something.
     fn notify(&mut self, random: &mut SplitMix64) {
         let number = random.index(self.observers.len());
-        let service = self.alone.shard.service();
+        let service = self.single_shard.shard.service();
         match (random.index(3), service.paths[number]) {
             (0, _) | (_, None) => {
                 let to = SocketAddr::from((LOCAL[random.index(LOCAL.len())], 5683));
                 self.observers[number].send(to, &[number as u8]).expect("it is short");
             }
-            (1, Some(path)) => service.mail.push_back((path.into(), Mail::Notice(number))),
+            (1, Some(path)) => service.mail.push_back((path.into(), SharingMail::Notice(number))),
             (_, Some(_)) => service.notices.push(number),
         }
     }

@@ -6,12 +6,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Token};
+use stilling_engine::{CloseReason, Io, Recipient, Service, Session, ShardConfig, Token};
 
 use crate::SplitMix64;
-use crate::alone::{Alone, read};
-use crate::network::Peer;
-use crate::report::{Failure, attempt};
+use crate::network::SimPeer;
+use crate::report::{SeedFailure, attempt};
+use crate::single_shard::{SingleShard, read};
 
 /// Bytes that the network takes in one direction.
 const BUFFER: usize = 5000;
@@ -30,7 +30,7 @@ pub struct UnreadReport {
     /// Subscribers disconnected for what all hold.
     pub disconnected: u32,
     /// Those of them that got the last message.
-    pub told: u32,
+    pub got_last_message: u32,
     /// Subscribers disconnected for what they held alone.
     pub too_slow: u32,
     /// Subscribers that got every message.
@@ -39,39 +39,39 @@ pub struct UnreadReport {
 
 /// What the world knows of one subscriber.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct ByteAccount {
     sent: usize,
     read: usize,
     is_disconnected: bool,
     is_too_slow: bool,
 }
 
-impl Account {
+impl ByteAccount {
     fn unread(&self) -> usize {
         if self.is_disconnected { 0 } else { self.sent - self.read }
     }
 }
 
 /// What the sessions share: who they are, and what they are to send.
-struct Feed {
+struct UnreadService {
     tokens: Vec<Token>,
     mail: VecDeque<(Token, Vec<usize>)>,
-    accounts: Rc<RefCell<Vec<Account>>>,
+    accounts: Rc<RefCell<Vec<ByteAccount>>>,
     budget: usize,
     finding: Option<String>,
 }
 
-struct Subscriber {
+struct UnreadSession {
     number: usize,
     messages: u32,
 }
 
-impl Service for Feed {
-    type Session = Subscriber;
+impl Service for UnreadService {
+    type Session = UnreadSession;
     type Mail = Vec<usize>;
 
-    fn accepted(&mut self, _listener: u32) -> Subscriber {
-        Subscriber { number: self.tokens.len(), messages: 0 }
+    fn accepted(&mut self, _listener: u32) -> UnreadSession {
+        UnreadSession { number: self.tokens.len(), messages: 0 }
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, Vec<usize>)> {
@@ -83,9 +83,9 @@ impl Service for Feed {
     }
 }
 
-impl Feed {
+impl UnreadService {
     /// What is wrong with disconnecting this one for what all hold.
-    fn judge(&self, number: usize) -> Option<String> {
+    fn check_accounts(&self, number: usize) -> Option<String> {
         let accounts = self.accounts.borrow();
         let held_max = accounts[number].unread();
         // A disconnected one may hold the end of a message still.
@@ -100,20 +100,20 @@ impl Feed {
     }
 }
 
-impl Session for Subscriber {
-    type Service = Feed;
+impl Session for UnreadSession {
+    type Service = UnreadService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Feed) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut UnreadService) {
         io.set_send_max(1 << 20);
         let token = io.token();
         service.tokens.push(token);
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Feed) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut UnreadService) -> usize {
         bytes.len()
     }
 
-    fn delivered(&mut self, sizes: Vec<usize>, io: &mut Io<'_>, service: &mut Feed) {
+    fn delivered(&mut self, sizes: Vec<usize>, io: &mut Io<'_>, service: &mut UnreadService) {
         for size in sizes {
             if io.is_finishing() {
                 return;
@@ -134,15 +134,15 @@ impl Session for Subscriber {
         Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize)
     }
 
-    fn slow_consumer(&mut self, feed: &mut Feed) -> &'static [u8] {
+    fn slow_consumer(&mut self, feed: &mut UnreadService) -> &'static [u8] {
         if !feed.accounts.borrow()[self.number].is_too_slow && feed.finding.is_none() {
-            feed.finding = feed.judge(self.number);
+            feed.finding = feed.check_accounts(self.number);
         }
         feed.accounts.borrow_mut()[self.number].is_disconnected = true;
         &LAST_MESSAGE
     }
 
-    fn closed(&mut self, reason: CloseReason, feed: &mut Feed) {
+    fn closed(&mut self, reason: CloseReason, feed: &mut UnreadService) {
         let is_disconnected = feed.accounts.borrow()[self.number].is_disconnected;
         if is_disconnected != (reason == CloseReason::SlowConsumer) && reason != CloseReason::PeerClosed {
             feed.finding.get_or_insert(format!("{} is closed for {reason:?}", self.number));
@@ -154,17 +154,22 @@ impl Session for Subscriber {
 ///
 /// # Errors
 /// What was found.
-pub fn run(seed: u64) -> Result<UnreadReport, Failure> {
+pub fn run(seed: u64) -> Result<UnreadReport, SeedFailure> {
     attempt(seed, || play(&mut SplitMix64::new(seed)))
 }
 
 /// Reads to the end, or until nothing more comes. `account` is told how much has been received.
-fn read_rest(world: &mut Alone<Feed>, peer: &mut Peer, received: &mut Vec<u8>, account: impl Fn(usize)) {
+fn read_rest(
+    world: &mut SingleShard<UnreadService>,
+    peer: &mut SimPeer,
+    received: &mut Vec<u8>,
+    account: impl Fn(usize),
+) {
     loop {
         let (bytes, is_end) = read(peer, usize::MAX);
         received.extend_from_slice(&bytes);
         account(received.len());
-        world.turns();
+        world.run_turns();
         if is_end || bytes.is_empty() {
             break;
         }
@@ -174,17 +179,17 @@ fn read_rest(world: &mut Alone<Feed>, peer: &mut Peer, received: &mut Vec<u8>, a
 fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
     let budget = 1 << random.between(17, 20);
     let count = random.between(3, 20) as usize;
-    let accounts = Rc::new(RefCell::new(vec![Account::default(); count]));
-    let feed = Feed {
+    let accounts = Rc::new(RefCell::new(vec![ByteAccount::default(); count]));
+    let feed = UnreadService {
         tokens: Vec::new(),
         mail: VecDeque::new(),
         accounts: Rc::clone(&accounts),
         budget,
         finding: None,
     };
-    let config = Config { capacity: 100, output_bytes_max: budget, ..Config::default() };
-    let mut world = Alone::new(feed, config, BUFFER);
-    let mut peers: Vec<Peer> = (0..count).map(|_| world.client()).collect();
+    let config = ShardConfig { capacity: 100, output_bytes_max: budget, ..ShardConfig::default() };
+    let mut world = SingleShard::new(feed, config, BUFFER);
+    let mut peers: Vec<SimPeer> = (0..count).map(|_| world.client()).collect();
     let mut received = vec![Vec::new(); count];
     // How much each reads at once; some never do.
     let appetites: Vec<usize> = (0..count).map(|_| [0, 3000, usize::MAX][random.index(3)]).collect();
@@ -201,7 +206,7 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
             let mail = (world.service().tokens[number], sizes.collect());
             world.service().mail.push_back(mail);
         }
-        world.turns();
+        world.run_turns();
         if let Some(finding) = world.service().finding.take() {
             return Err(finding);
         }
@@ -216,7 +221,7 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
         report.count(&accounts.borrow()[number], &received[number])?;
     }
     drop(peers);
-    world.turns();
+    world.run_turns();
     if let Some(finding) = world.service().finding.take() {
         return Err(finding);
     }
@@ -228,7 +233,7 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
 
 impl UnreadReport {
     /// Checks what a subscriber has received: whole messages in their order, and nothing missing unless it was disconnected.
-    fn count(&mut self, account: &Account, received: &[u8]) -> Result<(), String> {
+    fn count(&mut self, account: &ByteAccount, received: &[u8]) -> Result<(), String> {
         let (mut at, mut number) = (0, 0_u32);
         let mut is_told = false;
         while let Some(head) = received.get(at..).and_then(<[u8]>::first_chunk::<HEAD>) {
@@ -256,7 +261,7 @@ impl UnreadReport {
             true => self.too_slow += 1,
             false => self.disconnected += 1,
         }
-        self.told += u32::from(is_told);
+        self.got_last_message += u32::from(is_told);
         Ok(())
     }
 }

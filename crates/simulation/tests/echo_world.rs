@@ -1,18 +1,21 @@
 //! The echo world over many seeds: the simulator's test of itself.
 
 use stilling_simulation::echo::run;
-use stilling_simulation::{Fault, FaultCounts, Faults, SplitMix64};
+use stilling_simulation::{FaultCounts, FaultRates, NetworkFault, SplitMix64};
 
 /// Row 4.34: whatever the network does, every echo is exact and every connection ends.
 #[test]
 fn echoes_are_exact_under_every_fault() {
     let mut seen = FaultCounts::default();
     for seed in 0..300 {
-        let faults = Faults::draw(&mut SplitMix64::new(seed ^ 0xfa17));
+        let faults = FaultRates::draw(&mut SplitMix64::new(seed ^ 0xfa17));
         seen.add(&run(seed, faults).unwrap_or_else(|failure| panic!("{failure}")).faults);
     }
-    for fault in Fault::ALL {
-        let absent = matches!(fault, Fault::DatagramLost | Fault::DatagramTwice | Fault::ConnectFails);
+    for fault in NetworkFault::ALL {
+        let absent = matches!(
+            fault,
+            NetworkFault::DatagramLost | NetworkFault::DatagramTwice | NetworkFault::ConnectFails
+        );
         assert!(absent || seen.of(fault) > 0, "{fault:?} never struck");
     }
 }
@@ -20,9 +23,9 @@ fn echoes_are_exact_under_every_fault() {
 /// Row 4.34: each kind alone, and often.
 #[test]
 fn echoes_are_exact_when_one_fault_strikes_half_the_time() {
-    for fault in Fault::ALL {
+    for fault in NetworkFault::ALL {
         for seed in 0..10 {
-            let faults = Faults::NONE.with(fault, 500);
+            let faults = FaultRates::NONE.with(fault, 500);
             run(seed, faults).unwrap_or_else(|failure| panic!("{fault:?}: {failure}"));
         }
     }
@@ -30,7 +33,7 @@ fn echoes_are_exact_when_one_fault_strikes_half_the_time() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let hash = |seed| run(seed, Faults::draw(&mut SplitMix64::new(seed))).expect("runs").trace_hash;
+    let hash = |seed| run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).expect("runs").trace_hash;
     let first: Vec<u64> = (0..20).map(hash).collect();
     assert_eq!(first, (0..20).map(hash).collect::<Vec<u64>>());
     let different: std::collections::BTreeSet<&u64> = first.iter().collect();

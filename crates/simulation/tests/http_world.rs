@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use stilling_engine::CloseReason;
-use stilling_simulation::http::{HttpReport, Manner, Options, Style, run};
-use stilling_simulation::{Fault, FaultCounts};
+use stilling_simulation::http::{HostileStyle, HttpReport, HttpWorldOptions, WellBehavedStyle, run};
+use stilling_simulation::{FaultCounts, NetworkFault};
 
 /// Worlds of one test run.
 const SEEDS: u64 = 1200;
 
 fn report(seed: u64) -> HttpReport {
-    run(seed, &Options::default())
+    run(seed, &HttpWorldOptions::default())
         .unwrap_or_else(|failure| panic!("{failure}\nreplay: cargo xtask sim --seed {seed} --verbose"))
 }
 
@@ -34,7 +34,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
     let mut faults = FaultCounts::default();
     let (mut styles, mut manners, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut answers, mut retries, mut broken) = (0, 0, 0);
-    let (mut heard, mut audited) = (0, 0);
+    let (mut messages_received, mut records_audited) = (0, 0);
     for seed in 0..SEEDS {
         let report = report(seed);
         faults.add(&report.report.faults);
@@ -43,15 +43,19 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         add(&mut closed, &report.closed);
         (answers, retries) = (answers + report.answers, retries + report.retries);
         broken += report.broken;
-        (heard, audited) = (heard + report.heard, audited + report.audited);
+        (messages_received, records_audited) =
+            (messages_received + report.messages_received, records_audited + report.records_audited);
     }
-    for fault in Fault::ALL {
+    for fault in NetworkFault::ALL {
         // There are no datagrams in this world, and its shards dial nobody.
-        let absent = matches!(fault, Fault::DatagramLost | Fault::DatagramTwice | Fault::ConnectFails);
+        let absent = matches!(
+            fault,
+            NetworkFault::DatagramLost | NetworkFault::DatagramTwice | NetworkFault::ConnectFails
+        );
         assert_eq!(faults.of(fault) == 0, absent, "{fault:?}");
     }
-    Style::ALL.iter().for_each(|style| seen("style", style, &styles));
-    Manner::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
+    WellBehavedStyle::ALL.iter().for_each(|style| seen("style", style, &styles));
+    HostileStyle::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
     for reason in CloseReason::ALL {
         // The shards dial nobody, no handler asks for its socket, unread output never fills the store, HTTP is for
         // everybody, and there are no custom protocols.
@@ -71,8 +75,8 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         }
     }
     assert!(answers > 20 * SEEDS, "only {answers} answers");
-    assert!(heard > 20 * SEEDS, "only {heard} messages were heard");
-    assert!(audited > 5 * SEEDS, "only {audited} records were read in the end");
+    assert!(messages_received > 20 * SEEDS, "only {messages_received} messages were heard");
+    assert!(records_audited > 5 * SEEDS, "only {records_audited} records were read in the end");
     assert!(retries > 0, "no connection of an honest client was ever harmed");
     assert!(broken > 0 && broken * 20 < answers, "{broken} of {answers} answers broke off");
 }
@@ -89,7 +93,7 @@ fn the_same_seed_gives_the_same_world() {
 #[test]
 fn keeping_the_text_changes_nothing() {
     let report = report(7);
-    let verbose = run(7, &Options { verbose: true }).expect("it ended well without");
+    let verbose = run(7, &HttpWorldOptions { verbose: true }).expect("it ended well without");
     assert_eq!(report.report, verbose.report);
     assert!(report.text.is_empty() && verbose.text.len() > 100);
 }

@@ -7,8 +7,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Destination, Driver, Event, Gather, Kind, Outgoing, SendStop, Wait};
-use stilling_simulation::{Address, Fault, Faults, Network, Options, Peer, SimDriver, SimSocket};
+use stilling_engine::driver::{
+    Destination, Driver, DriverEvent, Gather, IncompleteSend, Outgoing, SourceKind, Wait,
+};
+use stilling_simulation::{
+    Address, FaultRates, Network, NetworkFault, NetworkOptions, SimDriver, SimPeer, SimSocket,
+};
 
 const LISTENER: Token = Token::new(0, 1);
 const SOCKET: Token = Token::new(1, 1);
@@ -17,26 +21,26 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-fn network(faults: Faults, latency_ms: u64) -> Network {
+fn network(faults: FaultRates, latency_ms: u64) -> Network {
     let latency = (Duration::from_millis(latency_ms), Duration::from_millis(latency_ms));
-    Network::new(1, Options { latency, buffer: 1000, faults })
+    Network::new(1, NetworkOptions { latency, buffer: 1000, faults })
 }
 
 /// A driver and the news of its last turn.
-struct Shard {
+struct TestShard {
     network: Network,
     driver: SimDriver,
-    stops: Vec<SendStop>,
-    events: Vec<Event<SimSocket>>,
+    stops: Vec<IncompleteSend>,
+    events: Vec<DriverEvent<SimSocket>>,
 }
 
-impl Shard {
+impl TestShard {
     fn new(network: &Network) -> Self {
         let driver = SimDriver::new(network);
-        Shard { network: network.clone(), driver, stops: Vec::new(), events: Vec::new() }
+        TestShard { network: network.clone(), driver, stops: Vec::new(), events: Vec::new() }
     }
 
-    fn turn(&mut self, outgoing: &[Outgoing<'_>]) -> &[Event<SimSocket>] {
+    fn turn(&mut self, outgoing: &[Outgoing<'_>]) -> &[DriverEvent<SimSocket>] {
         self.stops.clear();
         self.events.clear();
         let now = self.network.now();
@@ -54,8 +58,10 @@ impl Shard {
     }
 
     fn accept_and_attach(&mut self) {
-        let Some(Event::Accepted { socket, .. }) = self.events.pop() else { panic!("nothing accepted") };
-        self.driver.attach(SOCKET, socket, Kind::Stream, false).expect("the slot is free");
+        let Some(DriverEvent::Accepted { socket, .. }) = self.events.pop() else {
+            panic!("nothing accepted")
+        };
+        self.driver.attach(SOCKET, socket, SourceKind::Stream, false).expect("the slot is free");
     }
 }
 
@@ -70,8 +76,8 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
 /// Row 0.8: the backlog holds clients; beyond it they knock again and get in when there is room.
 #[test]
 fn a_full_backlog_makes_clients_knock_again() {
-    let network = network(Faults::NONE, 1);
-    let mut shard = Shard::new(&network);
+    let network = network(FaultRates::NONE, 1);
+    let mut shard = TestShard::new(&network);
     let at = shard.listen(1, None);
     let first = network.connect(at.clone(), None);
     let second = network.connect(at, None);
@@ -86,8 +92,8 @@ fn a_full_backlog_makes_clients_knock_again() {
 
 #[test]
 fn nobody_listening_refuses_and_a_closed_listener_resets_its_queue() {
-    let network = network(Faults::NONE, 1);
-    let mut shard = Shard::new(&network);
+    let network = network(FaultRates::NONE, 1);
+    let mut shard = TestShard::new(&network);
     let nobody = network.connect(Address::Tcp(address("10.0.0.1:81")), None);
     let at = shard.listen(5, None);
     let mut queued = network.connect(at, None);
@@ -95,15 +101,15 @@ fn nobody_listening_refuses_and_a_closed_listener_resets_its_queue() {
     assert_eq!(errno(nobody.connected()), Some(libc::ECONNREFUSED));
     assert_eq!(queued.connected().ok(), Some(true));
     shard.driver.close(LISTENER);
-    assert!(matches!(shard.turn(&[]), [Event::Closed { token: LISTENER }]));
+    assert!(matches!(shard.turn(&[]), [DriverEvent::Closed { token: LISTENER }]));
     after(&network, 5);
     assert_eq!(errno(queued.read(&mut [0])), Some(libc::ECONNRESET));
 }
 
 #[test]
 fn a_deferring_listener_gives_a_connection_with_its_first_bytes_or_after_its_time() {
-    let network = network(Faults::NONE, 1);
-    let mut shard = Shard::new(&network);
+    let network = network(FaultRates::NONE, 1);
+    let mut shard = TestShard::new(&network);
     let at = shard.listen(5, Some(Duration::from_millis(100)));
     shard.driver.accept(LISTENER);
     shard.turn(&[]);
@@ -113,17 +119,17 @@ fn a_deferring_listener_gives_a_connection_with_its_first_bytes_or_after_its_tim
     assert!(shard.turn(&[]).is_empty());
     talker.write(b"GET").expect("it is connected");
     after(&network, 1);
-    let [Event::Accepted { socket, .. }] = shard.turn(&[]) else { panic!("one that talks") };
+    let [DriverEvent::Accepted { socket, .. }] = shard.turn(&[]) else { panic!("one that talks") };
     assert_eq!(socket.peer_addr(), talker.local_addr());
     after(&network, 100);
-    assert!(matches!(shard.turn(&[]), [Event::Accepted { .. }]));
+    assert!(matches!(shard.turn(&[]), [DriverEvent::Accepted { .. }]));
 }
 
 #[test]
 fn what_was_sent_before_a_close_arrives_unless_unread_bytes_turn_the_close_into_a_reset() {
     for unread in [false, true] {
-        let network = network(Faults::NONE, 1);
-        let mut shard = Shard::new(&network);
+        let network = network(FaultRates::NONE, 1);
+        let mut shard = TestShard::new(&network);
         let at = shard.listen(5, None);
         shard.driver.accept(LISTENER);
         let mut peer = network.connect(at, None);
@@ -149,8 +155,8 @@ fn what_was_sent_before_a_close_arrives_unless_unread_bytes_turn_the_close_into_
 
 #[test]
 fn writing_to_who_has_left_is_answered_by_a_reset_on_tcp_and_at_once_on_unix_sockets() {
-    let network = network(Faults::NONE, 1);
-    let mut shard = Shard::new(&network);
+    let network = network(FaultRates::NONE, 1);
+    let mut shard = TestShard::new(&network);
     let at = shard.listen(5, None);
     shard.driver.accept(LISTENER);
     let peer = network.connect(at, None);
@@ -169,7 +175,7 @@ fn writing_to_who_has_left_is_answered_by_a_reset_on_tcp_and_at_once_on_unix_soc
         assert_eq!(error, Some(expected));
     }
     let (one, other) = network.pair();
-    let mut one = Peer::new(one);
+    let mut one = SimPeer::new(one);
     drop(other);
     assert_eq!(errno(one.write(b"x")), Some(libc::EPIPE));
     assert_eq!(one.read(&mut [0]).ok(), Some(0));
@@ -177,9 +183,9 @@ fn writing_to_who_has_left_is_answered_by_a_reset_on_tcp_and_at_once_on_unix_soc
 
 #[test]
 fn a_full_pipe_blocks_and_a_pipe_without_reader_breaks() {
-    let network = network(Faults::NONE, 1);
+    let network = network(FaultRates::NONE, 1);
     let (reader, writer) = network.pipe();
-    let (mut reader, mut writer) = (Peer::new(reader), Peer::new(writer));
+    let (mut reader, mut writer) = (SimPeer::new(reader), SimPeer::new(writer));
     assert_eq!(writer.write(&[7; 1500]).ok(), Some(1000));
     assert_eq!(writer.write(b"x").expect_err("full").kind(), ErrorKind::WouldBlock);
     assert_eq!(reader.read(&mut [0; 600]).ok(), Some(600));
@@ -190,9 +196,9 @@ fn a_full_pipe_blocks_and_a_pipe_without_reader_breaks() {
 
 #[test]
 fn a_discarding_reset_loses_what_was_not_read_and_says_so() {
-    let network = network(Faults::NONE.with(Fault::DiscardingReset, 1000), 1);
+    let network = network(FaultRates::NONE.with(NetworkFault::DiscardingReset, 1000), 1);
     let (one, other) = network.pair();
-    let (mut one, other) = (Peer::new(one), Peer::new(other));
+    let (mut one, other) = (SimPeer::new(one), SimPeer::new(other));
     let mut other = other;
     other.write(b"lost").expect("there is room");
     other.reset();
@@ -202,15 +208,15 @@ fn a_discarding_reset_loses_what_was_not_read_and_says_so() {
 
 #[test]
 fn a_shard_dials_from_where_it_says_and_the_peer_sees_it() {
-    let network = network(Faults::NONE, 1);
-    let mut shard = Shard::new(&network);
+    let network = network(FaultRates::NONE, 1);
+    let mut shard = TestShard::new(&network);
     let listener = network.listen_as_peer(Address::Tcp(address("[::1]:9")));
     let from = Some(address("[::2]:77"));
     let to = Destination::Tcp { to: address("[::1]:9"), from };
     shard.driver.connect(SOCKET, &to).expect("the slot is free");
     assert!(shard.turn(&[]).is_empty());
     after(&network, 1);
-    assert!(matches!(shard.turn(&[]), [Event::Connected { token: SOCKET }]));
+    assert!(matches!(shard.turn(&[]), [DriverEvent::Connected { token: SOCKET }]));
     let mut peer = listener.accept().expect("one waits");
     peer.write(b"welcome").expect("it is connected");
     after(&network, 1);
@@ -219,12 +225,14 @@ fn a_shard_dials_from_where_it_says_and_the_peer_sees_it() {
 
 #[test]
 fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
-    for (fault, copies) in [(None, 1), (Some(Fault::DatagramLost), 0), (Some(Fault::DatagramTwice), 2)] {
-        let faults = fault.map_or(Faults::NONE, |fault| Faults::NONE.with(fault, 1000));
+    for (fault, copies) in
+        [(None, 1), (Some(NetworkFault::DatagramLost), 0), (Some(NetworkFault::DatagramTwice), 2)]
+    {
+        let faults = fault.map_or(FaultRates::NONE, |fault| FaultRates::NONE.with(fault, 1000));
         let network = network(faults, 1);
-        let mut shard = Shard::new(&network);
+        let mut shard = TestShard::new(&network);
         let socket = network.bind(address("10.0.0.1:5683"));
-        shard.driver.attach(SOCKET, socket, Kind::Datagram, false).expect("the slot is free");
+        shard.driver.attach(SOCKET, socket, SourceKind::Datagram, false).expect("the slot is free");
         shard.driver.receive(SOCKET);
         let peer = network.bind_as_peer(address("10.0.0.2:0"));
         peer.send(address("10.0.0.1:5683"), &[9; 5000]).expect("it fits");
@@ -233,7 +241,7 @@ fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
             .turn(&[])
             .iter()
             .map(|event| match event {
-                Event::Datagram { buffer, .. } => *buffer,
+                DriverEvent::Datagram { buffer, .. } => *buffer,
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -257,9 +265,9 @@ fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
 
 #[test]
 fn changed_peers_are_named_once_and_only_when_something_changed() {
-    let network = network(Faults::NONE, 1);
+    let network = network(FaultRates::NONE, 1);
     let (one, other) = network.pair();
-    let (one, mut other) = (Peer::new(one), Peer::new(other));
+    let (one, mut other) = (SimPeer::new(one), SimPeer::new(other));
     let mut changed = Vec::new();
     network.take_changed(&mut changed);
     changed.clear();

@@ -6,7 +6,9 @@ use std::panic;
 
 use stilling_ring::planted;
 use stilling_simulation::streams::succession;
-use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, sharing, streams, unread};
+use stilling_simulation::{
+    FaultRates, SeedFailure, SplitMix64, echo, http, migration, sharing, streams, unread,
+};
 
 /// Seeds within which a bug has to be found.
 const SEEDS: u64 = 1000;
@@ -56,37 +58,37 @@ const ON_DISK: [&str; 15] = [
 /// Bugs that show where one server takes over from another, beside that of the message ids.
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "forgotten window"];
 
-type World = fn(u64) -> Option<Failure>;
+type World = fn(u64) -> Option<SeedFailure>;
 
-fn echo_world(seed: u64) -> Option<Failure> {
-    echo::run(seed, Faults::draw(&mut SplitMix64::new(seed))).err()
+fn echo_world(seed: u64) -> Option<SeedFailure> {
+    echo::run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).err()
 }
 
-fn moving_world(seed: u64) -> Option<Failure> {
-    moving::run(seed, Faults::draw(&mut SplitMix64::new(seed))).err()
+fn moving_world(seed: u64) -> Option<SeedFailure> {
+    migration::run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).err()
 }
 
-fn unread_world(seed: u64) -> Option<Failure> {
+fn unread_world(seed: u64) -> Option<SeedFailure> {
     unread::run(seed).err()
 }
 
-fn sharing_world(seed: u64) -> Option<Failure> {
+fn sharing_world(seed: u64) -> Option<SeedFailure> {
     sharing::run(seed).err()
 }
 
-fn http_world(seed: u64) -> Option<Failure> {
-    http::run(seed, &http::Options::default()).err()
+fn http_world(seed: u64) -> Option<SeedFailure> {
+    http::run(seed, &http::HttpWorldOptions::default()).err()
 }
 
-fn streams_world(seed: u64) -> Option<Failure> {
-    streams::run(seed, &streams::Options::default()).err()
+fn streams_world(seed: u64) -> Option<SeedFailure> {
+    streams::run(seed, &streams::StreamsOptions::default()).err()
 }
 
-fn succession_world(seed: u64) -> Option<Failure> {
+fn succession_world(seed: u64) -> Option<SeedFailure> {
     succession::run(seed, false).err()
 }
 
-fn first_failure(bug: Option<&'static str>, world: World) -> Option<Failure> {
+fn first_failure(bug: Option<&'static str>, world: World) -> Option<SeedFailure> {
     planted::choose(bug);
     (0..SEEDS).find_map(world)
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use stilling_engine::limits::{PIECES_MAX, SEND_MAX, SHARED_MIN};
 use stilling_engine::{
-    BlockWriter, CloseReason, Config, Full, Io, Recipient, Service, Session, SharedBlock, Token,
+    BlockWriter, CloseReason, Io, OutputFull, Recipient, Service, Session, ShardConfig, SharedBlock, Token,
 };
-use stilling_simulation::alone::{Alone, read};
 use stilling_simulation::sharing::{SharingReport, run};
+use stilling_simulation::single_shard::{SingleShard, read};
 
 /// Row 4.35: whatever a send takes of private bytes and shared ranges, every byte arrives once and in order, and a block is
 /// free when the turn is over.
@@ -18,36 +18,36 @@ fn every_subscriber_gets_its_messages_from_blocks_that_are_filled_anew() {
     for seed in 0..300 {
         let report = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
         sum.delivered += report.delivered;
-        sum.renewed += report.renewed;
+        sum.reused_blocks += report.reused_blocks;
         sum.referenced += report.referenced;
-        sum.stopped += report.stopped;
+        sum.stopped_sends += report.stopped_sends;
         sum.notices += report.notices;
     }
-    assert!(sum.delivered > 20_000 && sum.renewed > 1000, "{sum:?}");
-    assert!(sum.referenced > 1000 && sum.stopped > 1000 && sum.notices > 10_000, "{sum:?}");
+    assert!(sum.delivered > 20_000 && sum.reused_blocks > 1000, "{sum:?}");
+    assert!(sum.referenced > 1000 && sum.stopped_sends > 1000 && sum.notices > 10_000, "{sum:?}");
 }
 
 /// Bytes that the network takes in one direction.
 const BUFFER: usize = 50_000;
 
 /// A block that is sent whole to a connection as often as its mail says, each time with a full stop behind it.
-struct Station {
+struct RangeSender {
     block: SharedBlock,
     send_max: usize,
     tokens: Vec<Token>,
     mail: VecDeque<(Token, usize)>,
-    outcomes: Vec<Result<(), Full>>,
+    outcomes: Vec<Result<(), OutputFull>>,
     ended: Vec<CloseReason>,
 }
 
-struct Listener;
+struct RangeReceiver;
 
-impl Service for Station {
-    type Session = Listener;
+impl Service for RangeSender {
+    type Session = RangeReceiver;
     type Mail = usize;
 
-    fn accepted(&mut self, _listener: u32) -> Listener {
-        Listener
+    fn accepted(&mut self, _listener: u32) -> RangeReceiver {
+        RangeReceiver
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, usize)> {
@@ -59,36 +59,36 @@ impl Service for Station {
     }
 }
 
-impl Session for Listener {
-    type Service = Station;
+impl Session for RangeReceiver {
+    type Service = RangeSender;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Station) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut RangeSender) {
         service.tokens.push(io.token());
         io.set_send_max(service.send_max);
         io.set_deadline(Some(io.now().after(Duration::from_secs(10))));
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Station) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut RangeSender) -> usize {
         bytes.len()
     }
 
-    fn delivered(&mut self, times: usize, io: &mut Io<'_>, service: &mut Station) {
+    fn delivered(&mut self, times: usize, io: &mut Io<'_>, service: &mut RangeSender) {
         for _ in 0..times {
             service.outcomes.push(io.send_shared(&service.block, 0..SHARED_MIN));
             let _ = io.send(b".");
         }
     }
 
-    fn closed(&mut self, reason: CloseReason, service: &mut Station) {
+    fn closed(&mut self, reason: CloseReason, service: &mut RangeSender) {
         service.ended.push(reason);
     }
 }
 
 /// A world whose block is `b'x'` throughout, and its writer.
-fn station(send_max: usize) -> (Alone<Station>, BlockWriter) {
+fn station(send_max: usize) -> (SingleShard<RangeSender>, BlockWriter) {
     let mut writer = BlockWriter::new(SHARED_MIN);
     writer.append(&[b'x'; SHARED_MIN]).expect("it is as long");
-    let service = Station {
+    let service = RangeSender {
         block: writer.share(),
         send_max,
         tokens: Vec::new(),
@@ -96,7 +96,7 @@ fn station(send_max: usize) -> (Alone<Station>, BlockWriter) {
         outcomes: Vec::new(),
         ended: Vec::new(),
     };
-    (Alone::new(service, Config { capacity: 10, ..Config::default() }, BUFFER), writer)
+    (SingleShard::new(service, ShardConfig { capacity: 10, ..ShardConfig::default() }, BUFFER), writer)
 }
 
 /// Row 4.35: a shard that goes to sleep keeps no block: the turn that sends from one does not wait.
@@ -125,15 +125,15 @@ fn shared_ranges_have_no_more_room_than_private_bytes() {
     let mut client = world.client();
     let token = world.service().tokens[0];
     world.service().mail.push_back((token, 100));
-    world.turns();
+    world.run_turns();
     let mut received = read(&mut client, usize::MAX).0;
     while !received.ends_with(&[b'.'; 2]) {
-        world.turns();
+        world.run_turns();
         let more = read(&mut client, usize::MAX).0;
         assert!(!more.is_empty(), "the rest never comes");
         received.extend(more);
     }
-    world.turns();
+    world.run_turns();
     received.extend(read(&mut client, usize::MAX).0);
     let taken = world.service().outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     assert_eq!(taken, SEND_MAX / (SHARED_MIN + 1));
@@ -151,7 +151,7 @@ fn more_ranges_than_a_send_has_pieces_arrive_whole() {
     world.service().mail.push_back((token, RANGES));
     let mut received = Vec::new();
     for _ in 0..20 {
-        world.turns();
+        world.run_turns();
         received.extend(read(&mut client, usize::MAX).0);
     }
     let one = [&[b'x'; SHARED_MIN][..], b"."].concat();

@@ -1,20 +1,22 @@
 //! The world of disk streams over many seeds: nothing acknowledged is lost, whatever happens to server and disks.
 
-use stilling_simulation::streams::{Bias, Events, Options, StreamsReport, Totals, run};
+use stilling_simulation::streams::{
+    ClientTotals, ScenarioBias, StreamsEventCounts, StreamsOptions, StreamsReport, run,
+};
 
 /// Worlds of each bias in one test run.
 const SEEDS: u64 = 150;
 
-fn report(seed: u64, bias: Bias) -> StreamsReport {
-    let world = if bias == Bias::Mixed { "streams" } else { "sequential" };
+fn report(seed: u64, bias: ScenarioBias) -> StreamsReport {
+    let world = if bias == ScenarioBias::Mixed { "streams" } else { "sequential" };
     let replay = format!("replay: cargo xtask sim --world {world} --seed {seed} --verbose");
-    let options = Options { bias, verbose: false };
+    let options = StreamsOptions { bias, verbose: false };
     run(seed, &options).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))
 }
 
 /// The sums of all worlds; each figure of what happened by its name.
-fn sums(bias: Bias) -> (Totals, Vec<(&'static str, u64)>) {
-    let (mut totals, mut sums) = (Totals::default(), Vec::new());
+fn sums(bias: ScenarioBias) -> (ClientTotals, Vec<(&'static str, u64)>) {
+    let (mut totals, mut sums) = (ClientTotals::default(), Vec::new());
     for seed in 0..SEEDS {
         let report = report(seed, bias);
         totals.acknowledged += report.totals.acknowledged;
@@ -34,14 +36,14 @@ fn sums(bias: Bias) -> (Totals, Vec<(&'static str, u64)>) {
     (totals, sums)
 }
 
-fn figures(events: &Events) -> [(&'static str, u64); 19] {
+fn figures(events: &StreamsEventCounts) -> [(&'static str, u64); 19] {
     [
         ("power failures", events.power),
         ("kills", events.kills),
         ("restarts", events.restarts),
-        ("cut while draining", events.cut_draining),
-        ("cut while sealing", events.cut_sealing),
-        ("cut after opening", events.cut_opened),
+        ("cut while draining", events.crashed_draining),
+        ("cut while sealing", events.crashed_sealing),
+        ("cut after opening", events.crashed_opened),
         ("restarts of empty streams", events.empty),
         ("failures of disks", events.failures),
         ("full disks", events.full),
@@ -62,7 +64,7 @@ fn figures(events: &Events) -> [(&'static str, u64); 19] {
 /// failures, kills, restarts and disk trouble; and over all worlds all of that happens.
 #[test]
 fn nothing_acknowledged_or_seen_is_lost_whatever_happens_to_server_and_disks() {
-    let (totals, sums) = sums(Bias::Mixed);
+    let (totals, sums) = sums(ScenarioBias::Mixed);
     for (name, count) in sums {
         assert!(count > 0, "{name} never occurred in {SEEDS} worlds");
     }
@@ -77,7 +79,7 @@ fn nothing_acknowledged_or_seen_is_lost_whatever_happens_to_server_and_disks() {
 /// Row 4.37: restarts under load lose nothing, also when old or new server is cut off at one of the steps.
 #[test]
 fn restarts_under_load_lose_nothing_whichever_step_is_cut_off() {
-    let (totals, sums) = sums(Bias::Restarts);
+    let (totals, sums) = sums(ScenarioBias::Restarts);
     let steps = [
         "restarts",
         "cut while draining",
@@ -94,7 +96,7 @@ fn restarts_under_load_lose_nothing_whichever_step_is_cut_off() {
 #[test]
 fn the_same_seed_gives_the_same_world() {
     let hashes = || {
-        let hash = |seed| report(seed, Bias::Mixed).report.trace_hash;
+        let hash = |seed| report(seed, ScenarioBias::Mixed).report.trace_hash;
         (5000..5020).map(hash).collect::<Vec<u64>>()
     };
     let first = hashes();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stilling_simulation::streams::succession::{Case, SuccessionReport, run};
+use stilling_simulation::streams::succession::{SuccessionCase, SuccessionReport, run};
 
 fn report(seed: u64) -> SuccessionReport {
     run(seed, false).unwrap_or_else(|failure| {
@@ -15,12 +15,13 @@ fn report(seed: u64) -> SuccessionReport {
 #[test]
 fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
     let mut killed: BTreeMap<_, u64> = BTreeMap::new();
-    let (mut taken, mut alone, mut released, mut restarts, mut frozen, mut unopened) = (0, 0, 0, 0, 0, 0);
+    let (mut taken, mut took_over_after_end, mut released, mut restarts, mut frozen, mut unopened) =
+        (0, 0, 0, 0, 0, 0);
     let (mut duplicates, mut refused, mut records) = (0, 0, 0);
-    for seed in 0..Case::COUNT {
+    for seed in 0..SuccessionCase::COUNT {
         let SuccessionReport { case, totals, events, .. } = report(seed);
         taken += events.taken;
-        alone += events.alone;
+        took_over_after_end += events.took_over_after_end;
         released += events.released;
         restarts += events.restarts;
         frozen += events.frozen;
@@ -38,7 +39,7 @@ fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
     }
     for (name, count) in [
         ("taken over", taken),
-        ("gone on alone", alone),
+        ("gone on alone", took_over_after_end),
         ("released", released),
         ("restarts", restarts),
         ("frozen streams", frozen),
@@ -47,7 +48,7 @@ fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
         ("refusals", refused),
         ("records", records),
     ] {
-        assert!(count > 0, "{name}: never in {} worlds", Case::COUNT);
+        assert!(count > 0, "{name}: never in {} worlds", SuccessionCase::COUNT);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use stilling_engine::limits::HELD_RATE_MIN;
-use stilling_engine::{CloseReason, Config, Io, Service, Session};
-use stilling_simulation::alone::{Alone, read};
+use stilling_engine::limits::WRITE_RATE_MIN;
+use stilling_engine::{CloseReason, Io, Service, Session, ShardConfig};
+use stilling_simulation::single_shard::{SingleShard, read};
 use stilling_simulation::unread::{UnreadReport, run};
 
 /// Row 4.35: only connections that hold more than their share are disconnected, those first that hold most; the others get
@@ -15,12 +15,12 @@ fn connections_within_their_share_lose_nothing() {
     for seed in 0..400 {
         let report = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
         sum.disconnected += report.disconnected;
-        sum.told += report.told;
+        sum.got_last_message += report.got_last_message;
         sum.too_slow += report.too_slow;
         sum.served += report.served;
     }
     assert!(sum.disconnected > 400 && sum.too_slow > 10 && sum.served > 1000, "{sum:?}");
-    assert!(sum.told * 10 > (sum.disconnected + sum.too_slow) * 7, "{sum:?}");
+    assert!(sum.got_last_message * 10 > (sum.disconnected + sum.too_slow) * 7, "{sum:?}");
 }
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -30,47 +30,47 @@ const LONG: usize = 60_000;
 
 /// The reasons for which connections have ended.
 #[derive(Default)]
-struct Ends {
+struct CloseRecorder {
     reasons: Vec<CloseReason>,
     /// The answer is offered, not sent.
     offers: bool,
 }
 
-struct Long {
+struct LongAnswer {
     left: usize,
 }
 
-impl Service for Ends {
-    type Session = Long;
+impl Service for CloseRecorder {
+    type Session = LongAnswer;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Long {
-        Long { left: LONG }
+    fn accepted(&mut self, _listener: u32) -> LongAnswer {
+        LongAnswer { left: LONG }
     }
 }
 
-impl Session for Long {
-    type Service = Ends;
+impl Session for LongAnswer {
+    type Service = CloseRecorder;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut Ends) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut CloseRecorder) {
         match service.offers {
             true => io.offer(&[b'x'; LONG]),
             false => io.send(&[b'x'; LONG]).expect("there is room"),
         }
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Ends) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut CloseRecorder) -> usize {
         bytes.len()
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, _: &mut Ends) {
+    fn taken(&mut self, count: usize, io: &mut Io<'_>, _: &mut CloseRecorder) {
         self.left -= count;
         if self.left > 0 {
             io.offer(&[b'x'; LONG][..self.left]);
         }
     }
 
-    fn closed(&mut self, reason: CloseReason, service: &mut Ends) {
+    fn closed(&mut self, reason: CloseReason, service: &mut CloseRecorder) {
         service.reasons.push(reason);
     }
 }
@@ -78,20 +78,20 @@ impl Session for Long {
 /// Row 4.35: a peer that takes a little within each write timeout is given up as well, one that takes enough is not.
 #[test]
 fn a_peer_that_takes_too_little_is_given_up() {
-    let rate = usize::try_from(HELD_RATE_MIN).expect("a small number");
+    let rate = usize::try_from(WRITE_RATE_MIN).expect("a small number");
     let paces = [(rate / 10, true), (2 * rate, false)];
     for ((per_second, is_slow), offers) in
         paces.into_iter().zip([false; 2]).chain(paces.into_iter().zip([true; 2]))
     {
-        let config = Config { capacity: 10, write_timeout: WRITE_TIMEOUT, ..Config::default() };
-        let mut world = Alone::new(Ends { offers, ..Ends::default() }, config, 1000);
+        let config = ShardConfig { capacity: 10, write_timeout: WRITE_TIMEOUT, ..ShardConfig::default() };
+        let mut world = SingleShard::new(CloseRecorder { offers, ..CloseRecorder::default() }, config, 1000);
         let mut client = world.client();
         let mut seconds = 0;
         let mut all = 0;
         while all < LONG && world.service().reasons.is_empty() {
             all += read(&mut client, per_second).0.len();
             world.network.advance_to(world.network.now().after(Duration::from_secs(1)));
-            world.turns();
+            world.run_turns();
             seconds += 1;
             assert!(seconds < 100, "it is served for ever");
         }

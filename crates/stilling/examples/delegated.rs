@@ -14,15 +14,15 @@ use std::sync::Arc;
 use stilling::engine::driver::Driver;
 use stilling::engine::driver::poll::Poll;
 use stilling::engine::{
-    Clock, CloseReason, Config, Control, Detached, Io, Service, Session, Shard, Time, Wake,
+    Clock, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake,
 };
-use stilling::http::{Delegated, Method, Response, Routes};
+use stilling::http::{DelegatedConnection, Method, Response, Routes};
 use stilling::{ServeConfig, ServeError};
 
 const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: lines\r\n\r\n";
 
 /// Row 4.4: a worker reads and writes as if nobody else were there.
-fn shout(mut client: Delegated) -> std::io::Result<()> {
+fn shout(mut client: DelegatedConnection) -> std::io::Result<()> {
     client.write_all(SWITCH)?;
     let mut client = BufReader::new(client);
     let mut line = String::new();
@@ -34,34 +34,34 @@ fn shout(mut client: Delegated) -> std::io::Result<()> {
 }
 
 /// Row 4.5: a worker runs an event loop for one connection.
-fn echo(mut client: Delegated) -> std::io::Result<()> {
+fn echo(mut client: DelegatedConnection) -> std::io::Result<()> {
     client.write_all(SWITCH)?;
     let (socket, unread) = client.into_parts();
     let driver = Poll::new()?;
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
-    let config = Config { capacity: 1, ..Config::default() };
-    let mut shard = Shard::new(driver, Alone, config, Clock::real(), wake, Arc::default());
-    let connection = Detached { session: Echo, socket, unread };
+    let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
+    let mut shard = Shard::new(driver, UpgradedService, config, Clock::real(), wake, Arc::default());
+    let connection = Detached { session: UpgradedSession, socket, unread };
     // There is one slot, and it is free.
-    shard.adopt(connection).map_err(|refused| std::io::Error::other(format!("{:?}", refused.refusal)))?;
+    shard.adopt(connection).map_err(|refused| std::io::Error::other(format!("{:?}", refused.error_kind)))?;
     shard.run()
 }
 
 /// The service of a shard with one connection: it ends with it.
-struct Alone;
+struct UpgradedService;
 
-struct Echo;
+struct UpgradedSession;
 
-impl Service for Alone {
-    type Session = Echo;
+impl Service for UpgradedService {
+    type Session = UpgradedSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Echo {
-        Echo
+    fn accepted(&mut self, _listener: u32) -> UpgradedSession {
+        UpgradedSession
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         if control.is_empty() {
             control.stop();
         }
@@ -69,17 +69,17 @@ impl Service for Alone {
     }
 }
 
-impl Session for Echo {
-    type Service = Alone;
+impl Session for UpgradedSession {
+    type Service = UpgradedService;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Alone) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut UpgradedService) -> usize {
         // A client that sends without reading is paused: no more than there is room for is taken.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);
         }
         if count < bytes.len() {
-            io.again();
+            io.call_again();
         }
         count
     }

@@ -28,30 +28,30 @@ const NAME_SIZE_MAX: usize = 100;
 
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Item {
+struct ShopItem {
     name: String,
     /// In cents.
     price: u32,
 }
 
 #[derive(Serialize)]
-struct Numbered<'a> {
+struct ItemWithId<'a> {
     id: u64,
     #[serde(flatten)]
-    item: &'a Item,
+    item: &'a ShopItem,
 }
 
 #[derive(Default)]
-struct Items {
-    items: BTreeMap<u64, Item>,
+struct ShopItems {
+    items: BTreeMap<u64, ShopItem>,
     last: u64,
 }
 
-type Shared = Arc<Mutex<Items>>;
+type SharedShop = Arc<Mutex<ShopItems>>;
 
 /// A handler that panicked has left no item half-made.
-fn lock(shared: &Shared) -> MutexGuard<'_, Items> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shop: &SharedShop) -> MutexGuard<'_, ShopItems> {
+    shop.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn json(status: Status, value: &impl Serialize) -> Response {
@@ -62,65 +62,65 @@ fn json(status: Status, value: &impl Serialize) -> Response {
 }
 
 /// What is wrong, as JSON like everything else.
-fn wrong(status: Status, why: impl ToString) -> Response {
+fn json_error(status: Status, why: impl ToString) -> Response {
     json(status, &serde_json::json!({ "error": why.to_string() }))
 }
 
-fn list(shared: &Shared) -> Response {
-    let items = lock(shared);
-    json(Status::Ok, &items.items.iter().map(|(id, item)| Numbered { id: *id, item }).collect::<Vec<_>>())
+fn list(shop: &SharedShop) -> Response {
+    let items = lock(shop);
+    json(Status::Ok, &items.items.iter().map(|(id, item)| ItemWithId { id: *id, item }).collect::<Vec<_>>())
 }
 
-fn add(shared: &Shared, request: &Request<'_>) -> Result<Response, Response> {
-    let item: Item =
-        serde_json::from_slice(request.body()).map_err(|error| wrong(Status::BadRequest, error))?;
+fn add(shop: &SharedShop, request: &Request<'_>) -> Result<Response, Response> {
+    let item: ShopItem =
+        serde_json::from_slice(request.body()).map_err(|error| json_error(Status::BadRequest, error))?;
     if item.name.is_empty() || item.name.len() > NAME_SIZE_MAX {
         let why = format!("a name has 1 to {NAME_SIZE_MAX} bytes, this one has {}", item.name.len());
-        return Err(wrong(Status::UnprocessableContent, why));
+        return Err(json_error(Status::UnprocessableContent, why));
     }
-    let mut items = lock(shared);
+    let mut items = lock(shop);
     if items.items.len() >= ITEMS_MAX {
-        return Err(wrong(
+        return Err(json_error(
             Status::ServiceUnavailable,
             format!("{ITEMS_MAX} items are all there is room for"),
         ));
     }
     items.last += 1;
     let id = items.last;
-    let answer = json(Status::Created, &Numbered { id, item: &item });
+    let answer = json(Status::Created, &ItemWithId { id, item: &item });
     items.items.insert(id, item);
     Ok(answer.with_header("Location", format!("/items/{id}")))
 }
 
 fn id(request: &Request<'_>) -> Result<u64, Response> {
     let text = request.param("id").unwrap_or_default();
-    text.parse().map_err(|_| wrong(Status::BadRequest, format!("`{text}` is not a number")))
+    text.parse().map_err(|_| json_error(Status::BadRequest, format!("`{text}` is not a number")))
 }
 
-fn show(shared: &Shared, request: &Request<'_>) -> Result<Response, Response> {
+fn show(shop: &SharedShop, request: &Request<'_>) -> Result<Response, Response> {
     let id = id(request)?;
-    let items = lock(shared);
-    let item = items.items.get(&id).ok_or_else(|| wrong(Status::NotFound, format!("no item {id}")))?;
-    Ok(json(Status::Ok, &Numbered { id, item }))
+    let items = lock(shop);
+    let item = items.items.get(&id).ok_or_else(|| json_error(Status::NotFound, format!("no item {id}")))?;
+    Ok(json(Status::Ok, &ItemWithId { id, item }))
 }
 
-fn delete(shared: &Shared, request: &Request<'_>) -> Result<Response, Response> {
+fn delete(shop: &SharedShop, request: &Request<'_>) -> Result<Response, Response> {
     let id = id(request)?;
-    match lock(shared).items.remove(&id) {
+    match lock(shop).items.remove(&id) {
         Some(_) => Ok(Response::new(Status::NoContent)),
-        None => Err(wrong(Status::NotFound, format!("no item {id}"))),
+        None => Err(json_error(Status::NotFound, format!("no item {id}"))),
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:9000".to_owned()).parse()?;
-    let shared = Shared::default();
-    let with = |handler: fn(&Shared, &Request<'_>) -> Result<Response, Response>| {
-        let shared = Arc::clone(&shared);
-        move |request: &Request<'_>| handler(&shared, request)
+    let shop = SharedShop::default();
+    let with = |handler: fn(&SharedShop, &Request<'_>) -> Result<Response, Response>| {
+        let shop = Arc::clone(&shop);
+        move |request: &Request<'_>| handler(&shop, request)
     };
     let routes = Routes::new()
-        .inline(Method::Get, "/items", with(|shared, _| Ok(list(shared))))
+        .inline(Method::Get, "/items", with(|shop, _| Ok(list(shop))))
         .inline(Method::Post, "/items", with(add))
         .inline(Method::Get, "/items/{id}", with(show))
         .inline(Method::Delete, "/items/{id}", with(delete));

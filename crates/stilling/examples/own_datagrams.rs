@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use stilling::engine::driver::poll::Poll;
 use stilling::engine::driver::{Datagram, Driver};
-use stilling::engine::{Clock, Config, DatagramIo, Io, Service, Session, Shard, Wake, net};
+use stilling::engine::{Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, Wake, net};
 
 /// The state of the protocol. One shard owns it, so there is nothing to lock.
-struct Tally {
+struct DatagramCounter {
     total: u64,
 }
 
-impl Service for Tally {
+impl Service for DatagramCounter {
     type Session = NoConnections;
     type Mail = ();
 
@@ -48,9 +48,9 @@ impl Service for Tally {
 struct NoConnections;
 
 impl Session for NoConnections {
-    type Service = Tally;
+    type Service = DatagramCounter;
 
-    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_>, _service: &mut Tally) -> usize {
+    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_>, _service: &mut DatagramCounter) -> usize {
         bytes.len()
     }
 }
@@ -62,8 +62,9 @@ fn main() -> std::io::Result<()> {
     let driver = Poll::new()?;
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
-    let config = Config { capacity: 1, ..Config::default() };
-    let mut shard = Shard::new(driver, Tally { total: 0 }, config, Clock::real(), wake, Arc::default());
+    let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
+    let mut shard =
+        Shard::new(driver, DatagramCounter { total: 0 }, config, Clock::real(), wake, Arc::default());
     shard.receive_datagrams(socket)?;
     shard.run()
 }

@@ -15,34 +15,34 @@ use stilling::engine::driver::Driver;
 use stilling::engine::driver::poll::Poll;
 use stilling::engine::driver::uring::Uring;
 use stilling::engine::net::{self, ListenOptions};
-use stilling::engine::{Clock, CloseReason, Config, Io, Service, Session, Shard, Wake};
+use stilling::engine::{Clock, CloseReason, Io, Service, Session, Shard, ShardConfig, Wake};
 
 /// What the sessions of one shard share: nothing.
-struct Echoes;
+struct OwnProtocolService;
 
 /// The state of one connection: none.
-struct Echo;
+struct OwnProtocolSession;
 
-impl Service for Echoes {
-    type Session = Echo;
+impl Service for OwnProtocolService {
+    type Session = OwnProtocolSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Echo {
-        Echo
+    fn accepted(&mut self, _listener: u32) -> OwnProtocolSession {
+        OwnProtocolSession
     }
 }
 
-impl Session for Echo {
-    type Service = Echoes;
+impl Session for OwnProtocolSession {
+    type Service = OwnProtocolService;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Echoes) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut OwnProtocolService) -> usize {
         // A client that sends without reading is paused: no more than there is room for is taken.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);
         }
         if count < bytes.len() {
-            io.again();
+            io.call_again();
         }
         count
     }
@@ -51,7 +51,8 @@ impl Session for Echo {
 fn serve<D: Driver<Socket = std::os::fd::OwnedFd>>(driver: D, address: SocketAddr) -> std::io::Result<()> {
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
-    let mut shard = Shard::new(driver, Echoes, Config::default(), Clock::real(), wake, Arc::default());
+    let mut shard =
+        Shard::new(driver, OwnProtocolService, ShardConfig::default(), Clock::real(), wake, Arc::default());
     shard.listen(net::listen_tcp(address, &ListenOptions::default())?, false)?;
     shard.run()
 }

@@ -17,12 +17,12 @@ use stilling::ServeConfig;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
 /// A source of lines that takes its time for each.
-struct Counting {
+struct SlowLines {
     next: u32,
     last: u32,
 }
 
-impl Read for Counting {
+impl Read for SlowLines {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.next > self.last {
             return Ok(0);
@@ -40,7 +40,7 @@ impl Read for Counting {
 /// Each line goes out when it is there: a body of unknown length is sent as it is read.
 fn count(request: &Request<'_>) -> Result<Response, Status> {
     let last = request.param("to").and_then(|to| to.parse().ok()).ok_or(Status::BadRequest)?;
-    Ok(Response::stream("text/plain; charset=utf-8", Counting { next: 1, last }))
+    Ok(Response::stream("text/plain; charset=utf-8", SlowLines { next: 1, last }))
 }
 
 /// FNV-1a, as something to compute.

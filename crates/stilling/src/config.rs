@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use stilling_engine::Config as EngineConfig;
+use stilling_engine::ShardConfig as EngineConfig;
 use stilling_engine::driver::choice::DriverChoice;
 use stilling_journal::OpenError;
-use stilling_wire::http1::Limits;
+use stilling_wire::http1::HttpLimits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{Growth, QueueTarget};
 
-use crate::hand_over::{ActivationError, HandOverError, TakeOver};
+use crate::hand_over::{ActivationError, HandOverError, TakeOverConfig};
 use crate::http::Timeouts;
 use crate::protocol::CustomListener;
-use crate::settings::{HubConfig, SettingError};
+use crate::settings::{MessagingConfig, SettingError};
 use crate::upstream::AppConfig;
 
 /// Everything that can be chosen about a server.
@@ -62,7 +62,7 @@ pub struct ServeConfig {
     /// streamed answer counts as one piece, some 32 KiB, from its beginning to its end. Default: 256 MiB.
     pub answers_held_max: usize,
     /// What the HTTP decoder accepts.
-    pub limits: Limits,
+    pub limits: HttpLimits,
     /// How long clients may take.
     pub timeouts: Timeouts,
     /// The engine's own timeouts and bounds; its capacity is replaced by the one above.
@@ -72,7 +72,7 @@ pub struct ServeConfig {
     /// TCP congestion control of accepted connections; `None`: the system's.
     pub congestion: Option<String>,
     /// Succeed the server at a control socket, and be succeeded there. Default: no.
-    pub take_over: Option<TakeOver>,
+    pub take_over: Option<TakeOverConfig>,
     /// Accept from the listeners that the parent process passes (sd_listen_fds(3)), too. Default: no.
     pub passed_listeners: bool,
     /// Worker processes that answer everything but the pages about the server itself. They take the place of worker
@@ -81,8 +81,8 @@ pub struct ServeConfig {
     /// [Protocols of your own](crate::protocol), each with its listener; at most
     /// [`HUB_LISTENERS_MAX`](crate::settings::limits::HUB_LISTENERS_MAX). With one the server has a hub. Default: none.
     pub protocols: Vec<CustomListener>,
-    /// NATS, syslog, streams and users. Default: see [`HubConfig`].
-    pub hub: HubConfig,
+    /// NATS, syslog, streams and users. Default: see [`MessagingConfig`].
+    pub hub: MessagingConfig,
     /// Where the hub runs. Default: `Auto`.
     pub hub_thread: HubThread,
     /// Writes a line to the log when the condition of a stream changes; called on a thread of its own. Default: nothing does.
@@ -147,7 +147,7 @@ impl Default for ServeConfig {
             admin: Admin::Everywhere,
             requests_held_max: 64 * 1024 * 1024,
             answers_held_max: 256 * 1024 * 1024,
-            limits: Limits::default(),
+            limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
             engine: EngineConfig::default(),
             send_buffer: None,
@@ -156,7 +156,7 @@ impl Default for ServeConfig {
             passed_listeners: false,
             app: None,
             protocols: Vec::new(),
-            hub: HubConfig::default(),
+            hub: MessagingConfig::default(),
             hub_thread: HubThread::Auto,
             log: None,
         }
@@ -173,7 +173,7 @@ impl ServeConfig {
         let growth = self.growth;
         let threads_max = if growth.is_enabled() { growth.threads_max } else { self.worker_threads };
         if let Some(app) = &self.app {
-            let processes::Limits { processes, slots, .. } = app.processes;
+            let processes::ProcessLimits { processes, slots, .. } = app.processes;
             in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
             in_range("app.processes.slots", slots, 1, SLOTS_MAX)?;
             if app.timeout.is_zero() {
@@ -261,7 +261,7 @@ pub enum ServeError {
     /// The parent process passed something wrong.
     Activation(ActivationError),
     /// The parent process passed a descriptor that cannot be listened on: its name and why.
-    Passed(String, io::Error),
+    PassedListener(String, io::Error),
     /// The listeners could not be copied for a successor.
     Copies(io::Error),
     /// The server before did not hand over, or not to this one.
@@ -269,7 +269,7 @@ pub enum ServeError {
     /// The folder of streams cannot hold any: why.
     Data(String),
     /// The streams on disk cannot be opened.
-    Streams(OpenError),
+    OpenStreams(OpenError),
     /// A thread could not be started.
     Threads(io::Error),
     /// The worker processes cannot be prepared or started.
@@ -313,17 +313,17 @@ impl fmt::Display for ServeError {
                 "{listeners} listeners for one accept thread are more than the {most} it can have; use more accept threads"
             ),
             ServeError::Activation(error) => error.fmt(f),
-            ServeError::Passed(name, error) if error.kind() == io::ErrorKind::InvalidInput => {
+            ServeError::PassedListener(name, error) if error.kind() == io::ErrorKind::InvalidInput => {
                 write!(f, "the parent process passed `{name}`, which is no listening TCP socket")
             }
-            ServeError::Passed(name, error) => {
+            ServeError::PassedListener(name, error) => {
                 write!(f, "cannot listen on `{name}`, which the parent process passed: {error}")
             }
             ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
             ServeError::App(error) => write!(f, "cannot prepare the worker processes: {error}"),
             ServeError::Data(reason) => write!(f, "cannot store streams: {reason}"),
-            ServeError::Streams(error) => write!(f, "cannot open the streams: {error}"),
+            ServeError::OpenStreams(error) => write!(f, "cannot open the streams: {error}"),
             ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
         }
@@ -358,14 +358,14 @@ impl std::error::Error for ServeError {
             | ServeError::SocketFile(_, error)
             | ServeError::Driver(error)
             | ServeError::DirectDescriptors(error)
-            | ServeError::Passed(_, error)
+            | ServeError::PassedListener(_, error)
             | ServeError::Copies(error)
             | ServeError::Threads(error)
             | ServeError::App(error)
             | ServeError::Shard(_, error) => Some(error),
             ServeError::Activation(error) => Some(error),
             ServeError::HandOver(error) => Some(error),
-            ServeError::Streams(error) => Some(error),
+            ServeError::OpenStreams(error) => Some(error),
             ServeError::Config(_)
             | ServeError::Data(_)
             | ServeError::Overlap { .. }
@@ -385,11 +385,11 @@ mod tests {
     /// What must be changed about the defaults for it, whether there are routes, and what the error names.
     #[test]
     fn what_cannot_work_is_refused_before_anything_is_opened() {
-        type Change = fn(&mut ServeConfig);
+        type ServeConfigChange = fn(&mut ServeConfig);
         fn app(config: &mut ServeConfig) -> &mut AppConfig {
             config.app.insert(AppConfig::new("true"))
         }
-        let check = |change: Change, has_routes: bool| {
+        let check = |change: ServeConfigChange, has_routes: bool| {
             let mut config = ServeConfig::default();
             change(&mut config);
             config.check(has_routes)
@@ -402,7 +402,7 @@ mod tests {
             config.protocols = addresses.iter().map(listener).collect();
         }
         assert!(check(|config| protocols(config, &["127.0.0.1:9001", "127.0.0.1:0"]), true).is_ok());
-        let wrong: [(Change, bool, &str); 16] = [
+        let wrong: [(ServeConfigChange, bool, &str); 16] = [
             (
                 |config| config.admin = Admin::At(config.listen[0]),
                 true,

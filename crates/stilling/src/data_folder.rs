@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
-use stilling_journal::Config as LogConfig;
+use stilling_journal::LogConfig;
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 
-use crate::settings::{Durability, HubConfig, StreamConfig};
+use crate::settings::{Durability, MessagingConfig, StreamConfig};
 
 /// The folder of streams, or the one in which it will be created.
 #[derive(Clone, Debug)]
@@ -26,12 +26,12 @@ impl DataFolder {
     ///
     /// # Errors
     /// Why nothing can be stored there.
-    pub fn inspect(hub: &HubConfig) -> Result<Option<DataFolder>, String> {
+    pub fn inspect(hub: &MessagingConfig) -> Result<Option<DataFolder>, String> {
         if hub.has_listeners() { DataFolder::inspect_streams(hub) } else { Ok(None) }
     }
 
     /// The same for a hub that runs also without listeners of its own.
-    pub(crate) fn inspect_streams(hub: &HubConfig) -> Result<Option<DataFolder>, String> {
+    pub(crate) fn inspect_streams(hub: &MessagingConfig) -> Result<Option<DataFolder>, String> {
         let on_disk = |stream: &&StreamConfig| stream.durability == Durability::Disk;
         let streams: Vec<&StreamConfig> = hub.streams.iter().filter(on_disk).collect();
         if streams.is_empty() {
@@ -43,7 +43,7 @@ impl DataFolder {
     fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataFolder, String> {
         let shown = path.display();
         let existing = existing(path).ok_or_else(|| format!("`{shown}`: no folder above it exists"))?;
-        let is_there = existing == here(path);
+        let is_there = existing == or_current(path);
         let folders: Vec<PathBuf> = streams.iter().map(|stream| path.join(&stream.name)).collect();
         // An existing stream needs nothing of the folder above it.
         let has_all = is_there && folders.iter().all(|folder| folder.is_dir());
@@ -100,13 +100,13 @@ impl DataFolder {
 }
 
 /// A relative path ends in nothing, which is the current folder.
-fn here(part: &Path) -> PathBuf {
+fn or_current(part: &Path) -> PathBuf {
     if part.as_os_str().is_empty() { PathBuf::from(".") } else { part.to_owned() }
 }
 
 /// The path itself, or the nearest one above it that exists.
 fn existing(path: &Path) -> Option<PathBuf> {
-    path.ancestors().map(here).find(|part| part.symlink_metadata().is_ok())
+    path.ancestors().map(or_current).find(|part| part.symlink_metadata().is_ok())
 }
 
 /// Bytes that this user can still use of the volume of an existing path.

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use crate::config::{Admin, ServeConfig};
-use crate::listeners::{Listeners, Protocol};
+use crate::listeners::{ListenerProtocol, Listeners};
 use crate::settings::{PROTOCOLS, SourceRange};
 use crate::syslog::SyslogTransport;
 
@@ -22,7 +22,7 @@ pub struct Exposure {
 /// An address and what is answered there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListeningAddress {
-    pub(crate) speaks: Protocol,
+    pub(crate) protocol: ListenerProtocol,
     /// It is the listener of `admin` alone.
     pub(crate) is_admin: bool,
     pub(crate) address: SocketAddr,
@@ -30,9 +30,12 @@ pub(crate) struct ListeningAddress {
 
 /// The addresses of open listeners on the network.
 pub(crate) fn endpoints(open: &Listeners) -> Vec<ListeningAddress> {
-    let of = |(&speaks, &address)| ListeningAddress { speaks, is_admin: false, address };
-    let admin =
-        open.admin.map(|address| ListeningAddress { speaks: Protocol::Http, is_admin: true, address });
+    let of = |(&protocol, &address)| ListeningAddress { protocol, is_admin: false, address };
+    let admin = open.admin.map(|address| ListeningAddress {
+        protocol: ListenerProtocol::Http,
+        is_admin: true,
+        address,
+    });
     open.protocols.iter().zip(&open.addresses).map(of).chain(admin).collect()
 }
 
@@ -41,14 +44,16 @@ impl ServeConfig {
     #[must_use]
     pub fn exposures(&self) -> Vec<Exposure> {
         let hub = &self.hub;
-        let of = |speaks, is_admin| move |address| ListeningAddress { speaks, is_admin, address };
-        let http = self.listen.iter().copied().map(of(Protocol::Http, false));
-        let admin = self.admin.address().map(of(Protocol::Http, true));
-        let nats = hub.nats.iter().copied().map(of(Protocol::Nats, false));
-        let udp = hub.syslog_udp.iter().copied().map(of(Protocol::Syslog(SyslogTransport::Udp), false));
-        let tcp = hub.syslog_tcp.iter().copied().map(of(Protocol::Syslog(SyslogTransport::Tcp), false));
+        let of = |protocol, is_admin| move |address| ListeningAddress { protocol, is_admin, address };
+        let http = self.listen.iter().copied().map(of(ListenerProtocol::Http, false));
+        let admin = self.admin.address().map(of(ListenerProtocol::Http, true));
+        let nats = hub.nats.iter().copied().map(of(ListenerProtocol::Nats, false));
+        let udp =
+            hub.syslog_udp.iter().copied().map(of(ListenerProtocol::Syslog(SyslogTransport::Udp), false));
+        let tcp =
+            hub.syslog_tcp.iter().copied().map(of(ListenerProtocol::Syslog(SyslogTransport::Tcp), false));
         let protocols = self.protocols.iter().map(|listener| listener.address);
-        let protocols = protocols.map(of(Protocol::Custom(0), false));
+        let protocols = protocols.map(of(ListenerProtocol::Custom(0), false));
         self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp).chain(protocols))
     }
 
@@ -61,20 +66,21 @@ impl ServeConfig {
 
     pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = ListeningAddress>) -> Vec<Exposure> {
         let mut found = Vec::new();
-        for ListeningAddress { speaks, is_admin, address } in endpoints.filter(|at| !is_loopback(at.address))
+        for ListeningAddress { protocol, is_admin, address } in
+            endpoints.filter(|at| !is_loopback(at.address))
         {
-            match speaks {
-                Protocol::Http => self.http_exposures(address, is_admin, &mut found),
-                Protocol::Nats if self.hub.users.is_empty() => found.push(Exposure {
+            match protocol {
+                ListenerProtocol::Http => self.http_exposures(address, is_admin, &mut found),
+                ListenerProtocol::Nats if self.hub.users.is_empty() => found.push(Exposure {
                     option: "nats",
                     reason: format!(
                         "{address} is reachable from other machines, and without users every NATS client there may \
                          publish and subscribe to everything; add a [[user]], or listen on 127.0.0.1"
                     ),
                 }),
-                Protocol::Nats => {}
-                Protocol::Syslog(transport) => found.extend(self.syslog_exposure(address, transport)),
-                Protocol::Custom(_) => found.push(Exposure {
+                ListenerProtocol::Nats => {}
+                ListenerProtocol::Syslog(transport) => found.extend(self.syslog_exposure(address, transport)),
+                ListenerProtocol::Custom(_) => found.push(Exposure {
                     option: PROTOCOLS,
                     reason: format!(
                         "{address} is reachable from other machines, and only the protocol there can authenticate \
@@ -165,7 +171,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn is(found: &[(&str, String)], expected: &[(&str, &str)]) {
+    fn assert_exposures(found: &[(&str, String)], expected: &[(&str, &str)]) {
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for ((option, reason), (expected_option, part)) in found.iter().zip(expected) {
             assert!(option == expected_option && reason.contains(part), "{option}: {reason}");
@@ -183,7 +189,7 @@ mod tests {
             (hub.nats, hub.syslog_udp, hub.syslog_tcp) = (all.to_vec(), all.to_vec(), all.to_vec());
             config.protocols = all.map(unopened_listener).to_vec();
         });
-        is(&found, &[]);
+        assert_exposures(&found, &[]);
     }
 
     #[test]
@@ -206,7 +212,7 @@ mod tests {
             ("syslog-tcp", "10.0.0.1:601"),
             ("protocols", "0.0.0.0:7 is reachable from other machines, and only the protocol there"),
         ];
-        is(&found(open), &[publish, pages, demo, nats, udp, tcp, custom]);
+        assert_exposures(&found(open), &[publish, pages, demo, nats, udp, tcp, custom]);
         let with_users = |config: &mut ServeConfig| {
             open(config);
             config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
@@ -215,7 +221,7 @@ mod tests {
             config.hub.syslog_sources = vec!["10.0.0.0/8".parse().expect("a range")];
         };
         // Whether a custom protocol authenticates clients is not known.
-        is(&found(with_users), &[("admin", "10.0.0.1:9001"), custom]);
+        assert_exposures(&found(with_users), &[("admin", "10.0.0.1:9001"), custom]);
     }
 
     #[test]

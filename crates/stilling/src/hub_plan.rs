@@ -8,31 +8,32 @@ use std::time::Instant;
 use stilling_engine::cores;
 use stilling_hub::UnixNanos;
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits, LockError, OpenError};
+use stilling_journal::{JournalLimits, LockError, LogConfig, OpenError};
 use stilling_ring::{Time, Wake};
 
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
 use crate::hub::{
-    self, Closers, HubHandle, LazyJournal, OpeningThread, Runner, SharedDisks, SimulatedStore, StartGate,
-    SteppedHub, SteppedJournal, SteppedThreads, StreamFolder, StreamStore, Streams, Surroundings,
+    self, HubCloser, HubEnvironment, HubHandle, LazyJournal, OpeningThread, PreparedStreams, Runner,
+    SharedDisks, SimulatedStore, StartGate, SteppedHub, SteppedJournal, SteppedThreads, StreamFolder,
+    StreamStore,
 };
-use crate::lifecycle::{Calendar, EndUnless, Lifecycle, ReleaseOnDrop};
-use crate::log::Log;
+use crate::lifecycle::{FailureGuard, Lifecycle, ReleaseOnDrop, WallClock};
+use crate::log::LogWriter;
 use crate::nats::{NatsShard, Users};
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
 use crate::shard::ShardHub;
-use crate::syslog::{Rules, SyslogShard};
+use crate::syslog::{SyslogRules, SyslogShard};
 
 /// The hub, its streams opened, or checked if another server has them still.
 pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
-    opened: Streams<S>,
+    opened: PreparedStreams<S>,
     /// The thread that opens the streams when the predecessor has released them.
     opening_thread: OpeningThread,
     report: fn(&str),
     users: Arc<Users>,
-    syslog: Arc<Rules>,
+    syslog: Arc<SyslogRules>,
     payload_size_max: u32,
     has_thread: bool,
     streams: usize,
@@ -51,9 +52,9 @@ pub fn hub_in_memory(
     overview: &Overview,
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<Vec<ShardHub>, ServeError> {
-    let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
+    let hub = settings::MessagingConfig { streams: streams.to_vec(), ..settings::MessagingConfig::default() };
     let now_ns = lifecycle.unix_nanos(Time::ZERO);
-    let plan = HubPlan::of(&hub, HubThread::Shard, Predecessor::None, now_ns)?;
+    let plan = HubPlan::of(&hub, HubThread::Shard, PredecessorState::None, now_ns)?;
     let plan = HubPlan { secret: [1, 2, 3], ..plan };
     plan.start(shards, overview, lifecycle, None).map(|(hubs, _)| hubs)
 }
@@ -63,13 +64,13 @@ const NOT_RELEASED: &str = "the server before this one has not released it yet";
 
 /// The server before this one, as far as its streams are concerned.
 #[derive(Clone, Copy, Debug)]
-pub enum Predecessor {
+pub enum PredecessorState {
     /// There is none: streams that another process has are an error.
     None,
     /// It serves, and hands over. What happens to the streams is reported by this function.
-    Runs(fn(&str)),
+    Running(fn(&str)),
     /// None that hands over; one may still be on its way to its end.
-    Ends(fn(&str)),
+    Ending(fn(&str)),
 }
 
 /// What a simulated world keeps its streams on.
@@ -80,7 +81,7 @@ pub struct SimulatedStorage<'a> {
     /// How each of them is kept.
     pub log: LogConfig,
     /// The memory between hub and journal.
-    pub limits: Limits,
+    pub limits: JournalLimits,
     /// What the journal's clock says at the beginning.
     pub now: Instant,
 }
@@ -97,7 +98,7 @@ pub fn hub_on_simulated_disks(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<(Vec<ShardHub>, SteppedJournal), ServeError> {
     let threads = SteppedThreads::default();
-    let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
+    let hub = settings::MessagingConfig { streams: streams.to_vec(), ..settings::MessagingConfig::default() };
     let created_ns = lifecycle.unix_nanos(Time::ZERO);
     let store = SimulatedStore {
         disks: SharedDisks::new(storage.disks.to_vec()),
@@ -105,7 +106,7 @@ pub fn hub_on_simulated_disks(
         limits: storage.limits,
         threads: threads.clone(),
     };
-    let open = |hub, _| Streams::open(hub, store, created_ns).map_err(ServeError::Streams);
+    let open = |hub, _| PreparedStreams::open(hub, store, created_ns).map_err(ServeError::OpenStreams);
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let assembled = plan.assemble(shards, (overview, lifecycle), None, storage.now, None)?;
     let journal = threads.take_journals().pop();
@@ -121,11 +122,11 @@ pub struct SimulatedSuccession {
     /// How each of them is kept.
     pub log: LogConfig,
     /// The memory between hub and journal.
-    pub limits: Limits,
+    pub limits: JournalLimits,
     /// What the journal's clock says at the beginning.
     pub now: Instant,
     /// The server before this one.
-    pub predecessor: Predecessor,
+    pub predecessor: PredecessorState,
     /// Wakes the hub, if that is not in the first shard.
     pub hub_wake: Option<Arc<Wake>>,
 }
@@ -152,17 +153,17 @@ pub fn hub_in_succession(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<SimulatedHub, ServeError> {
     let threads = SteppedThreads::default();
-    let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
+    let hub = settings::MessagingConfig { streams: streams.to_vec(), ..settings::MessagingConfig::default() };
     let created_ns = lifecycle.unix_nanos(Time::ZERO);
     let (log, limits, predecessor) = (succession.log, succession.limits, succession.predecessor);
     let store = SimulatedStore { disks: succession.disks, log, limits, threads: threads.clone() };
-    let open = |hub, _| open_streams(predecessor, hub, store, created_ns).map_err(ServeError::Streams);
+    let open = |hub, _| open_streams(predecessor, hub, store, created_ns).map_err(ServeError::OpenStreams);
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
-    let closers = Closers::Stepped { lifecycle: Arc::clone(lifecycle), threads: threads.clone() };
+    let closer = HubCloser::Stepped { lifecycle: Arc::clone(lifecycle), threads: threads.clone() };
     let assembled = plan.assemble(
         shards,
         (overview, lifecycle),
-        Some(&closers),
+        Some(&closer),
         succession.now,
         succession.hub_wake.as_ref(),
     )?;
@@ -174,10 +175,10 @@ impl HubPlan {
     /// Opens the streams, or checks those that another server still has, if anything can publish to them.
     pub(crate) fn make(
         config: &ServeConfig,
-        predecessor: Predecessor,
+        predecessor: PredecessorState,
     ) -> Result<Option<HubPlan>, ServeError> {
         let plan = || {
-            let now_ns = Calendar::System.unix_nanos(Time::ZERO);
+            let now_ns = WallClock::System.unix_nanos(Time::ZERO);
             HubPlan::of(&config.hub, config.hub_thread, predecessor, now_ns)
                 .map(|plan| HubPlan { log: config.log, ..plan })
         };
@@ -185,14 +186,14 @@ impl HubPlan {
     }
 
     fn of(
-        config: &settings::HubConfig,
+        config: &settings::MessagingConfig,
         hub_thread: HubThread,
-        predecessor: Predecessor,
+        predecessor: PredecessorState,
         now_ns: UnixNanos,
     ) -> Result<HubPlan, ServeError> {
         let report = match predecessor {
-            Predecessor::None => |_: &str| (),
-            Predecessor::Runs(report) | Predecessor::Ends(report) => report,
+            PredecessorState::None => |_: &str| (),
+            PredecessorState::Running(report) | PredecessorState::Ending(report) => report,
         };
         let plan = HubPlan::with(config, hub_thread, |hub, size_max| {
             let data = DataFolder::inspect_streams(config).map_err(ServeError::Data)?;
@@ -201,7 +202,7 @@ impl HubPlan {
             }
             let folder = StreamFolder::new(config.data.clone(), config.write_method, size_max);
             let opened = open_streams(predecessor, hub, folder, now_ns);
-            opened.map_err(ServeError::Streams)
+            opened.map_err(ServeError::OpenStreams)
         })?;
         Ok(HubPlan { report, ..plan })
     }
@@ -212,13 +213,13 @@ impl HubPlan {
         shards: &[Arc<Wake>],
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
-        closers: Option<&Closers>,
+        closer: Option<&HubCloser>,
     ) -> Result<(Vec<ShardHub>, Option<JoinHandle<()>>), ServeError> {
         let sleeper = Arc::new(OnceLock::new());
         let wake = Arc::new(Wake::of_thread(&sleeper));
         let own = self.has_thread.then_some(&wake);
-        let Assembled { hubs, runner } =
-            self.assemble(shards, (overview, lifecycle), closers, Instant::now(), own)?;
+        let AssembledHub { hubs, runner } =
+            self.assemble(shards, (overview, lifecycle), closer, Instant::now(), own)?;
         let Some(runner) = runner else { return Ok((hubs, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
@@ -247,7 +248,7 @@ fn spawn_hub(
 }
 
 /// A hub that is put together.
-struct Assembled {
+struct AssembledHub {
     hubs: Vec<ShardHub>,
     /// The hub, if it is not in the first shard.
     runner: Option<Runner<LazyJournal>>,
@@ -256,9 +257,9 @@ struct Assembled {
 impl<S: StreamStore> HubPlan<S> {
     /// A plan for streams that `open` opens; its second argument is the longest message.
     fn with(
-        config: &settings::HubConfig,
+        config: &settings::MessagingConfig,
         hub_thread: HubThread,
-        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Streams<S>, ServeError>,
+        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<PreparedStreams<S>, ServeError>,
     ) -> Result<HubPlan<S>, ServeError> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
@@ -277,7 +278,7 @@ impl<S: StreamStore> HubPlan<S> {
         let users = Arc::new(Users::new(config.users.clone()));
         let (sources, subject) = (config.syslog_sources.clone(), config.syslog_subject.clone());
         let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
-        let syslog = Arc::new(Rules::new(sources, subject, &config.streams, key));
+        let syslog = Arc::new(SyslogRules::new(sources, subject, &config.streams, key));
         let secret = std::array::from_fn(|_| hub::unpredictable());
         Ok(HubPlan {
             opened,
@@ -297,7 +298,8 @@ impl<S: StreamStore> HubPlan<S> {
     pub(crate) fn banner(&self) -> Vec<String> {
         let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
         let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
-        let when = if self.opened.are_held() { ", to be opened when they are released" } else { "" };
+        let when =
+            if self.opened.are_held_by_predecessor() { ", to be opened when they are released" } else { "" };
         lines.push(format!("streams {}, hub {place}{when}", self.streams));
         lines
     }
@@ -313,10 +315,10 @@ impl<S: StreamStore> HubPlan<S> {
         self,
         shards: &[Arc<Wake>],
         (overview, lifecycle): (&Overview, &Arc<Lifecycle>),
-        closers: Option<&Closers>,
+        closer: Option<&HubCloser>,
         now: Instant,
         own: Option<&Arc<Wake>>,
-    ) -> Result<Assembled, ServeError> {
+    ) -> Result<AssembledHub, ServeError> {
         let HubPlan { opened, opening_thread, report, users, syslog, payload_size_max, secret, log, .. } =
             self;
         let [key, other_key, id] = secret;
@@ -324,58 +326,58 @@ impl<S: StreamStore> HubPlan<S> {
         let key = stilling_hub::HashKey(key, other_key);
         let (ports, mailboxes, inlets) = hub::connect(shards, wake, key);
         let started_ns = lifecycle.unix_nanos(Time::ZERO);
-        let waits = opened.are_held();
+        let waits = opened.are_held_by_predecessor();
         if waits {
             lifecycle.hub_waits();
         }
         lifecycle.hold_streams();
-        let around = Surroundings { wake, lifecycle, opening_thread: &opening_thread, report };
-        let hub = opened.start(mailboxes, shards.len(), (key, started_ns, now), &around)?;
+        let environment = HubEnvironment { wake, lifecycle, opening_thread: &opening_thread, report };
+        let hub = opened.start(mailboxes, shards.len(), (key, started_ns, now), &environment)?;
         // Nobody else sets it.
-        let figures = hub.counters();
-        let _ = overview.hub.set(Arc::clone(&figures));
-        let log = log.map(Log::start).transpose().map_err(ServeError::Threads)?;
+        let hub_counters = hub.counters();
+        let _ = overview.hub.set(Arc::clone(&hub_counters));
+        let log = log.map(LogWriter::start).transpose().map_err(ServeError::Threads)?;
         let mut runner = Runner::new(hub, inlets, log);
         if waits {
-            runner = runner.behind(StartGate {
+            runner = runner.with_gate(StartGate {
                 lifecycle: Arc::clone(lifecycle),
-                is_open: |journal| journal.is_open() || journal.has_opening_news(),
+                is_open: |journal| journal.is_open() || journal.has_opening_event(),
                 give_up: |journal| journal.refuse_until_open(NOT_RELEASED),
                 since_ns: None,
             });
         }
         let mut runner: Option<Runner<LazyJournal>> = Some(runner);
-        let info = hub::info(id, users.are_any(), payload_size_max);
+        let info = hub::info(id, users.requires_credentials(), payload_size_max);
         let mut hubs = Vec::new();
         for (number, mut port) in ports.into_iter().enumerate() {
-            port.set_figures(Arc::clone(&figures), number);
+            port.set_counters(Arc::clone(&hub_counters), number);
             let runner = if own.is_some() { None } else { runner.take() };
             let counters = Arc::clone(&overview.hub_handles[number]);
             let handle = HubHandle::new(port, Arc::clone(&users), payload_size_max, counters, runner, number);
-            let hub = match closers {
-                Some(closers) => handle.with_closers(closers.clone()),
+            let hub = match closer {
+                Some(closer) => handle.with_closer(closer.clone()),
                 None => handle,
             };
             let (nats, syslog) =
                 (NatsShard::new(info.clone()), SyslogShard::new(Arc::clone(&syslog), payload_size_max));
             hubs.push(ShardHub { hub, nats, syslog });
         }
-        Ok(Assembled { hubs, runner })
+        Ok(AssembledHub { hubs, runner })
     }
 }
 
 /// The streams of a server with such a predecessor.
 fn open_streams<S: StreamStore>(
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     hub: stilling_hub::HubConfig,
     store: S,
     created_ns: UnixNanos,
-) -> Result<Streams<S>, OpenError> {
+) -> Result<PreparedStreams<S>, OpenError> {
     match predecessor {
-        Predecessor::None => Streams::open(hub, store, created_ns),
-        Predecessor::Runs(_) => Streams::held(hub, store),
-        Predecessor::Ends(_) => match Streams::open(hub.clone(), store.clone(), created_ns) {
-            Err(OpenError::Lock(LockError::Held { .. })) => Streams::held(hub, store),
+        PredecessorState::None => PreparedStreams::open(hub, store, created_ns),
+        PredecessorState::Running(_) => PreparedStreams::held_by_predecessor(hub, store),
+        PredecessorState::Ending(_) => match PreparedStreams::open(hub.clone(), store.clone(), created_ns) {
+            Err(OpenError::Lock(LockError::Held { .. })) => PreparedStreams::held_by_predecessor(hub, store),
             outcome => outcome,
         },
     }
@@ -387,7 +389,7 @@ fn release_behind<R>(holder: R, lifecycle: &Arc<Lifecycle>, run: impl FnOnce(&mu
     let _release = ReleaseOnDrop(Arc::clone(lifecycle));
     // Declared behind the release, hence dropped before it. What a closure has captured is dropped behind its variables.
     let mut holder = holder;
-    let mut guard = EndUnless { lifecycle: Arc::clone(lifecycle), served: false };
+    let mut guard = FailureGuard { lifecycle: Arc::clone(lifecycle), served: false };
     run(&mut holder);
     guard.served = true;
 }
@@ -398,12 +400,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::lifecycle::Phase;
+    use crate::lifecycle::LifecyclePhase;
 
     /// Stands for the hub: notes whether the streams count as held when it is dropped.
-    struct Holder<'a>(&'a Lifecycle, &'a AtomicBool);
+    struct DropProbe<'a>(&'a Lifecycle, &'a AtomicBool);
 
-    impl Drop for Holder<'_> {
+    impl Drop for DropProbe<'_> {
         fn drop(&mut self) {
             self.1.store(self.0.holds_streams(), Ordering::Relaxed);
         }
@@ -435,17 +437,17 @@ mod tests {
     #[test]
     fn streams_are_released_behind_the_hub_also_when_it_panics() {
         for panics in [false, true] {
-            let lifecycle = Arc::new(Lifecycle::new(Vec::new(), Calendar::System));
+            let lifecycle = Arc::new(Lifecycle::new(Vec::new(), WallClock::System));
             lifecycle.hold_streams();
             let held_at_drop = AtomicBool::new(false);
-            let holder = Holder(&lifecycle, &held_at_drop);
+            let holder = DropProbe(&lifecycle, &held_at_drop);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 release_behind(holder, &lifecycle, |_| assert!(!panics, "on purpose"));
             }));
             assert_eq!(outcome.is_err(), panics);
             assert!(held_at_drop.load(Ordering::Relaxed), "released before the hub had gone");
             assert!(!lifecycle.holds_streams());
-            let phase = if panics { Phase::Draining } else { Phase::Running };
+            let phase = if panics { LifecyclePhase::Draining } else { LifecyclePhase::Running };
             assert_eq!(lifecycle.phase(), phase);
         }
     }

@@ -32,6 +32,7 @@
 mod addresses;
 mod config;
 mod data_folder;
+mod descriptor_budget;
 mod exposure;
 pub mod hand_over;
 pub mod http;
@@ -46,26 +47,25 @@ mod nats;
 mod overview;
 pub mod protocol;
 mod rates;
-mod room;
-mod running;
+mod running_server;
 mod server;
 pub mod settings;
 mod shard;
 mod socket_file;
 mod syslog;
 pub mod upstream;
-mod volumes;
+mod volume_monitor;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
 pub use data_folder::DataFolder;
 pub use exposure::Exposure;
 pub use metrics::render as render_metrics;
 pub use overview::Overview;
-pub use running::{RunningServer, Stopper};
+pub use running_server::{RunningServer, Stopper};
 pub use server::Server;
 pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
-pub use stilling_workers::processes::Limits as ProcessLimits;
+pub use stilling_workers::processes::ProcessLimits;
 pub use stilling_workers::{Growth, QueueTarget};
 
 /// What a server is put together from, for those who put it together otherwise, as the simulator does. A program that
@@ -77,11 +77,11 @@ pub mod parts {
         SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads,
     };
     pub use crate::hub_plan::{
-        Predecessor, SimulatedHub, SimulatedStorage, SimulatedSuccession, hub_in_memory, hub_in_succession,
-        hub_on_simulated_disks,
+        PredecessorState, SimulatedHub, SimulatedStorage, SimulatedSuccession, hub_in_memory,
+        hub_in_succession, hub_on_simulated_disks,
     };
-    pub use crate::lifecycle::{Calendar, Lifecycle, Phase};
-    pub use crate::shard::{Endpoint, Mail, ShardHub, ShardService, ShardSession};
+    pub use crate::lifecycle::{Lifecycle, LifecyclePhase, WallClock};
+    pub use crate::shard::{Endpoint, ShardHub, ShardMail, ShardService, ShardSession};
     pub use crate::syslog::SyslogTransport;
 }
 

@@ -9,7 +9,7 @@ use stilling_ring::{Time, Wake};
 
 /// Where the process is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum LifecyclePhase {
     /// Work is welcome.
     Running,
     /// Nothing new is accepted; requests in flight finish.
@@ -20,35 +20,35 @@ pub enum Phase {
 
 /// How far a server has come that succeeds another. Others begin with the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
+pub(crate) enum HandoverStage {
     /// Its worker processes start: it accepts nobody whom it could only have wait for them.
-    Before,
+    Preparing,
     /// Both serve: it accepts from the listeners that it has got, and from no other, so that nobody is lost with it
     /// when it fails.
-    Beside,
+    Overlapping,
     /// It is the server. The one before it may still write the streams and read the datagram sockets.
-    Alone,
+    PathTaken,
     /// The server before it has released them, or has ended.
     Released,
 }
 
 /// What time it is in the world outside.
 #[derive(Clone, Copy, Debug)]
-pub enum Calendar {
+pub enum WallClock {
     /// The system's.
     System,
     /// That many seconds after the epoch at `Time::ZERO`: for the simulator.
-    From(u64),
+    StartingAt(u64),
 }
 
-impl Calendar {
+impl WallClock {
     /// Nanoseconds since 1970.
     pub(crate) fn unix_nanos(self, now: Time) -> UnixNanos {
         UnixNanos::from_nanos(match self {
-            Calendar::System => SystemTime::now()
+            WallClock::System => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
-            Calendar::From(start) => start * 1_000_000_000 + now.as_nanos(),
+            WallClock::StartingAt(start) => start * 1_000_000_000 + now.as_nanos(),
         })
     }
 }
@@ -62,58 +62,58 @@ pub struct Lifecycle {
     /// of a server that hands over asks for what is happening.
     handed_over: AtomicBool,
     /// Another server has these listeners as well, or may get them: who waits at them is not lost with this one.
-    accompanied: AtomicBool,
+    shares_listeners: AtomicBool,
     /// A part of the server has failed. However many do, it drains like the first request and cuts nobody off.
     failed: AtomicBool,
     /// Shards that accept.
-    began: AtomicUsize,
+    accepting_shards: AtomicUsize,
     /// Shards over whose connections nothing publishes any more, after a hand-over.
-    parted: AtomicUsize,
-    /// Calls of `look_again`, wrapping.
-    looks: AtomicU32,
-    /// A `Stage`.
+    finished_shards: AtomicUsize,
+    /// Calls of `request_queue_check`, wrapping.
+    queue_checks: AtomicU32,
+    /// A `HandoverStage`.
     stage: AtomicU8,
     /// The hub takes requests, or there is none.
     hub_began: AtomicBool,
     /// This server holds streams and datagram sockets that a successor waits for.
     holds_streams: AtomicBool,
     wakes: Vec<Arc<Wake>>,
-    calendar: Calendar,
+    wall_clock: WallClock,
 }
 
 impl Lifecycle {
     /// A running process whose shards hear of changes through `wakes`.
-    pub fn new(wakes: Vec<Arc<Wake>>, calendar: Calendar) -> Self {
+    pub fn new(wakes: Vec<Arc<Wake>>, wall_clock: WallClock) -> Self {
         Lifecycle {
             requests: Arc::default(),
             handed_over: AtomicBool::new(false),
-            accompanied: AtomicBool::new(false),
+            shares_listeners: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            began: AtomicUsize::new(0),
-            parted: AtomicUsize::new(0),
-            looks: AtomicU32::new(0),
-            stage: AtomicU8::new(Stage::Released as u8),
+            accepting_shards: AtomicUsize::new(0),
+            finished_shards: AtomicUsize::new(0),
+            queue_checks: AtomicU32::new(0),
+            stage: AtomicU8::new(HandoverStage::Released as u8),
             hub_began: AtomicBool::new(true),
             holds_streams: AtomicBool::new(false),
             wakes,
-            calendar,
+            wall_clock,
         }
     }
 
     /// The phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> LifecyclePhase {
         match self.requests.load(Ordering::Acquire) {
             0 if !self.handed_over.load(Ordering::Acquire) && !self.failed.load(Ordering::Acquire) => {
-                Phase::Running
+                LifecyclePhase::Running
             }
-            0 | 1 => Phase::Draining,
-            _ => Phase::Stopping,
+            0 | 1 => LifecyclePhase::Draining,
+            _ => LifecyclePhase::Stopping,
         }
     }
 
     /// Whether the end has been asked for.
     pub(crate) fn is_draining(&self) -> bool {
-        self.phase() != Phase::Running
+        self.phase() != LifecyclePhase::Running
     }
 
     /// The number of requests to end so far, for a signal handler to count on.
@@ -140,56 +140,56 @@ impl Lifecycle {
     }
 
     /// Whether there is another server that has these listeners, or may get them: an old one or a successor.
-    pub(crate) fn accompany(&self, is_accompanied: bool) {
-        self.accompanied.store(is_accompanied, Ordering::Release);
+    pub(crate) fn set_listeners_shared(&self, is_shared: bool) {
+        self.shares_listeners.store(is_shared, Ordering::Release);
     }
 
     /// Whether nobody else can answer who waits at the listeners of this server.
-    pub(crate) fn is_alone(&self) -> bool {
-        !self.handed_over.load(Ordering::Acquire) && !self.accompanied.load(Ordering::Acquire)
+    pub(crate) fn has_listeners_alone(&self) -> bool {
+        !self.handed_over.load(Ordering::Acquire) && !self.shares_listeners.load(Ordering::Acquire)
     }
 
     /// A shard accepts from now on.
     pub fn shard_began(&self) {
-        self.began.fetch_add(1, Ordering::AcqRel);
+        self.accepting_shards.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
     /// Shards that accept.
-    pub(crate) fn began(&self) -> usize {
-        self.began.load(Ordering::Acquire)
+    pub(crate) fn accepting_shards(&self) -> usize {
+        self.accepting_shards.load(Ordering::Acquire)
     }
 
     /// Nothing publishes any more over connections of one more shard.
-    pub(crate) fn shard_parted(&self) {
-        self.parted.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn shard_stopped_publishing(&self) {
+        self.finished_shards.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
     /// Whether that holds for all shards.
-    pub(crate) fn all_have_parted(&self) -> bool {
-        self.parted.load(Ordering::Acquire) >= self.began()
+    pub(crate) fn all_stopped_publishing(&self) -> bool {
+        self.finished_shards.load(Ordering::Acquire) >= self.accepting_shards()
     }
 
     /// Has every shard look into the queues of its listeners, now and for a while.
-    pub(crate) fn look_again(&self) {
-        self.looks.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn request_queue_check(&self) {
+        self.queue_checks.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
     /// How often that has been asked for.
-    pub(crate) fn looks(&self) -> u32 {
-        self.looks.load(Ordering::Acquire)
+    pub(crate) fn queue_checks(&self) -> u32 {
+        self.queue_checks.load(Ordering::Acquire)
     }
 
     /// This server succeeds another one and begins at this stage. Called before anything else uses the stage.
-    pub(crate) fn begin_succession(&self, stage: Stage) {
+    pub(crate) fn begin_succession(&self, stage: HandoverStage) {
         self.stage.store(stage as u8, Ordering::Release);
         self.wake_all();
     }
 
     /// Sets the hand-over stage, which never goes back.
-    pub(crate) fn reach(&self, stage: Stage) {
+    pub(crate) fn reach(&self, stage: HandoverStage) {
         self.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.wake_all();
     }
@@ -213,7 +213,8 @@ impl Lifecycle {
     /// Whether the hub never begins, because this server ends without having become the server.
     pub(crate) fn hub_is_abandoned(&self) -> bool {
         let failed = self.failed.load(Ordering::Acquire);
-        let is_over = failed || self.phase() != Phase::Running && !self.has_reached(Stage::Alone);
+        let is_over =
+            failed || self.phase() != LifecyclePhase::Running && !self.has_reached(HandoverStage::PathTaken);
         is_over && !self.hub_has_begun()
     }
 
@@ -239,7 +240,7 @@ impl Lifecycle {
     }
 
     /// Whether the succession has come so far.
-    pub(crate) fn has_reached(&self, stage: Stage) -> bool {
+    pub(crate) fn has_reached(&self, stage: HandoverStage) -> bool {
         self.stage.load(Ordering::Acquire) >= stage as u8
     }
 
@@ -251,7 +252,7 @@ impl Lifecycle {
 
     /// Nanoseconds since 1970.
     pub fn unix_nanos(&self, now: Time) -> UnixNanos {
-        self.calendar.unix_nanos(now)
+        self.wall_clock.unix_nanos(now)
     }
 
     /// What time it is for the hub: by the calendar, and by the clock of `now`, which is never set.
@@ -261,11 +262,11 @@ impl Lifecycle {
 
     /// Seconds since 1970.
     pub fn unix_seconds(&self, now: Time) -> u64 {
-        match self.calendar {
-            Calendar::System => {
+        match self.wall_clock {
+            WallClock::System => {
                 SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
             }
-            Calendar::From(start) => start + now.as_nanos() / 1_000_000_000,
+            WallClock::StartingAt(start) => start + now.as_nanos() / 1_000_000_000,
         }
     }
 }
@@ -280,12 +281,12 @@ impl Drop for ReleaseOnDrop {
 }
 
 /// Asks for the end when a thread that the server needs is left without having served to its end.
-pub(crate) struct EndUnless {
+pub(crate) struct FailureGuard {
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) served: bool,
 }
 
-impl Drop for EndUnless {
+impl Drop for FailureGuard {
     fn drop(&mut self) {
         if !self.served {
             self.lifecycle.fail();
@@ -300,38 +301,38 @@ mod tests {
     /// Row 4.37: a supervisor that ends the server which it has just succeeded cuts nobody off.
     #[test]
     fn a_request_to_end_after_a_hand_over_changes_nothing_and_a_second_cuts_off() {
-        let life = Lifecycle::new(Vec::new(), Calendar::System);
-        assert_eq!(life.phase(), Phase::Running);
+        let life = Lifecycle::new(Vec::new(), WallClock::System);
+        assert_eq!(life.phase(), LifecyclePhase::Running);
         life.hand_over();
-        assert_eq!(life.phase(), Phase::Draining);
+        assert_eq!(life.phase(), LifecyclePhase::Draining);
         life.end();
-        assert_eq!(life.phase(), Phase::Draining);
+        assert_eq!(life.phase(), LifecyclePhase::Draining);
         life.end();
-        assert_eq!(life.phase(), Phase::Stopping);
+        assert_eq!(life.phase(), LifecyclePhase::Stopping);
     }
 
     /// Row 4.37: the stage never goes back, in whichever order the steps of a hand-over are seen.
     #[test]
     fn a_stage_that_was_reached_stays_reached() {
-        let life = Lifecycle::new(Vec::new(), Calendar::System);
-        life.begin_succession(Stage::Before);
-        assert!(!life.has_reached(Stage::Beside));
-        life.reach(Stage::Released);
-        life.reach(Stage::Alone);
-        assert!(life.has_reached(Stage::Released));
+        let life = Lifecycle::new(Vec::new(), WallClock::System);
+        life.begin_succession(HandoverStage::Preparing);
+        assert!(!life.has_reached(HandoverStage::Overlapping));
+        life.reach(HandoverStage::Released);
+        life.reach(HandoverStage::PathTaken);
+        assert!(life.has_reached(HandoverStage::Released));
     }
 
     /// Row 4.9: one failure seldom comes alone, and the clients of what has not failed are answered.
     #[test]
     fn failures_drain_and_however_many_cut_nobody_off() {
-        let life = Lifecycle::new(Vec::new(), Calendar::System);
+        let life = Lifecycle::new(Vec::new(), WallClock::System);
         for _ in 0..3 {
             life.fail();
-            assert_eq!(life.phase(), Phase::Draining);
+            assert_eq!(life.phase(), LifecyclePhase::Draining);
         }
         life.end();
-        assert_eq!(life.phase(), Phase::Draining);
+        assert_eq!(life.phase(), LifecyclePhase::Draining);
         life.end();
-        assert_eq!(life.phase(), Phase::Stopping);
+        assert_eq!(life.phase(), LifecyclePhase::Stopping);
     }
 }

@@ -28,8 +28,8 @@ use stilling_engine::net::{self, ListenOptions};
 
 use crate::addresses::overlap;
 use crate::config::{ServeConfig, ServeError};
-use crate::hand_over::{HandOverError, Passed};
-use crate::lifecycle::Stage;
+use crate::hand_over::{HandOverError, PassedListener};
+use crate::lifecycle::HandoverStage;
 use crate::socket_file::{self, SocketFile};
 use crate::syslog::SyslogTransport;
 
@@ -39,7 +39,7 @@ const DEFER_ACCEPT_SECONDS: u32 = 1;
 
 /// What is spoken to a listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum ListenerProtocol {
     Http,
     Nats,
     Syslog(SyslogTransport),
@@ -47,49 +47,49 @@ pub(crate) enum Protocol {
     Custom(u16),
 }
 
-impl Protocol {
+impl ListenerProtocol {
     /// What begins the text of an address.
     pub(crate) const fn scheme(self) -> &'static str {
         match self {
-            Protocol::Http => "http",
-            Protocol::Nats => "nats",
-            Protocol::Syslog(SyslogTransport::Tcp) => "syslog-tcp",
-            Protocol::Syslog(SyslogTransport::Udp) => "syslog-udp",
-            Protocol::Syslog(SyslogTransport::Unix) => "syslog-unix",
-            Protocol::Custom(_) => "custom",
+            ListenerProtocol::Http => "http",
+            ListenerProtocol::Nats => "nats",
+            ListenerProtocol::Syslog(SyslogTransport::Tcp) => "syslog-tcp",
+            ListenerProtocol::Syslog(SyslogTransport::Udp) => "syslog-udp",
+            ListenerProtocol::Syslog(SyslogTransport::Unix) => "syslog-unix",
+            ListenerProtocol::Custom(_) => "custom",
         }
     }
 }
 
 /// How long an address may still be in use at the start: a process that was killed has a ring that the system takes apart
 /// a moment after its end.
-const FREED_WITHIN: Duration = Duration::from_millis(500);
+const ADDRESS_RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often it is looked at meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A listener of one shard.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct ListeningSocket {
     pub(crate) socket: OwnedFd,
     /// Unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
-    pub(crate) speaks: Protocol,
+    pub(crate) protocol: ListenerProtocol,
     /// It is the listener of `admin` alone.
     pub(crate) is_admin: bool,
     /// The parent process passed it, and may have it still: who waits there is not lost with this server.
-    pub(crate) is_parents: bool,
+    pub(crate) is_inherited: bool,
     /// How far the succession has to have come before it is used.
-    pub(crate) from: Stage,
+    pub(crate) from: HandoverStage,
 }
 
 /// When what is opened listens.
-pub(crate) enum When<'a> {
+pub(crate) enum ListenTiming<'a> {
     /// At once, also if an address is free only in a moment.
     Now,
     /// At once, and an address in use is tried again for as long as this returns true.
-    Free(&'a mut dyn FnMut() -> bool),
+    RetryWhile(&'a mut dyn FnMut() -> bool),
     /// Later; now it is bound.
-    Alone,
+    BindOnly,
 }
 
 /// All listeners of the server.
@@ -97,11 +97,11 @@ pub(crate) enum When<'a> {
 pub(crate) struct Listeners {
     /// Where it listens, ports filled in; without `admin`.
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) protocols: Vec<Protocol>,
+    pub(crate) protocols: Vec<ListenerProtocol>,
     /// The address of the pages, port filled in, if they have a listener of their own.
     pub(crate) admin: Option<SocketAddr>,
     /// For each shard its listeners, those that are used first in front.
-    pub(crate) of_shards: Vec<Vec<Listener>>,
+    pub(crate) of_shards: Vec<Vec<ListeningSocket>>,
     /// How many came from the old server or the parent and are kept.
     pub(crate) kept: usize,
     /// Those of Unix sockets.
@@ -109,8 +109,8 @@ pub(crate) struct Listeners {
 }
 
 /// One address with the listeners that there are for it.
-struct Group {
-    speaks: Protocol,
+struct ListenerGroup {
+    protocol: ListenerProtocol,
     is_admin: bool,
     wanted: SocketAddr,
     sockets: Vec<OwnedFd>,
@@ -122,14 +122,15 @@ impl Listeners {
     pub(crate) fn open(
         config: &ServeConfig,
         old: Vec<OwnedFd>,
-        passed: Vec<Passed>,
-        mut when: When<'_>,
+        passed: Vec<PassedListener>,
+        mut when: ListenTiming<'_>,
     ) -> Result<Listeners, ServeError> {
-        let options = |speaks| options(config, speaks);
-        let Found { groups, left, datagrams, parents, .. } = group(config, old, passed, &options)?;
+        let options = |protocol| options(config, protocol);
+        let SortedListeners { groups, left, datagrams, parents, .. } =
+            sort_listeners(config, old, passed, &options)?;
         // All of them before the first one listens: this server's own addresses may overlap.
         for group in &groups {
-            check_free(group, &groups, &left, &options(group.speaks), &mut when)?;
+            check_free(group, &groups, &left, &options(group.protocol), &mut when)?;
         }
         let mut listeners = Listeners {
             addresses: Vec::new(),
@@ -140,7 +141,7 @@ impl Listeners {
             files: Vec::new(),
         };
         for (number, group) in groups.into_iter().enumerate() {
-            let options = options(group.speaks);
+            let options = options(group.protocol);
             listeners.open_group(number, group, &options, &parents, &when)?;
         }
         listeners.open_syslog_udp(&config.hub.syslog_udp, datagrams, &mut when)?;
@@ -158,30 +159,32 @@ impl Listeners {
     fn open_group(
         &mut self,
         number: usize,
-        group: Group,
+        group: ListenerGroup,
         options: &ListenOptions,
         parents: &[(u64, u64)],
-        when: &When<'_>,
+        when: &ListenTiming<'_>,
     ) -> Result<(), ServeError> {
-        let (wanted, speaks, is_admin) = (group.wanted, group.speaks, group.is_admin);
+        let (wanted, protocol, is_admin) = (group.wanted, group.protocol, group.is_admin);
         let open = |error| ServeError::Listen(wanted, error);
         let shards = self.of_shards.len();
-        let sockets = complete(group, shards, options, when).map_err(open)?;
+        let sockets = fill_group(group, shards, options, when).map_err(open)?;
         let address = net::local_addr(&sockets[0]).map_err(open)?;
         if is_admin {
             self.admin = Some(address);
         } else {
             self.addresses.push(address);
-            self.protocols.push(speaks);
+            self.protocols.push(protocol);
         }
         for (at, socket) in sockets.into_iter().enumerate() {
-            let from = match speaks {
-                Protocol::Http if net::is_listening(&socket).map_err(open)? => Stage::Beside,
+            let from = match protocol {
+                ListenerProtocol::Http if net::is_listening(&socket).map_err(open)? => {
+                    HandoverStage::Overlapping
+                }
                 // What is opened besides listens later, and who publishes comes to no server that may still fail.
-                _ => Stage::Alone,
+                _ => HandoverStage::PathTaken,
             };
-            let is_parents = parents.contains(&identity(&socket).map_err(open)?);
-            let listener = Listener { socket, address, speaks, is_admin, is_parents, from };
+            let is_inherited = parents.contains(&identity(&socket).map_err(open)?);
+            let listener = ListeningSocket { socket, address, protocol, is_admin, is_inherited, from };
             // Each address begins with another shard, so that the first does not get all of what is over.
             self.of_shards[(number + at) % shards].push(listener);
         }
@@ -193,7 +196,7 @@ impl Listeners {
         &mut self,
         addresses: &[SocketAddr],
         mut old: Vec<(SocketAddr, OwnedFd)>,
-        when: &mut When<'_>,
+        when: &mut ListenTiming<'_>,
     ) -> Result<(), ServeError> {
         let mut taken = Vec::new();
         for wanted in addresses {
@@ -205,27 +208,27 @@ impl Listeners {
             let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
             taken.push(*wanted);
             self.addresses.push(address);
-            let speaks = Protocol::Syslog(SyslogTransport::Udp);
-            self.protocols.push(speaks);
+            let protocol = ListenerProtocol::Syslog(SyslogTransport::Udp);
+            self.protocols.push(protocol);
             let shard = self.addresses.len() % self.of_shards.len();
-            self.of_shards[shard].push(Listener {
+            self.of_shards[shard].push(ListeningSocket {
                 socket,
                 address,
-                speaks,
+                protocol,
                 is_admin: false,
-                is_parents: false,
+                is_inherited: false,
                 // The old server reads its socket until it has released the streams.
-                from: if is_old { Stage::Released } else { Stage::Alone },
+                from: if is_old { HandoverStage::Released } else { HandoverStage::PathTaken },
             });
         }
         Ok(())
     }
 
     /// Gives each Unix socket for syslog to one shard.
-    fn open_syslog_unix(&mut self, paths: &[PathBuf], when: &When<'_>) -> Result<(), ServeError> {
+    fn open_syslog_unix(&mut self, paths: &[PathBuf], when: &ListenTiming<'_>) -> Result<(), ServeError> {
         for (number, path) in paths.iter().enumerate() {
             let failed = |error| ServeError::SocketFile(path.clone(), error);
-            let (socket, file) = if matches!(when, When::Alone) {
+            let (socket, file) = if matches!(when, ListenTiming::BindOnly) {
                 net::check_unix_datagrams(path).map_err(failed)?;
                 let beside = socket_file::beside(path);
                 let socket = net::bind_unix_datagrams(&beside, true).map_err(failed)?;
@@ -236,13 +239,13 @@ impl Listeners {
             };
             self.files.push(file);
             let shard = number % self.of_shards.len();
-            self.of_shards[shard].push(Listener {
+            self.of_shards[shard].push(ListeningSocket {
                 socket,
                 address: SocketAddr::from(([0, 0, 0, 0], 0)),
-                speaks: Protocol::Syslog(SyslogTransport::Unix),
+                protocol: ListenerProtocol::Syslog(SyslogTransport::Unix),
                 is_admin: false,
-                is_parents: false,
-                from: Stage::Alone,
+                is_inherited: false,
+                from: HandoverStage::PathTaken,
             });
         }
         Ok(())
@@ -259,7 +262,7 @@ impl Listeners {
         let mut seen = Vec::new();
         let mut copies = Vec::new();
         for listener in self.of_shards.iter().flatten() {
-            if listener.speaks != Protocol::Syslog(SyslogTransport::Unix)
+            if listener.protocol != ListenerProtocol::Syslog(SyslogTransport::Unix)
                 && is_new(&listener.socket, &mut seen)?
             {
                 copies.push(listener.socket.try_clone()?);
@@ -270,11 +273,11 @@ impl Listeners {
 }
 
 /// How listeners are opened.
-pub(crate) fn options(config: &ServeConfig, speaks: Protocol) -> ListenOptions {
-    let defer_accept = match speaks {
-        Protocol::Http => DEFER_ACCEPT_SECONDS,
+pub(crate) fn options(config: &ServeConfig, protocol: ListenerProtocol) -> ListenOptions {
+    let defer_accept = match protocol {
+        ListenerProtocol::Http => DEFER_ACCEPT_SECONDS,
         // The server may be the one that sends first, and clients may be silent for long.
-        Protocol::Nats | Protocol::Syslog(_) | Protocol::Custom(_) => 0,
+        ListenerProtocol::Nats | ListenerProtocol::Syslog(_) | ListenerProtocol::Custom(_) => 0,
     };
     ListenOptions {
         defer_accept: Some(defer_accept),
@@ -284,8 +287,8 @@ pub(crate) fn options(config: &ServeConfig, speaks: Protocol) -> ListenOptions {
     }
 }
 
-struct Found {
-    groups: Vec<Group>,
+struct SortedListeners {
+    groups: Vec<ListenerGroup>,
     /// Where the old server listens, and this one is not to.
     left: Vec<SocketAddr>,
     /// Sockets for datagrams of the old server.
@@ -297,13 +300,13 @@ struct Found {
 }
 
 /// Sorts what is there by the addresses that are wanted.
-fn group(
+fn sort_listeners(
     config: &ServeConfig,
     old: Vec<OwnedFd>,
-    passed: Vec<Passed>,
-    options: &impl Fn(Protocol) -> ListenOptions,
-) -> Result<Found, ServeError> {
-    let mut found = Found {
+    passed: Vec<PassedListener>,
+    options: &impl Fn(ListenerProtocol) -> ListenOptions,
+) -> Result<SortedListeners, ServeError> {
+    let mut found = SortedListeners {
         groups: wanted_groups(config),
         left: Vec::new(),
         datagrams: Vec::new(),
@@ -321,59 +324,62 @@ fn group(
 }
 
 /// The addresses of the configuration, without listeners.
-fn wanted_groups(config: &ServeConfig) -> Vec<Group> {
-    let http = config.listen.iter().map(|wanted| (Protocol::Http, false, *wanted));
-    let admin = config.admin.address().map(|wanted| (Protocol::Http, true, wanted));
-    let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, false, *wanted));
-    let syslog =
-        config.hub.syslog_tcp.iter().map(|wanted| (Protocol::Syslog(SyslogTransport::Tcp), false, *wanted));
+fn wanted_groups(config: &ServeConfig) -> Vec<ListenerGroup> {
+    let http = config.listen.iter().map(|wanted| (ListenerProtocol::Http, false, *wanted));
+    let admin = config.admin.address().map(|wanted| (ListenerProtocol::Http, true, wanted));
+    let nats = config.hub.nats.iter().map(|wanted| (ListenerProtocol::Nats, false, *wanted));
+    let syslog = config
+        .hub
+        .syslog_tcp
+        .iter()
+        .map(|wanted| (ListenerProtocol::Syslog(SyslogTransport::Tcp), false, *wanted));
     let custom = (0..)
         .zip(&config.protocols)
-        .map(|(number, listener)| (Protocol::Custom(number), false, listener.address));
-    let mut groups: Vec<Group> = Vec::new();
-    for (speaks, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog).chain(custom) {
+        .map(|(number, listener)| (ListenerProtocol::Custom(number), false, listener.address));
+    let mut groups: Vec<ListenerGroup> = Vec::new();
+    for (protocol, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog).chain(custom) {
         // Port 0 takes another one each time; any other address that is asked for twice is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
-            groups.push(Group { speaks, is_admin, wanted, sockets: Vec::new() });
+            groups.push(ListenerGroup { protocol, is_admin, wanted, sockets: Vec::new() });
         }
     }
     groups
 }
 
-impl Found {
+impl SortedListeners {
     fn add_passed(
         &mut self,
-        passed: Passed,
-        options: &impl Fn(Protocol) -> ListenOptions,
+        passed: PassedListener,
+        options: &impl Fn(ListenerProtocol) -> ListenOptions,
     ) -> Result<(), ServeError> {
-        let Passed { descriptor, name } = passed;
-        let address = net::adopt_listener(&descriptor, &options(Protocol::Http));
+        let PassedListener { descriptor, name } = passed;
+        let address = net::adopt_listener(&descriptor, &options(ListenerProtocol::Http));
         let checked = address.and_then(|address| Ok((address, is_new(&descriptor, &mut self.seen)?)));
-        let (address, is_new) = checked.map_err(|error| ServeError::Passed(name, error))?;
+        let (address, is_new) = checked.map_err(|error| ServeError::PassedListener(name, error))?;
         if !is_new {
             return Ok(());
         }
-        match place_for(address, &self.groups) {
+        match group_for(address, &self.groups) {
             Some(at) => {
                 let group = &mut self.groups[at];
-                net::adopt_listener(&descriptor, &options(group.speaks))
+                net::adopt_listener(&descriptor, &options(group.protocol))
                     .map_err(|error| ServeError::Listen(address, error))?;
                 group.sockets.push(descriptor);
             }
             // The parent decides where this server listens, besides what was asked for by name.
             None => {
-                let (speaks, is_admin, sockets) = (Protocol::Http, false, vec![descriptor]);
-                self.groups.push(Group { speaks, is_admin, wanted: address, sockets });
+                let (protocol, is_admin, sockets) = (ListenerProtocol::Http, false, vec![descriptor]);
+                self.groups.push(ListenerGroup { protocol, is_admin, wanted: address, sockets });
             }
         }
-        settle_ports(&mut self.groups);
+        resolve_ports(&mut self.groups);
         Ok(())
     }
 
     fn add_old(
         &mut self,
         socket: OwnedFd,
-        options: &impl Fn(Protocol) -> ListenOptions,
+        options: &impl Fn(ListenerProtocol) -> ListenOptions,
     ) -> Result<(), ServeError> {
         let unusable = |error| {
             let doing = "use a listener of the old server".to_owned();
@@ -384,15 +390,15 @@ impl Found {
             self.datagrams.push((address, socket));
             return Ok(());
         }
-        let Some(at) = place_for(address, &self.groups) else {
+        let Some(at) = group_for(address, &self.groups) else {
             self.left.push(address);
             return Ok(());
         };
-        let options = options(self.groups[at].speaks);
+        let options = options(self.groups[at].protocol);
         let adopted = net::adopt_listener(&socket, &options).and_then(|_| is_new(&socket, &mut self.seen));
         if adopted.map_err(|error| ServeError::Listen(address, error))? {
             self.groups[at].sockets.push(socket);
-            settle_ports(&mut self.groups);
+            resolve_ports(&mut self.groups);
         }
         Ok(())
     }
@@ -402,7 +408,7 @@ impl Found {
 fn datagram_socket(
     wanted: SocketAddr,
     old: &mut Vec<(SocketAddr, OwnedFd)>,
-    when: &mut When<'_>,
+    when: &mut ListenTiming<'_>,
 ) -> Result<(OwnedFd, bool), ServeError> {
     let is_it = |at: SocketAddr| at == wanted || wanted.port() == 0 && at.ip() == wanted.ip();
     if let Some(place) = old.iter().position(|(at, _)| is_it(*at)) {
@@ -411,7 +417,7 @@ fn datagram_socket(
     loop {
         match net::bind_udp(wanted) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if let When::Free(wait) = when
+                if let ListenTiming::RetryWhile(wait) = when
                     && wait()
                 {
                     continue;
@@ -428,7 +434,7 @@ fn datagram_socket(
 }
 
 /// Which of the wanted addresses this is: the same one, or the same host with any port.
-fn place_for(address: SocketAddr, groups: &[Group]) -> Option<usize> {
+fn group_for(address: SocketAddr, groups: &[ListenerGroup]) -> Option<usize> {
     let same = groups.iter().position(|group| group.wanted == address);
     let any_port =
         || groups.iter().position(|group| group.wanted.port() == 0 && group.wanted.ip() == address.ip());
@@ -436,7 +442,7 @@ fn place_for(address: SocketAddr, groups: &[Group]) -> Option<usize> {
 }
 
 /// Any port has become a certain one when the first listener for it was found.
-fn settle_ports(groups: &mut [Group]) {
+fn resolve_ports(groups: &mut [ListenerGroup]) {
     for group in groups.iter_mut().filter(|group| group.wanted.port() == 0) {
         if let Some(Ok(address)) = group.sockets.first().map(net::local_addr) {
             group.wanted = address;
@@ -462,13 +468,13 @@ fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
 
 /// Shared ports would let a second server start silently beside the first: asks once without.
 fn check_free(
-    group: &Group,
-    groups: &[Group],
+    group: &ListenerGroup,
+    groups: &[ListenerGroup],
     left: &[SocketAddr],
     options: &ListenOptions,
-    when: &mut When<'_>,
+    when: &mut ListenTiming<'_>,
 ) -> Result<(), ServeError> {
-    let Group { wanted, sockets, .. } = group;
+    let ListenerGroup { wanted, sockets, .. } = group;
     let overlaps = |other: &SocketAddr| overlap(*wanted, *other);
     let is_shared = || groups.iter().any(|other| !other.sockets.is_empty() && overlaps(&other.wanted));
     if !sockets.is_empty() || wanted.port() == 0 || is_shared() {
@@ -476,15 +482,15 @@ fn check_free(
     }
     let begin = Instant::now();
     loop {
-        match net::check_free(*wanted, options) {
+        match net::check_address_free(*wanted, options) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let waits = match when {
-                    When::Now if begin.elapsed() < FREED_WITHIN => {
-                        std::thread::sleep(LOOK_EVERY);
+                    ListenTiming::Now if begin.elapsed() < ADDRESS_RELEASE_TIMEOUT => {
+                        std::thread::sleep(ADDRESS_CHECK_INTERVAL);
                         true
                     }
-                    When::Free(wait) => wait(),
-                    When::Now | When::Alone => false,
+                    ListenTiming::RetryWhile(wait) => wait(),
+                    ListenTiming::Now | ListenTiming::BindOnly => false,
                 };
                 if waits {
                     continue;
@@ -500,16 +506,16 @@ fn check_free(
 }
 
 /// At least as many listeners as shards.
-fn complete(
-    group: Group,
+fn fill_group(
+    group: ListenerGroup,
     shards: usize,
     options: &ListenOptions,
-    when: &When<'_>,
+    when: &ListenTiming<'_>,
 ) -> io::Result<Vec<OwnedFd>> {
-    let Group { wanted, mut sockets, .. } = group;
+    let ListenerGroup { wanted, mut sockets, .. } = group;
     let open = match when {
-        When::Alone => net::bind_tcp,
-        When::Now | When::Free(_) => net::listen_tcp,
+        ListenTiming::BindOnly => net::bind_tcp,
+        ListenTiming::Now | ListenTiming::RetryWhile(_) => net::listen_tcp,
     };
     if sockets.is_empty() {
         sockets.push(open(wanted, options)?);

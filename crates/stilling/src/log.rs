@@ -8,14 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 /// Lines that wait to be written. Full: further lines are dropped and counted.
-const LINES_MAX: usize = 256;
+const QUEUED_LINES_MAX: usize = 256;
 
 /// How long the end of the server waits until the last lines are written.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes lines; dropped, it waits a moment until they are written.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct LogWriter {
     lines: Option<SyncSender<String>>,
     dropped: u64,
     /// Dropped lines that no written line has reported.
@@ -23,13 +23,13 @@ pub(crate) struct Log {
     is_done: Receiver<()>,
 }
 
-impl Log {
+impl LogWriter {
     /// A log whose thread gives each line to `write`.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub(crate) fn start(write: impl Fn(&str) + Send + 'static) -> io::Result<Log> {
-        let (lines, to_write) = sync_channel::<String>(LINES_MAX);
+    pub(crate) fn start(write: impl Fn(&str) + Send + 'static) -> io::Result<LogWriter> {
+        let (lines, to_write) = sync_channel::<String>(QUEUED_LINES_MAX);
         let (done, is_done) = sync_channel(1);
         let unreported = Arc::new(AtomicU64::new(0));
         let rest = Arc::clone(&unreported);
@@ -39,11 +39,11 @@ impl Log {
             }
             let rest = rest.load(Ordering::Acquire);
             if rest > 0 {
-                write(&report(rest));
+                write(&dropped_lines_text(rest));
             }
             let _ = done.send(());
         })?;
-        Ok(Log { lines: Some(lines), dropped: 0, unreported, is_done })
+        Ok(LogWriter { lines: Some(lines), dropped: 0, unreported, is_done })
     }
 
     /// Has a line written, if there is room for it. Never blocks. A dropped line is counted, and the next line that finds
@@ -51,7 +51,7 @@ impl Log {
     pub(crate) fn line(&mut self, line: String) {
         let Some(lines) = &self.lines else { return };
         let unreported = self.unreported.load(Ordering::Relaxed);
-        let line = if unreported > 0 { format!("{line} ({})", report(unreported)) } else { line };
+        let line = if unreported > 0 { format!("{line} ({})", dropped_lines_text(unreported)) } else { line };
         let unreported = match lines.try_send(line) {
             Ok(()) => 0,
             Err(_) => {
@@ -68,11 +68,11 @@ impl Log {
     }
 }
 
-fn report(count: u64) -> String {
+fn dropped_lines_text(count: u64) -> String {
     format!("{count} log lines before this one were dropped: the log is written too slowly")
 }
 
-impl Drop for Log {
+impl Drop for LogWriter {
     fn drop(&mut self) {
         drop(self.lines.take());
         let _ = self.is_done.recv_timeout(LAST_LINES_TIMEOUT);
@@ -86,11 +86,11 @@ mod tests {
     use super::*;
 
     /// A log whose thread writes nothing before something is sent, or the sender is dropped.
-    fn held() -> (Log, std::sync::mpsc::Sender<()>, Receiver<String>) {
-        let (release, held) = channel::<()>();
+    fn blocked() -> (LogWriter, std::sync::mpsc::Sender<()>, Receiver<String>) {
+        let (release, blocked) = channel::<()>();
         let (written, lines) = channel();
-        let log = Log::start(move |line: &str| {
-            let _ = held.recv();
+        let log = LogWriter::start(move |line: &str| {
+            let _ = blocked.recv();
             let _ = written.send(line.to_owned());
         });
         (log.expect("a thread starts"), release, lines)
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn dropped_lines_are_counted_and_reported_by_the_next_one() {
-        let (mut log, release, lines) = held();
+        let (mut log, release, lines) = blocked();
         let mut taken = 0;
         while log.dropped() < 3 {
             log.line(format!("line {taken}"));
@@ -114,18 +114,18 @@ mod tests {
         drop(log);
         let lines: Vec<String> = lines.iter().collect();
         let last = lines.last().expect("lines were written");
-        assert_eq!(*last, format!("after ({})", report(dropped)));
+        assert_eq!(*last, format!("after ({})", dropped_lines_text(dropped)));
         assert!(lines.iter().filter(|line| line.contains("dropped")).count() == 1, "{lines:?}");
     }
 
     #[test]
     fn lines_dropped_at_the_end_are_reported_by_a_line_of_their_own() {
-        let (mut log, release, lines) = held();
+        let (mut log, release, lines) = blocked();
         while log.dropped() < 2 {
             log.line("line".to_owned());
         }
         drop(release);
         drop(log);
-        assert_eq!(lines.iter().last(), Some(report(2)));
+        assert_eq!(lines.iter().last(), Some(dropped_lines_text(2)));
     }
 }

@@ -44,22 +44,22 @@ pub fn render(overview: &Arc<Overview>) -> String {
 
 /// All metrics in a format.
 pub(crate) fn render_as(format: MetricsFormat, overview: &Arc<Overview>) -> String {
-    overview.volumes.ask();
+    overview.volumes.request_measurement();
     let mut registry = Registry::with_prefix("stilling");
-    registry.register_collector(Box::new(Everything(Arc::clone(overview))));
+    registry.register_collector(Box::new(OverviewCollector(Arc::clone(overview))));
     let mut out = String::with_capacity(8 * 1024);
     // Writing to a string does not fail.
     let _ = text::encode(&mut out, &registry);
     match format {
         MetricsFormat::OpenMetrics => out,
-        MetricsFormat::Text => text_format::of_openmetrics(&out),
+        MetricsFormat::Text => text_format::from_openmetrics(&out),
     }
 }
 
 #[derive(Debug)]
-struct Everything(Arc<Overview>);
+struct OverviewCollector(Arc<Overview>);
 
-impl Collector for Everything {
+impl Collector for OverviewCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let to = &mut encoder;
         self.encode_driver(to)?;
@@ -75,69 +75,79 @@ impl Collector for Everything {
     }
 }
 
-impl Everything {
+impl OverviewCollector {
     fn encode_connections(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let see = &*self.0;
-        gauge(to, "connections", "Connections open now", see.engine(|c| &c.open))?;
+        let overview = &*self.0;
+        gauge(to, "connections", "Connections open now", overview.engine(|c| &c.open))?;
         gauge(to, "connections_max", "Most connections open at once in a shard", self.largest_open())?;
         self.encode_accepted(to)?;
-        counter(to, "connected", "Connections opened by this side", see.engine(|c| &c.connected))?;
-        counter(to, "adopted", "Connections that came open from elsewhere", see.engine(|c| &c.adopted))?;
+        counter(to, "connected", "Connections opened by this side", overview.engine(|c| &c.connected))?;
+        counter(to, "adopted", "Connections that came open from elsewhere", overview.engine(|c| &c.adopted))?;
         self.encode_closed(to)?;
         self.encode_refused(to)?;
-        counter(to, "accept_gate_closed", "Pauses of accepting at capacity", see.engine(|c| &c.gate_closed))?;
-        counter(to, "accept_errors", "Pauses of accepting after an error", see.engine(|c| &c.accept_errors))
+        counter(
+            to,
+            "accept_gate_closed",
+            "Pauses of accepting at capacity",
+            overview.engine(|c| &c.gate_closed),
+        )?;
+        counter(
+            to,
+            "accept_errors",
+            "Pauses of accepting after an error",
+            overview.engine(|c| &c.accept_errors),
+        )
     }
 
     /// Bytes and datagrams of all protocols.
     fn encode_traffic(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let see = &*self.0;
-        let received = see.engine(|c| &c.received_bytes);
+        let overview = &*self.0;
+        let received = overview.engine(|c| &c.received_bytes);
         let help = "Bytes received, from clients and from worker processes";
-        counter_of(to, "received", help, &Unit::Bytes, received)?;
+        counter_with_unit(to, "received", help, &Unit::Bytes, received)?;
         let help = "Bytes sent, to clients and to worker processes";
-        counter_of(to, "sent", help, &Unit::Bytes, see.engine(|c| &c.sent_bytes))?;
-        let received = see.engine(|c| &c.datagrams_received);
+        counter_with_unit(to, "sent", help, &Unit::Bytes, overview.engine(|c| &c.sent_bytes))?;
+        let received = overview.engine(|c| &c.datagrams_received);
         counter(to, "datagrams_received", "Datagrams received", received)?;
-        let missed = see.engine(|c| &c.datagrams_dropped_by_kernel);
+        let missed = overview.engine(|c| &c.datagrams_dropped_by_kernel);
         let help =
             "Datagrams that the kernel dropped before they were received, as the receive buffer was full";
         counter(to, "datagrams_dropped_by_kernel", help, missed)?;
-        counter(to, "datagrams_sent", "Datagrams to be sent", see.engine(|c| &c.datagrams_sent))?;
-        let dropped = see.engine(|c| &c.datagrams_dropped);
+        counter(to, "datagrams_sent", "Datagrams to be sent", overview.engine(|c| &c.datagrams_sent))?;
+        let dropped = overview.engine(|c| &c.datagrams_dropped);
         counter(to, "datagrams_dropped", "Datagrams that the system did not take", dropped)?;
-        counter(to, "blocked_sends", "Sends taken only in part", see.engine(|c| &c.blocked_sends))
+        counter(to, "blocked_sends", "Sends taken only in part", overview.engine(|c| &c.blocked_sends))
     }
 
     /// What the shards and their drivers hold and do.
     fn encode_event_loops(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let see = &*self.0;
-        counter(to, "parked", "Idle connections parked", see.engine(|c| &c.parked))?;
-        gauge(to, "input_held_bytes", "Unfinished input held", see.engine(|c| &c.input_held))?;
-        gauge(to, "output_held_bytes", "Unsent output held", see.engine(|c| &c.output_held))?;
-        counter(to, "turns", "Turns of the event loops", see.engine(|c| &c.turns))?;
-        counter(to, "driver_enters", "System calls of the drivers", see.engine(|c| &c.enters))?;
-        counter(to, "driver_starved", "Receives that waited for a buffer", see.engine(|c| &c.starved))?;
-        counter(to, "driver_stale", "Completions for a former tenant", see.engine(|c| &c.stale))?;
-        counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))
+        let overview = &*self.0;
+        counter(to, "parked", "Idle connections parked", overview.engine(|c| &c.parked))?;
+        gauge(to, "input_held_bytes", "Unfinished input held", overview.engine(|c| &c.input_held))?;
+        gauge(to, "output_held_bytes", "Unsent output held", overview.engine(|c| &c.output_held))?;
+        counter(to, "turns", "Turns of the event loops", overview.engine(|c| &c.turns))?;
+        counter(to, "driver_enters", "System calls of the drivers", overview.engine(|c| &c.enters))?;
+        counter(to, "driver_starved", "Receives that waited for a buffer", overview.engine(|c| &c.starved))?;
+        counter(to, "driver_stale", "Completions for a former tenant", overview.engine(|c| &c.stale))?;
+        counter(to, "driver_overflows", "Completion queue overflows", overview.engine(|c| &c.overflows))
     }
 
     /// Memory of requests and answers, and what was refused for want of it.
     fn encode_http_memory(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let see = &*self.0;
-        let held = see.http.iter().map(|counters| counters.requests_held()).sum();
+        let overview = &*self.0;
+        let held = overview.http.iter().map(|counters| counters.requests_held()).sum();
         let help = "Requests that wait for bodies, workers or worker processes";
         gauge(to, "http_requests_held_bytes", help, held)?;
-        let shed = see.http(|c| &c.requests_shed);
+        let shed = overview.http(|c| &c.requests_shed);
         counter(to, "http_requests_shed", "Requests refused for want of memory", shed)?;
-        let held = see.http.iter().map(|counters| counters.answers_held()).sum();
+        let held = overview.http.iter().map(|counters| counters.answers_held()).sum();
         let help = "Answers of handlers and worker processes that wait for slow clients";
         gauge(to, "http_answers_held_bytes", help, held)?;
-        let delegated = see.http.iter().map(|counters| counters.delegated()).sum();
+        let delegated = overview.http.iter().map(|counters| counters.delegated()).sum();
         gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
-        let shed = see.http(|c| &c.answers_shed);
+        let shed = overview.http(|c| &c.answers_shed);
         counter(to, "http_answers_shed", "Requests refused for want of memory for answers", shed)?;
-        let panics = see.http(|c| &c.handler_panics);
+        let panics = overview.http(|c| &c.handler_panics);
         counter(to, "http_handler_panics", "Handlers that panicked in a shard", panics)
     }
 
@@ -243,7 +253,7 @@ impl Everything {
     }
 }
 
-impl Everything {
+impl OverviewCollector {
     /// The worker processes, where there are any.
     fn encode_app(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(app) = &self.0.app else { return Ok(()) };
@@ -286,7 +296,7 @@ impl Everything {
             to,
             "app_leftovers",
             "Requests that a worker process had still when nobody waited for them any more",
-            self.0.http(|c| &c.app_leftovers),
+            self.0.http(|c| &c.app_requests_abandoned),
         )?;
         counter(
             to,
@@ -307,7 +317,7 @@ fn counter(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -
     counter.encode(to.encode_descriptor(name, help, None, counter.metric_type())?)
 }
 
-fn counter_of(
+fn counter_with_unit(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

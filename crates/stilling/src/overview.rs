@@ -3,16 +3,16 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use stilling_engine::counters::{Counter, Counters};
-use stilling_hub::{Door, Loss};
+use stilling_engine::counters::{Counter, EngineCounters};
+use stilling_hub::{Ingress, Loss};
 use stilling_ring::Time;
 use stilling_workers::Pool;
 
 use crate::http::{HttpCounters, JobOutcome, Status};
 use crate::hub::HubHandleCounters;
-use crate::rates::{Rates, Recent, Totals};
+use crate::rates::{CounterTotals, RateWindow, Rates};
 use crate::upstream::App;
-use crate::volumes::Volumes;
+use crate::volume_monitor::VolumeMonitor;
 
 /// Everything that can be seen of a running server; shared by all threads.
 pub struct Overview {
@@ -29,7 +29,7 @@ pub struct Overview {
     /// Worker threads at the start.
     pub workers: usize,
     /// Each shard's engine.
-    pub engines: Vec<Arc<Counters>>,
+    pub engines: Vec<Arc<EngineCounters>>,
     /// Each shard's HTTP sessions.
     pub http: Vec<Arc<HttpCounters>>,
     /// The worker pool.
@@ -37,23 +37,23 @@ pub struct Overview {
     /// The worker processes, if there are any.
     pub app: Option<Arc<App>>,
     /// The hub, once it runs, if there is one.
-    pub hub: OnceLock<Arc<stilling_hub::Counters>>,
+    pub hub: OnceLock<Arc<stilling_hub::HubCounters>>,
     /// Each shard's handle to the hub; none without a hub.
     pub hub_handles: Vec<Arc<HubHandleCounters>>,
     /// What happened per second of late.
     pub rates: Rates,
     /// What streams occupy on disk.
-    pub volumes: Arc<Volumes>,
+    pub volumes: Arc<VolumeMonitor>,
 }
 
 impl Overview {
     /// What has become of requests for workers: of the processes, where there are any.
-    pub fn work(&self) -> stilling_workers::Counters {
+    pub fn work(&self) -> stilling_workers::PoolCounters {
         self.app.as_ref().map_or_else(|| self.pool.counters(), |app| app.requests())
     }
 
     /// The sum of a counter over all shards' engines.
-    pub fn engine(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+    pub fn engine(&self, counter: impl Fn(&EngineCounters) -> &Counter) -> u64 {
         self.engines.iter().map(|counters| counter(counters).get()).sum()
     }
 
@@ -98,8 +98,8 @@ impl Overview {
     /// Messages that were refused, shed or lost. Those by HTTP are counted as requests.
     fn messages_lost(&self) -> u64 {
         let Some(hub) = self.hub.get() else { return 0 };
-        let of_door = |door| Loss::ALL.into_iter().map(move |loss| hub.losses(door, loss)).sum::<u64>();
-        [Door::Nats, Door::Syslog, Door::Custom].into_iter().map(of_door).sum()
+        let of_door = |ingress| Loss::ALL.into_iter().map(move |loss| hub.losses(ingress, loss)).sum::<u64>();
+        [Ingress::Nats, Ingress::Syslog, Ingress::Custom].into_iter().map(of_door).sum()
     }
 
     /// A number that changes with what streams keep.
@@ -109,11 +109,11 @@ impl Overview {
     }
 
     /// What has been counted of that of which there are rates.
-    pub(crate) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> CounterTotals {
         let work = self.work();
         let hub = self.hub.get();
         let answers = |counters: &Arc<HttpCounters>| counters.all_answers();
-        Totals {
+        CounterTotals {
             requests: self.http.iter().map(answers).sum(),
             messages: hub.map_or(0, |hub| hub.messages.get()),
             delivered: hub.map_or(0, |hub| hub.delivered()),
@@ -124,7 +124,7 @@ impl Overview {
     }
 
     /// What was counted over the last seconds.
-    pub(crate) fn recent(&self, now: Time) -> Recent {
+    pub(crate) fn recent(&self, now: Time) -> RateWindow {
         self.rates.recent(now, self.totals())
     }
 }

@@ -10,7 +10,7 @@
 //!   [`SessionPanicked`](CloseReason::SessionPanicked); the panic hook of the process reports it. (A program that is built with
 //!   `panic = "abort"` ends.)
 //! - **Hub**: with a protocol the server has a hub, and keeps its streams, also without listeners for NATS or syslog. A server
-//!   whose sessions publish nothing needs no folder for streams if [`HubConfig::streams`](crate::settings::HubConfig::streams) is
+//!   whose sessions publish nothing needs no folder for streams if [`MessagingConfig::streams`](crate::settings::MessagingConfig::streams) is
 //!   empty.
 //!
 //! ```
@@ -35,7 +35,7 @@
 //!         let count = bytes.len().min(io.room());
 //!         let _ = io.send(&bytes[..count]);
 //!         if count < bytes.len() {
-//!             io.again();
+//!             io.call_again();
 //!         }
 //!         count
 //!     }
@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
-use stilling_hub::{Door, Publication, Request, Traits};
+use stilling_hub::{ClientOptions, HubRequest, Ingress, Publication};
 use stilling_wire::nats::Subject;
 
 use crate::hub::{HubHandle, RESERVED_SUBJECTS};
@@ -151,7 +151,7 @@ pub struct CustomContext<'a> {
     /// The idle timeout of the server.
     idle_timeout: Duration,
     /// The connection waits for room on the way to the hub.
-    waits: bool,
+    awaits_room: bool,
     /// The session has asked for an end of the connection when its peer is silent.
     finishes_when_quiet: bool,
 }
@@ -190,7 +190,7 @@ impl<'a> CustomContext<'a> {
         lifecycle: &'a Lifecycle,
         idle_timeout: Duration,
     ) -> CustomContext<'a> {
-        CustomContext { hub, lifecycle, idle_timeout, waits: false, finishes_when_quiet: false }
+        CustomContext { hub, lifecycle, idle_timeout, awaits_room: false, finishes_when_quiet: false }
     }
 
     /// Whether the server drains.
@@ -208,7 +208,7 @@ impl<'a> CustomContext<'a> {
 
     /// Publishes a message, without an acknowledgement. `Ok`: it is handed to the hub, in the order of the calls, and not stored
     /// yet. What becomes of it later shows in the metrics only: a message that its stream refuses counts in
-    /// `hub_losses{door="custom"}`.
+    /// `hub_losses{ingress="custom"}`.
     ///
     /// # Errors
     /// See [`PublishError`]; the message was not published.
@@ -221,20 +221,20 @@ impl<'a> CustomContext<'a> {
             return Err(PublishError::TooLong);
         }
         if !hub.port.has_room_for(io.token()) {
-            if !std::mem::replace(&mut self.waits, true) {
+            if !std::mem::replace(&mut self.awaits_room, true) {
                 hub.port.wait(io.token());
             }
             return Err(PublishError::NoRoom);
         }
         let publication = Publication {
-            door: Door::Custom,
+            ingress: Ingress::Custom,
             subject,
             reply: b"",
             headers: b"",
             payload: payload.into(),
             ticket: None,
         };
-        hub.port.ask(io.token(), Traits::default(), &Request::Publish(publication));
+        hub.port.push_request(io.token(), ClientOptions::default(), &HubRequest::Publish(publication));
         Ok(())
     }
 }
@@ -242,11 +242,11 @@ impl<'a> CustomContext<'a> {
 /// A listener for tests that open nothing.
 #[cfg(test)]
 pub(crate) fn unopened_listener(address: SocketAddr) -> CustomListener {
-    struct Unopened;
-    impl CustomProtocol for Unopened {
+    struct UnopenedProtocol;
+    impl CustomProtocol for UnopenedProtocol {
         fn accept(&self, _: Option<IpAddr>) -> Box<dyn CustomSession> {
             unreachable!("nothing is opened")
         }
     }
-    CustomListener { address, protocol: Arc::new(Unopened) }
+    CustomListener { address, protocol: Arc::new(UnopenedProtocol) }
 }

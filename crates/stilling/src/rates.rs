@@ -8,17 +8,17 @@ use std::time::Duration;
 use stilling_ring::Time;
 
 /// Time between two samples of a busy server.
-const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The span over which rates are taken.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Samples that are kept: those of the window, the one before it, and one that is being written. Full: the oldest goes.
-const SAMPLES_KEPT: usize = 13;
+const SAMPLE_SLOTS: usize = 13;
 
 /// What is counted, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
+pub(crate) struct CounterTotals {
     /// HTTP requests that were answered.
     pub(crate) requests: u64,
     /// Messages that came to the hub.
@@ -33,26 +33,26 @@ pub(crate) struct Totals {
     pub(crate) waited_ns: u64,
 }
 
-const FIGURES: usize = 6;
+const TOTALS_LEN: usize = 6;
 
-impl Totals {
-    fn figures(&self) -> [u64; FIGURES] {
+impl CounterTotals {
+    fn values(&self) -> [u64; TOTALS_LEN] {
         [self.requests, self.messages, self.delivered, self.refused, self.jobs, self.waited_ns]
     }
 
-    fn of([requests, messages, delivered, refused, jobs, waited_ns]: [u64; FIGURES]) -> Totals {
-        Totals { requests, messages, delivered, refused, jobs, waited_ns }
+    fn of([requests, messages, delivered, refused, jobs, waited_ns]: [u64; TOTALS_LEN]) -> CounterTotals {
+        CounterTotals { requests, messages, delivered, refused, jobs, waited_ns }
     }
 }
 
 /// What was counted over a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recent {
+pub(crate) struct RateWindow {
     pub(crate) span: Duration,
-    pub(crate) counted: Totals,
+    pub(crate) delta: CounterTotals,
 }
 
-impl Recent {
+impl RateWindow {
     /// So many of them per second; what a server does in its first second is not extrapolated.
     pub(crate) fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.span.as_secs_f64().max(1.0)
@@ -60,7 +60,7 @@ impl Recent {
 
     /// How long jobs waited on average; `None`: there were none.
     pub(crate) fn mean_wait(&self) -> Option<Duration> {
-        self.counted.waited_ns.checked_div(self.counted.jobs).map(Duration::from_nanos)
+        self.delta.waited_ns.checked_div(self.delta.jobs).map(Duration::from_nanos)
     }
 }
 
@@ -72,58 +72,58 @@ pub struct Rates {
     /// When the next sample is due.
     due: AtomicU64,
     /// Samples taken so far.
-    taken: AtomicUsize,
-    samples: [Sample; SAMPLES_KEPT],
+    sample_count: AtomicUsize,
+    samples: [RateSample; SAMPLE_SLOTS],
 }
 
 #[derive(Debug, Default)]
-struct Sample {
+struct RateSample {
     /// When it was taken, and one nanosecond more; 0: there is none, or it is being written.
     at: AtomicU64,
-    figures: [AtomicU64; FIGURES],
+    values: [AtomicU64; TOTALS_LEN],
 }
 
-impl Sample {
-    fn write(&self, at: Time, totals: &Totals) {
+impl RateSample {
+    fn write(&self, at: Time, totals: &CounterTotals) {
         self.at.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (place, figure) in self.figures.iter().zip(totals.figures()) {
-            place.store(figure, Ordering::Relaxed);
+        for (place, value) in self.values.iter().zip(totals.values()) {
+            place.store(value, Ordering::Relaxed);
         }
         self.at.store(at.as_nanos() + 1, Ordering::Release);
     }
 
-    fn read(&self) -> Option<(Time, Totals)> {
+    fn read(&self) -> Option<(Time, CounterTotals)> {
         let at = self.at.load(Ordering::Acquire);
-        let figures = std::array::from_fn(|which| self.figures[which].load(Ordering::Relaxed));
+        let values = std::array::from_fn(|which| self.values[which].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         (at > 0 && self.at.load(Ordering::Relaxed) == at)
-            .then(|| (Time::from_nanos(at - 1), Totals::of(figures)))
+            .then(|| (Time::from_nanos(at - 1), CounterTotals::of(values)))
     }
 }
 
 impl Rates {
     /// Takes a sample if one is due. Returns when the shard has to turn again for the next; `None`: nothing was counted since
     /// the last.
-    pub(crate) fn turn(&self, now: Time, totals: impl FnOnce() -> Totals) -> Option<Time> {
+    pub(crate) fn turn(&self, now: Time, totals: impl FnOnce() -> CounterTotals) -> Option<Time> {
         let due = self.due.load(Ordering::Relaxed);
         if now.as_nanos() < due {
             return Some(Time::from_nanos(due));
         }
-        let next = now.after(SAMPLE_EVERY);
+        let next = now.after(SAMPLE_INTERVAL);
         // One shard takes it; the others look again when the next one is due.
         if self.due.compare_exchange(due, next.as_nanos(), Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Some(next);
         }
         let _ = self.started.compare_exchange(0, now.as_nanos() + 1, Ordering::Relaxed, Ordering::Relaxed);
         let totals = totals();
-        let taken = self.taken.load(Ordering::Acquire);
-        let last = taken.checked_sub(1).and_then(|last| self.samples[last % SAMPLES_KEPT].read());
+        let sample_count = self.sample_count.load(Ordering::Acquire);
+        let last = sample_count.checked_sub(1).and_then(|last| self.samples[last % SAMPLE_SLOTS].read());
         if last.is_some_and(|(_, last)| last == totals) {
             return None;
         }
-        self.samples[taken % SAMPLES_KEPT].write(now, &totals);
-        self.taken.store(taken.wrapping_add(1), Ordering::Release);
+        self.samples[sample_count % SAMPLE_SLOTS].write(now, &totals);
+        self.sample_count.store(sample_count.wrapping_add(1), Ordering::Release);
         Some(next)
     }
 
@@ -136,24 +136,24 @@ impl Rates {
     }
 
     /// What was counted over the last ten seconds, or since the start if that is less.
-    pub(crate) fn recent(&self, now: Time, totals: Totals) -> Recent {
+    pub(crate) fn recent(&self, now: Time, totals: CounterTotals) -> RateWindow {
         let uptime = self.uptime(now);
         let begin = now.before(WINDOW);
-        let samples = self.samples.iter().filter_map(Sample::read);
+        let samples = self.samples.iter().filter_map(RateSample::read);
         let before = samples.filter(|(at, _)| *at <= begin).max_by_key(|(at, _)| *at);
         let (span, earlier) = match before {
             Some((at, earlier)) => {
                 let span = now.since(at);
                 // Without a sample since, nothing was counted until the window began.
-                let is_near = span < WINDOW + 2 * SAMPLE_EVERY;
+                let is_near = span < WINDOW + 2 * SAMPLE_INTERVAL;
                 (if is_near { span } else { WINDOW }, earlier)
             }
-            None => (uptime.min(WINDOW + 2 * SAMPLE_EVERY), Totals::default()),
+            None => (uptime.min(WINDOW + 2 * SAMPLE_INTERVAL), CounterTotals::default()),
         };
-        let pairs = totals.figures().into_iter().zip(earlier.figures());
-        let mut counted = [0; FIGURES];
-        counted.iter_mut().zip(pairs).for_each(|(to, (now, then))| *to = now.saturating_sub(then));
-        Recent { span, counted: Totals::of(counted) }
+        let pairs = totals.values().into_iter().zip(earlier.values());
+        let mut delta = [0; TOTALS_LEN];
+        delta.iter_mut().zip(pairs).for_each(|(to, (now, then))| *to = now.saturating_sub(then));
+        RateWindow { span, delta: CounterTotals::of(delta) }
     }
 }
 
@@ -165,8 +165,8 @@ mod tests {
         Time::ZERO.after(Duration::from_millis(millis))
     }
 
-    fn requests(requests: u64) -> Totals {
-        Totals { requests, ..Totals::default() }
+    fn requests(requests: u64) -> CounterTotals {
+        CounterTotals { requests, ..CounterTotals::default() }
     }
 
     #[test]
@@ -178,18 +178,18 @@ mod tests {
         }
         let recent = rates.recent(at(60_000), requests(1800));
         assert_eq!(rates.uptime(at(60_000)), Duration::from_secs(60));
-        let rate = recent.per_second(recent.counted.requests);
+        let rate = recent.per_second(recent.delta.requests);
         assert!((rate - 30.0).abs() < 0.5, "{recent:?}");
         // The sample that is due finds the last of them; from then on nothing is due.
         assert_eq!(rates.turn(at(60_000), || requests(1800)), Some(at(61_000)));
         assert_eq!(rates.turn(at(60_500), || unreachable!("not due")), Some(at(61_000)));
         assert_eq!(rates.turn(at(61_000), || requests(1800)), None, "nothing was counted");
         let recent = rates.recent(at(3_600_000), requests(1800));
-        assert_eq!(recent, Recent { span: WINDOW, counted: Totals::default() });
+        assert_eq!(recent, RateWindow { span: WINDOW, delta: CounterTotals::default() });
         // A burst after an hour.
         assert_eq!(rates.turn(at(3_600_000), || requests(1900)), Some(at(3_601_000)));
         let recent = rates.recent(at(3_600_500), requests(2000));
-        assert_eq!(recent, Recent { span: WINDOW, counted: requests(200) });
+        assert_eq!(recent, RateWindow { span: WINDOW, delta: requests(200) });
     }
 
     #[test]
@@ -197,10 +197,11 @@ mod tests {
         let rates = Rates::default();
         assert_eq!(rates.turn(at(5000), || requests(0)), Some(at(6000)));
         let recent = rates.recent(at(7000), requests(10));
-        assert_eq!(recent, Recent { span: Duration::from_secs(2), counted: requests(10) });
-        assert!((recent.per_second(recent.counted.requests) - 5.0).abs() < 1e-9);
+        assert_eq!(recent, RateWindow { span: Duration::from_secs(2), delta: requests(10) });
+        assert!((recent.per_second(recent.delta.requests) - 5.0).abs() < 1e-9);
         assert_eq!(recent.mean_wait(), None);
-        let waited = Recent { counted: Totals { jobs: 4, waited_ns: 8_000_000, ..requests(0) }, ..recent };
+        let waited =
+            RateWindow { delta: CounterTotals { jobs: 4, waited_ns: 8_000_000, ..requests(0) }, ..recent };
         assert_eq!(waited.mean_wait(), Some(Duration::from_millis(2)));
     }
 }

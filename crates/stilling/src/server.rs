@@ -16,31 +16,31 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use stilling_engine::cores;
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle, signals};
-use stilling_engine::{Config as EngineConfig, Shard};
+use stilling_engine::{Shard, ShardConfig as EngineConfig};
 use stilling_ring::{Clock, Wake};
 use stilling_workers::{Lane, Pool};
 
 use crate::config::ServeError;
 use crate::exposure::Exposure;
-use crate::hand_over::limits::LOOK_AGAIN_FOR;
-use crate::hand_over::{Bell, HandOverError, Porter};
+use crate::hand_over::limits::QUEUE_CHECK_SPAN;
+use crate::hand_over::{HandOverError, HandoverThread, HandoverWaker};
 use crate::http::{HttpConfig, HttpCounters, JobOutcome};
-use crate::hub::Closers;
+use crate::hub::HubCloser;
 use crate::hub_plan::HubPlan;
-use crate::lifecycle::{EndUnless, Lifecycle, Phase, Stage};
-use crate::listeners::{Listener, Protocol};
+use crate::lifecycle::{FailureGuard, HandoverStage, Lifecycle, LifecyclePhase};
+use crate::listeners::{ListenerProtocol, ListeningSocket};
 use crate::overview::Overview;
-use crate::running::RunningServer;
+use crate::running_server::RunningServer;
 use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
 use crate::syslog::SyslogTransport;
 use crate::upstream::{App, UpstreamPool};
-use crate::volumes::Volumes;
+use crate::volume_monitor::VolumeMonitor;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -48,7 +48,7 @@ pub struct Server {
     admin: Option<SocketAddr>,
     banner: Vec<String>,
     exposures: Vec<Exposure>,
-    seats: Vec<Seat>,
+    shard_setups: Vec<ShardSetup>,
     plan: Option<HubPlan>,
     shard_wakes: Vec<Arc<Wake>>,
     pin: bool,
@@ -57,7 +57,7 @@ pub struct Server {
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
-    porter: Option<Porter>,
+    handover_thread: Option<HandoverThread>,
     /// They go with the server.
     files: Vec<SocketFile>,
 }
@@ -113,10 +113,20 @@ impl Server {
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
         let Server {
-            mut seats, plan, shard_wakes, pin, pool, overview, lifecycle, clock, porter, files, ..
+            mut shard_setups,
+            plan,
+            shard_wakes,
+            pin,
+            pool,
+            overview,
+            lifecycle,
+            clock,
+            handover_thread,
+            files,
+            ..
         } = self;
         let _files = files;
-        let mut staff = Staff {
+        let mut thread_handles = ThreadHandles {
             lifecycle,
             pool,
             app: overview.app.clone(),
@@ -124,7 +134,7 @@ impl Server {
             shards: Vec::new(),
             hub: None,
             closing: None,
-            porter: None,
+            handover_thread: None,
             volumes: Arc::clone(&overview.volumes),
         };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
@@ -133,38 +143,41 @@ impl Server {
         if let Some(app) = &overview.app {
             app.start().map_err(ServeError::App)?;
         }
-        staff.pool.start().map_err(ServeError::Threads)?;
+        thread_handles.pool.start().map_err(ServeError::Threads)?;
         if let Some(plan) = plan {
             let (threads, closing) = mpsc::channel();
-            let closers = Closers::Threads { lifecycle: Arc::clone(&staff.lifecycle), threads };
-            staff.closing = Some(closing);
-            let (hubs, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle, Some(&closers))?;
-            seats.iter_mut().zip(hubs).for_each(|(seat, hub)| seat.hub = Some(hub));
-            staff.hub = thread;
+            let closer = HubCloser::Threads { lifecycle: Arc::clone(&thread_handles.lifecycle), threads };
+            thread_handles.closing = Some(closing);
+            let (hubs, thread) =
+                plan.start(&shard_wakes, &overview, &thread_handles.lifecycle, Some(&closer))?;
+            shard_setups.iter_mut().zip(hubs).for_each(|(setup, hub)| setup.hub = Some(hub));
+            thread_handles.hub = thread;
             let see = Arc::downgrade(&overview);
             let progress = move || see.upgrade().map_or(0, |see| see.stream_progress());
             overview.volumes.start(progress).map_err(ServeError::Threads)?;
         }
-        staff.porter = porter.map(|porter| keep(porter, &staff.lifecycle)).transpose()?;
+        thread_handles.handover_thread = handover_thread
+            .map(|handover_thread| spawn_handover_thread(handover_thread, &thread_handles.lifecycle))
+            .transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
-        let mut seats = seats.into_iter();
-        let first = seats.next().expect("there is at least one shard");
-        for seat in seats {
-            let core = usable.get(seat.number % usable.len().max(1)).copied();
+        let mut shard_setups = shard_setups.into_iter();
+        let first = shard_setups.next().expect("there is at least one shard");
+        for setup in shard_setups {
+            let core = usable.get(setup.number % usable.len().max(1)).copied();
             let thread = std::thread::Builder::new()
-                .name(format!("shard-{}", seat.number))
-                .spawn(move || seat.serve(core))
+                .name(format!("shard-{}", setup.number))
+                .spawn(move || setup.serve(core))
                 .map_err(ServeError::Threads)?;
-            staff.shards.push(thread);
+            thread_handles.shards.push(thread);
         }
         let outcome = first.serve(usable.first().copied());
-        outcome.and(staff.leave()).map(|()| overview)
+        outcome.and(thread_handles.join_all()).map(|()| overview)
     }
 }
 
 /// All that runs beside shard 0. However `run` is left, it has ended by then: with shard 0, or because something
 /// could not be started.
-struct Staff {
+struct ThreadHandles {
     lifecycle: Arc<Lifecycle>,
     pool: Pool<JobOutcome>,
     app: Option<Arc<App>>,
@@ -174,13 +187,13 @@ struct Staff {
     hub: Option<std::thread::JoinHandle<()>>,
     /// Threads that bring a hub to its end that a shard ran.
     closing: Option<mpsc::Receiver<std::thread::JoinHandle<()>>>,
-    porter: Option<(Arc<Bell>, PorterThread)>,
-    volumes: Arc<Volumes>,
+    handover_thread: Option<(Arc<HandoverWaker>, HandoverJoinHandle)>,
+    volumes: Arc<VolumeMonitor>,
 }
 
-impl Staff {
+impl ThreadHandles {
     /// Waits until all shards have drained, then ends the others. What has ended already is not asked again.
-    fn leave(&mut self) -> Result<(), ServeError> {
+    fn join_all(&mut self) -> Result<(), ServeError> {
         let mut outcome = Ok(());
         let mut panicked = None;
         self.volumes.end();
@@ -197,8 +210,8 @@ impl Staff {
                 panicked = Some(panic);
             }
         }
-        if let Some((bell, thread)) = self.porter.take() {
-            bell.ring_the_end();
+        if let Some((waker, thread)) = self.handover_thread.take() {
+            waker.wake_to_end();
             match thread.join() {
                 Ok(kept) => outcome = outcome.and(kept.map_err(ServeError::HandOver)),
                 Err(panic) => panicked = Some(panic),
@@ -206,10 +219,10 @@ impl Staff {
         }
         self.pool.close();
         if let Some(app) = self.app.take() {
-            app.end(|| self.lifecycle.phase() == Phase::Stopping);
+            app.end(|| self.lifecycle.phase() == LifecyclePhase::Stopping);
         }
         // Jobs of connections that are gone need not hold up the exit for long.
-        let _ = self.pool.join(self.clock.now().after(WORKERS_LEAVE));
+        let _ = self.pool.join(self.clock.now().after(WORKERS_JOIN_TIMEOUT));
         match panicked {
             // A panic on top of another would end the process without a word on the first.
             Some(panic) if !std::thread::panicking() => std::panic::resume_unwind(panic),
@@ -218,33 +231,36 @@ impl Staff {
     }
 }
 
-impl Drop for Staff {
+impl Drop for ThreadHandles {
     /// There is something left to end only when `run` was left early.
     fn drop(&mut self) {
-        if !self.shards.is_empty() || self.porter.is_some() || self.app.is_some() {
+        if !self.shards.is_empty() || self.handover_thread.is_some() || self.app.is_some() {
             self.lifecycle.fail();
         }
         // The first error is on its way to the caller already.
-        let _ = self.leave();
+        let _ = self.join_all();
     }
 }
 
 /// Starts the porter on a thread of its own. If it fails the server must not go on.
-fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, PorterThread), ServeError> {
-    let (bell, lifecycle) = (porter.bell(), Arc::clone(lifecycle));
-    let keep = move || {
-        let kept = porter.keep();
+fn spawn_handover_thread(
+    handover_thread: HandoverThread,
+    lifecycle: &Arc<Lifecycle>,
+) -> Result<(Arc<HandoverWaker>, HandoverJoinHandle), ServeError> {
+    let (waker, lifecycle) = (handover_thread.waker(), Arc::clone(lifecycle));
+    let run = move || {
+        let kept = handover_thread.run();
         if kept.is_err() {
             lifecycle.fail();
         }
         kept
     };
     let thread =
-        std::thread::Builder::new().name("porter".to_owned()).spawn(keep).map_err(ServeError::Threads)?;
-    Ok((bell, thread))
+        std::thread::Builder::new().name("porter".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+    Ok((waker, thread))
 }
 
-type PorterThread = std::thread::JoinHandle<Result<(), HandOverError>>;
+type HandoverJoinHandle = std::thread::JoinHandle<Result<(), HandOverError>>;
 
 /// The signals that end the server politely.
 mod libc_signal {
@@ -253,14 +269,14 @@ mod libc_signal {
 }
 
 /// How long the process waits for its workers after the last connection has closed.
-const WORKERS_LEAVE: Duration = Duration::from_secs(1);
+const WORKERS_JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What one shard's thread needs to begin.
-struct Seat {
+struct ShardSetup {
     number: usize,
     lane: Lane<JobOutcome>,
     upstream: Option<UpstreamPool>,
-    listeners: Vec<Listener>,
+    listeners: Vec<ListeningSocket>,
     endpoints: Vec<Endpoint>,
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
@@ -283,7 +299,7 @@ struct SharedSetup {
     lifecycle: Arc<Lifecycle>,
 }
 
-impl Seat {
+impl ShardSetup {
     fn serve(self, core: Option<usize>) -> Result<(), ServeError> {
         let (number, lifecycle) = (self.number, Arc::clone(&self.shared.lifecycle));
         if let Some(core) = core {
@@ -291,7 +307,7 @@ impl Seat {
             let _ = cores::pin_to_core(core);
         }
         // One shard less would leave its listener's clients waiting: the server ends, also when it panics.
-        let mut guard = EndUnless { lifecycle, served: false };
+        let mut guard = FailureGuard { lifecycle, served: false };
         let outcome = match self.shared.kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.serve_on(driver)),
             DriverKind::UringDirect => {
@@ -307,7 +323,7 @@ impl Seat {
         // Whoever asked for the end before this found no handle: the first turn must not wait.
         self.handle.get_or_init(|| driver.wake_handle()).wake();
         let SharedSetup { shares_listeners, clock, http, engine, overview, lifecycle, .. } = self.shared;
-        let counters: Arc<Counters> = Arc::clone(&overview.engines[self.number]);
+        let counters: Arc<EngineCounters> = Arc::clone(&overview.engines[self.number]);
         let http_counters: Arc<HttpCounters> = Arc::clone(&overview.http[self.number]);
         let addresses = self.listeners.iter().map(|listener| listener.address).collect();
         let has_hub = self.hub.is_some();
@@ -327,36 +343,36 @@ impl Seat {
         let mut listeners = VecDeque::from(self.listeners);
         for listener in listeners.iter().filter(|_| has_hub) {
             // Before this server is ready: behind `taken` a failure would cost the service.
-            match listener.speaks {
-                Protocol::Syslog(transport @ (SyslogTransport::Unix | SyslogTransport::Udp)) => {
+            match listener.protocol {
+                ListenerProtocol::Syslog(transport @ (SyslogTransport::Unix | SyslogTransport::Udp)) => {
                     shard.service().keep_datagram_socket(transport, listener.socket.try_clone()?);
                 }
-                Protocol::Syslog(SyslogTransport::Tcp)
-                | Protocol::Http
-                | Protocol::Nats
-                | Protocol::Custom(_) => {}
+                ListenerProtocol::Syslog(SyslogTransport::Tcp)
+                | ListenerProtocol::Http
+                | ListenerProtocol::Nats
+                | ListenerProtocol::Custom(_) => {}
             }
         }
-        let mut looks = lifecycle.looks();
+        let mut queue_checks = lifecycle.queue_checks();
         let mut has_begun = false;
         while !shard.is_stopped() {
             let has_more = accept_from(&mut shard, &mut listeners, &lifecycle)?;
             if has_more && has_begun && shares_listeners {
-                shard.accept_anew(LOOK_AGAIN_FOR);
+                shard.recheck_accept_queues(QUEUE_CHECK_SPAN);
             }
-            if !has_begun && lifecycle.has_reached(Stage::Beside) {
+            if !has_begun && lifecycle.has_reached(HandoverStage::Overlapping) {
                 has_begun = true;
                 if shares_listeners {
-                    shard.accept_anew(LOOK_AGAIN_FOR);
+                    shard.recheck_accept_queues(QUEUE_CHECK_SPAN);
                 }
                 // The system accepts from here on.
                 shard.turn(false)?;
                 lifecycle.shard_began();
             }
             shard.turn(true)?;
-            if lifecycle.looks() != looks {
-                looks = lifecycle.looks();
-                shard.accept_anew(LOOK_AGAIN_FOR);
+            if lifecycle.queue_checks() != queue_checks {
+                queue_checks = lifecycle.queue_checks();
+                shard.recheck_accept_queues(QUEUE_CHECK_SPAN);
             }
         }
         Ok(())
@@ -367,25 +383,25 @@ impl Seat {
 /// there were some.
 fn accept_from<D: Driver<Socket = OwnedFd>>(
     shard: &mut Shard<D, ShardService>,
-    listeners: &mut VecDeque<Listener>,
+    listeners: &mut VecDeque<ListeningSocket>,
     lifecycle: &Lifecycle,
 ) -> io::Result<bool> {
     let before = listeners.len();
     while let Some(listener) = listeners.front()
         && lifecycle.has_reached(listener.from)
-        && lifecycle.phase() == Phase::Running
+        && lifecycle.phase() == LifecyclePhase::Running
         && let Some(listener) = listeners.pop_front()
     {
-        match listener.speaks {
-            Protocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix) => {
+        match listener.protocol {
+            ListenerProtocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix) => {
                 shard.receive_datagrams(listener.socket)?;
             }
-            Protocol::Http
-            | Protocol::Nats
-            | Protocol::Syslog(SyslogTransport::Tcp)
-            | Protocol::Custom(_) => {
+            ListenerProtocol::Http
+            | ListenerProtocol::Nats
+            | ListenerProtocol::Syslog(SyslogTransport::Tcp)
+            | ListenerProtocol::Custom(_) => {
                 let number = shard.listen(listener.socket, true)?;
-                if listener.is_parents {
+                if listener.is_inherited {
                     shard.leave_backlog(number);
                 }
             }

@@ -14,31 +14,31 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// Behind the path of a socket that is not in use: a successor's before it takes over, its predecessor's afterwards.
-const BESIDE: &str = ".next";
+const BESIDE_SUFFIX: &str = ".next";
 
 /// Behind the path of a predecessor's socket, on a file system that cannot exchange two names.
-const PREVIOUS: &str = ".previous";
+const PREVIOUS_SUFFIX: &str = ".previous";
 
 /// Device, inode and time of creation of a file. The number of an inode is given to another file as soon as the socket has
 /// been closed and its name removed.
-type Identity = (u64, u64, Option<SystemTime>);
+type SocketFileId = (u64, u64, Option<SystemTime>);
 
 /// Which file a socket has, under whichever name.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketName {
     path: PathBuf,
-    identity: Identity,
+    file_id: SocketFileId,
     /// The file that was at the path before this one took it.
-    predecessor: Option<Identity>,
+    predecessor: Option<SocketFileId>,
 }
 
 /// The name beside a path.
 pub(crate) fn beside(path: &Path) -> PathBuf {
-    with_suffix(path, BESIDE)
+    with_suffix(path, BESIDE_SUFFIX)
 }
 
 fn previous(path: &Path) -> PathBuf {
-    with_suffix(path, PREVIOUS)
+    with_suffix(path, PREVIOUS_SUFFIX)
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -49,7 +49,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 impl SocketName {
     fn new(path: &Path, file: &Path) -> io::Result<SocketName> {
-        Ok(SocketName { path: path.to_owned(), identity: file_identity(file)?, predecessor: None })
+        Ok(SocketName { path: path.to_owned(), file_id: file_identity(file)?, predecessor: None })
     }
 
     /// Its path.
@@ -137,7 +137,7 @@ impl SocketName {
     pub(crate) fn forget_predecessor(&mut self) {
         let Some(predecessor) = self.predecessor.take() else { return };
         for name in [beside(&self.path), previous(&self.path)] {
-            if file_identity(&name).is_ok_and(|identity| identity == predecessor) {
+            if file_identity(&name).is_ok_and(|file_id| file_id == predecessor) {
                 // A folder that has become read-only keeps a dead socket, which the next successor replaces.
                 let _ = fs::remove_file(name);
             }
@@ -145,7 +145,7 @@ impl SocketName {
     }
 
     fn is_at(&self, path: &Path) -> bool {
-        file_identity(path).is_ok_and(|identity| identity == self.identity)
+        file_identity(path).is_ok_and(|file_id| file_id == self.file_id)
     }
 }
 
@@ -186,7 +186,7 @@ impl Drop for SocketFile {
     }
 }
 
-fn file_identity(path: &Path) -> io::Result<Identity> {
+fn file_identity(path: &Path) -> io::Result<SocketFileId> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
@@ -200,19 +200,22 @@ mod tests {
     /// What a file system says that cannot exchange two names.
     const CANNOT_EXCHANGE: fn(&Path, &Path) -> rustix::io::Result<()> = |_, _| Err(Errno::INVAL);
 
-    struct Server {
+    struct TestSocketServer {
         socket: UnixDatagram,
         file: SocketFile,
     }
 
-    impl Server {
-        fn first(path: &Path) -> Server {
-            Server { socket: UnixDatagram::bind(path).unwrap(), file: SocketFile::of(path).unwrap() }
+    impl TestSocketServer {
+        fn first(path: &Path) -> TestSocketServer {
+            TestSocketServer {
+                socket: UnixDatagram::bind(path).unwrap(),
+                file: SocketFile::of(path).unwrap(),
+            }
         }
 
-        fn successor(path: &Path) -> Server {
+        fn successor(path: &Path) -> TestSocketServer {
             let socket = UnixDatagram::bind(beside(path)).unwrap();
-            Server { socket, file: SocketFile::beside(path).unwrap() }
+            TestSocketServer { socket, file: SocketFile::beside(path).unwrap() }
         }
 
         /// Ends without a chance to remove its files.
@@ -236,9 +239,9 @@ mod tests {
     fn a_successor_that_dies_without_an_exchange_leaves_the_path_to_its_predecessor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let old = Server::first(&path);
+        let old = TestSocketServer::first(&path);
         for is_killed in [true, false] {
-            let new = Server::successor(&path);
+            let new = TestSocketServer::successor(&path);
             new.file.name().take_path_by(CANNOT_EXCHANGE).unwrap();
             assert!(new.is_reached_at(&path) && !old.is_reached_at(&path));
             if is_killed {
@@ -257,9 +260,9 @@ mod tests {
     fn a_path_that_is_half_taken_is_restored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let (old, third) = (Server::first(&path), previous(&path));
+        let (old, third) = (TestSocketServer::first(&path), previous(&path));
         for keep in [fs::hard_link::<&Path, &Path>, fs::rename] {
-            let new = Server::successor(&path);
+            let new = TestSocketServer::successor(&path);
             keep(&path, &third).unwrap();
             old.file.name().restore();
             assert!(old.is_reached_at(&path));
@@ -274,15 +277,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         fs::write(previous(&path), "left by a server that was killed").unwrap();
-        let first = Server::first(&path);
-        let second = Server::successor(&path);
+        let first = TestSocketServer::first(&path);
+        let second = TestSocketServer::successor(&path);
         let mut name = second.file.name();
         name.take_path_by(CANNOT_EXCHANGE).unwrap();
         assert_eq!(names(folder.path()), 2);
         first.kill();
         name.forget_predecessor();
         assert_eq!(names(folder.path()), 1);
-        let third = Server::successor(&path);
+        let third = TestSocketServer::successor(&path);
         third.file.name().take_path_by(CANNOT_EXCHANGE).unwrap();
         drop(second);
         assert_eq!(names(folder.path()), 1);

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use stilling::http::{Method, Response, Routes, Status, Timeouts};
 use stilling::{DriverChoice, ServeConfig, Server};
-use stilling_probe::allocations::{Counting, leave_this_thread_out, of_all_threads, settle_at_zero};
+use stilling_probe::allocations::{
+    CountingAllocator, exclude_this_thread, process_allocations, run_until_allocation_free,
+};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// After this, an answer that has not come will never come.
 const HANG: Duration = Duration::from_secs(60);
@@ -121,18 +123,19 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
     // It serves until the process ends.
     thread::spawn(move || server.run().map(drop));
     let client = thread::spawn(move || {
-        leave_this_thread_out();
-        let cold = of_all_threads();
+        exclude_this_thread();
+        let cold = process_allocations();
         let mut scraper = connect(address);
         scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
         read_answers(&mut scraper, 1);
-        assert!(of_all_threads() > cold, "the page that allocates was not counted");
+        assert!(process_allocations() > cold, "the page that allocates was not counted");
         for _ in 0..ROUNDS {
             KINDS.iter().for_each(|(kind, request, answers)| round(address, kind, request, *answers));
         }
         for (kind, request, answers) in KINDS {
-            let settled =
-                settle_at_zero(ATTEMPTS, || (0..ROUNDS).for_each(|_| round(address, kind, request, answers)));
+            let settled = run_until_allocation_free(ATTEMPTS, || {
+                (0..ROUNDS).for_each(|_| round(address, kind, request, answers))
+            });
             if let Err(counts) = settled {
                 panic!("{driver:?}, {kind}: {counts:?}");
             }

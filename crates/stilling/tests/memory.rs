@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use socket2::{Domain, Socket, Type};
-use stilling::engine::{CloseReason, Config};
+use stilling::engine::{CloseReason, ShardConfig};
 use stilling::http::{Method, Response, Routes};
 use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
 use stilling_probe::{HANG, eventually};
@@ -19,41 +19,41 @@ use stilling_probe::{HANG, eventually};
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
-struct Adding;
+struct MeteringAllocator;
 
-fn more(bytes: usize) {
+fn add_live(bytes: usize) {
     let live = LIVE.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-fn less(bytes: usize) {
+fn subtract_live(bytes: usize) {
     LIVE.fetch_sub(bytes as u64, Ordering::Relaxed);
 }
 
 // SAFETY: every call is passed on unchanged; adding up needs no allocation.
-unsafe impl GlobalAlloc for Adding {
+unsafe impl GlobalAlloc for MeteringAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        more(layout.size());
+        add_live(layout.size());
         // SAFETY: the caller's promises hold for the system's allocator too.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        less(layout.size());
+        subtract_live(layout.size());
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        more(size);
-        less(layout.size());
+        add_live(size);
+        subtract_live(layout.size());
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Adding = Adding;
+static ALLOCATOR: MeteringAllocator = MeteringAllocator;
 
 const CLIENTS: u64 = 200;
 /// Bytes of each answer: together far more than this machine should ever give them.
@@ -92,7 +92,7 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
         .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", LENGTH, std::io::repeat(b's')))
         .worker(Method::Get, "/open", |_| Response::stream("a/b", std::io::repeat(b'o').take(LENGTH)));
     // A store for ten of them.
-    let engine = Config { output_bytes_max: 1 << 20, ..Config::default() };
+    let engine = ShardConfig { output_bytes_max: 1 << 20, ..ShardConfig::default() };
     let config = ServeConfig {
         engine,
         listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],

@@ -11,12 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use stilling::http::Routes;
-use stilling::settings::{Durability, HubConfig, Retention, StreamConfig};
+use stilling::settings::{Durability, MessagingConfig, Retention, StreamConfig};
 use stilling::{DriverChoice, HubThread, ServeConfig, Server};
-use stilling_probe::allocations::{Counting, leave_this_thread_out, of_all_threads, settle_at_zero};
+use stilling_probe::allocations::{
+    CountingAllocator, exclude_this_thread, process_allocations, run_until_allocation_free,
+};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// After this, an answer that has not come will never come.
 const HANG: Duration = Duration::from_secs(60);
@@ -29,18 +31,18 @@ const WARM_UP: usize = 4;
 /// One of the pieces that go round may still have to grow to a size that only others had, and a segment may become full.
 const ATTEMPTS: usize = 40;
 
-struct Client {
+struct NatsClient {
     stream: TcpStream,
 }
 
-impl Client {
-    fn connect(address: SocketAddr, subscribe: &str) -> Client {
+impl NatsClient {
+    fn connect(address: SocketAddr, subscribe: &str) -> NatsClient {
         let mut stream = TcpStream::connect(address).expect("the server accepts");
         stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
         stream.set_nodelay(true).expect("a socket takes options");
         let hello = format!("CONNECT {{\"verbose\":false}}\r\nSUB {subscribe} 1\r\nPING\r\n");
         stream.write_all(hello.as_bytes()).expect("the server reads");
-        let mut client = Client { stream };
+        let mut client = NatsClient { stream };
         // INFO and PONG.
         client.lines(2);
         client
@@ -62,7 +64,7 @@ impl Client {
 }
 
 /// Publishes, and waits for each window's acknowledgements and deliveries.
-fn round(publisher: &mut Client, subscriber: &mut Client, window: &[u8]) {
+fn round(publisher: &mut NatsClient, subscriber: &mut NatsClient, window: &[u8]) {
     for _ in 0..WINDOWS {
         publisher.stream.write_all(window).expect("the server reads");
         publisher.lines(2 * WINDOW);
@@ -72,12 +74,12 @@ fn round(publisher: &mut Client, subscriber: &mut Client, window: &[u8]) {
 
 /// A connection for each message, a whole window of them open at once: from the accept over the first message to the
 /// close. The acknowledgements go to `heard`, who has subscribed to them: a subscription takes memory.
-fn visits(address: SocketAddr, stream: &str, heard: &mut Client) {
+fn visits(address: SocketAddr, stream: &str, heard: &mut NatsClient) {
     let message = format!("CONNECT {{\"verbose\":false}}\r\nPUB {stream}.a _INBOX.a.1 4\r\nonce\r\nPING\r\n");
     let connect = |_| {
         let stream = TcpStream::connect(address).expect("the server accepts");
         stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
-        Client { stream }
+        NatsClient { stream }
     };
     let mut clients: Vec<_> = (0..WINDOW).map(connect).collect();
     for client in &mut clients {
@@ -103,11 +105,11 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
         listen: Vec::new(),
         shards: 2,
         worker_threads: 1,
-        hub: HubConfig {
+        hub: MessagingConfig {
             nats: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
             data: folder.path().join("streams"),
             streams: vec![StreamConfig::new("disk", ["disk.>"]), memory],
-            ..HubConfig::default()
+            ..MessagingConfig::default()
         },
         hub_thread,
         driver,
@@ -118,19 +120,20 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
     let address: SocketAddr = line.expect("it listens").parse().expect("an address");
     let running = server.start().expect("a thread");
     let client = thread::spawn(move || {
-        leave_this_thread_out();
+        exclude_this_thread();
         for (stream, size) in [("disk", 128), ("disk", 4096), ("memory", 128), ("memory", 4096)] {
-            let cold = of_all_threads();
-            let mut subscriber = Client::connect(address, &format!("{stream}.>"));
-            assert!(of_all_threads() > cold, "a subscription, which takes memory, was not counted");
-            let mut publisher = Client::connect(address, "_INBOX.a.*");
+            let cold = process_allocations();
+            let mut subscriber = NatsClient::connect(address, &format!("{stream}.>"));
+            assert!(process_allocations() > cold, "a subscription, which takes memory, was not counted");
+            let mut publisher = NatsClient::connect(address, "_INBOX.a.*");
             let payload = "x".repeat(size);
             let window = format!("PUB {stream}.a _INBOX.a.1 {size}\r\n{payload}\r\n").repeat(WINDOW);
             for _ in 0..WARM_UP {
                 round(&mut publisher, &mut subscriber, window.as_bytes());
             }
-            let settled =
-                settle_at_zero(ATTEMPTS, || round(&mut publisher, &mut subscriber, window.as_bytes()));
+            let settled = run_until_allocation_free(ATTEMPTS, || {
+                round(&mut publisher, &mut subscriber, window.as_bytes())
+            });
             if let Err(counts) = settled {
                 let messages = WINDOW * WINDOWS;
                 panic!(
@@ -138,12 +141,12 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
                 );
             }
         }
-        let mut heard = Client::connect(address, "_INBOX.a.*");
+        let mut heard = NatsClient::connect(address, "_INBOX.a.*");
         for stream in ["disk", "memory"] {
             for _ in 0..WARM_UP {
                 visits(address, stream, &mut heard);
             }
-            if let Err(counts) = settle_at_zero(ATTEMPTS, || visits(address, stream, &mut heard)) {
+            if let Err(counts) = run_until_allocation_free(ATTEMPTS, || visits(address, stream, &mut heard)) {
                 panic!("{driver:?}, {hub_thread:?}, {stream}: {counts:?} for {WINDOW} connections each");
             }
         }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use stilling::ServeConfig;
 use stilling::engine::{Clock, Wake};
-use stilling_workers::{Completed, JobContext, Limits, Outcome, Pool};
+use stilling_workers::{JobCompletion, JobContext, JobResult, Pool, PoolLimits};
 
 /// How long a job takes.
 const JOB: Duration = Duration::from_millis(5);
 /// How long a client waits for its answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Slots of the length of a job in which ten jobs come each, and then slots in which every other has one.
 const OVERLOADED: u64 = 1000;
 const NORMAL: u64 = 600;
@@ -23,7 +23,8 @@ const SECOND: u64 = 200;
 #[test]
 fn the_default_queue_keeps_its_goodput_in_an_overload() {
     let ServeConfig { queue_max, queue_age_max, queue_target, .. } = ServeConfig::default();
-    let limits = Limits { threads: 1, queue_max, age_max: queue_age_max, queue_target, ..Limits::default() };
+    let limits =
+        PoolLimits { threads: 1, queue_max, age_max: queue_age_max, queue_target, ..PoolLimits::default() };
     let (clock, hand) = Clock::manual();
     let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
     let lane = &mut lanes[0];
@@ -40,12 +41,12 @@ fn the_default_queue_keeps_its_goodput_in_an_overload() {
         }
         lane.publish();
         while clock.now() < end {
-            let Some(running) = pool.take() else { break };
+            let Some(running) = pool.take_job() else { break };
             running.run(&mut JobContext::simulated()).deliver();
         }
-        while let Some(Completed { ticket, outcome, .. }) = lane.next_result() {
+        while let Some(JobCompletion { ticket, outcome, .. }) = lane.next_result() {
             let (slot, since) = submitted[ticket as usize];
-            if matches!(outcome, Outcome::Done(())) && clock.now().since(since) <= PATIENCE {
+            if matches!(outcome, JobResult::Done(())) && clock.now().since(since) <= CLIENT_TIMEOUT {
                 in_time.push(slot);
             }
         }

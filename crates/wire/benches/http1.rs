@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use stilling_wire::http1::{Event, Limits, RequestDecoder};
+use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
 
 const SMALL: &[u8] = b"GET /test/fast HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n";
 const ABSENT: &[u8] = b"GET /test/fast\r\n\r\n";
@@ -31,11 +31,11 @@ const ROUNDS: usize = 11;
 const BUFFERS: usize = 4000;
 
 fn ours(buffer: &[u8]) -> usize {
-    let (limits, mut decoder) = (Limits::default(), RequestDecoder::default());
+    let (limits, mut decoder) = (HttpLimits::default(), RequestDecoder::default());
     let (mut at, mut persistent) = (0, 0);
     while at < buffer.len() {
         let step = decoder.decode(&limits, black_box(&buffer[at..])).expect("the request is valid");
-        let Event::Head(head) = step.event else { panic!("the request is complete") };
+        let RequestEvent::Head(head) = step.event else { panic!("the request is complete") };
         persistent += usize::from(head.persistent) + head.target.path.len();
         at += step.consumed;
     }

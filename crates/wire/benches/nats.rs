@@ -7,14 +7,14 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use stilling_wire::nats::{ClientDecoder, ClientEvent, Limits, Msg, Pub, encode_headers};
+use stilling_wire::nats::{ClientDecoder, ClientEvent, Msg, NatsLimits, Pub, encode_headers};
 
 /// Publications in one buffer.
 const BURST: usize = 128;
 const ROUNDS: usize = 11;
 const BUFFERS: usize = 2000;
 
-fn decode(limits: &Limits, buffer: &[u8]) -> usize {
+fn decode(limits: &NatsLimits, buffer: &[u8]) -> usize {
     let (mut decoder, mut at, mut bytes) = (ClientDecoder::default(), 0, 0);
     loop {
         let step = decoder.decode(limits, black_box(&buffer[at..])).expect("the operations are good");
@@ -56,7 +56,7 @@ fn main() {
         ("headers", Pub { subject: b"events.sensor.17", reply, headers: &headers, payload: &small }),
         ("large", Pub { subject: b"events.sensor.17", reply, headers: b"", payload: &large }),
     ];
-    let limits = Limits::default();
+    let limits = NatsLimits::default();
     for (case, message) in cases {
         if runs(case) {
             let mut one = Vec::new();

@@ -2,15 +2,15 @@
 
 use std::hint::black_box;
 
-use stilling_probe::allocations::{Counting, of_this_thread};
+use stilling_probe::allocations::{CountingAllocator, thread_allocations};
 use stilling_wire::nats::{
-    AckSubject, ClientDecoder, ClientEvent, Filter, Headers, Limits, Msg, Pub, PubAck, PubVerdict,
+    AckSubject, ClientDecoder, ClientEvent, Filter, Headers, Msg, NatsLimits, Pub, PubAck, PubAckResponse,
     ServerDecoder, ServerEvent, SubjectLimits, encode_err, encode_headers,
 };
 use stilling_wire::syslog::{self, Framer};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Messages of every kind in one buffer, many times over.
 const ROUNDS: usize = 1000;
@@ -32,8 +32,8 @@ fn no_message_costs_an_allocation() {
     let mut out = Vec::with_capacity(ROUNDS * 400);
     let filter = Filter::parse(b"events.*", &SubjectLimits::default()).expect("the filter is good");
 
-    let before = of_this_thread();
-    let (limits, mut decoder, mut start, mut told) = (Limits::default(), ClientDecoder::default(), 0, 0);
+    let before = thread_allocations();
+    let (limits, mut decoder, mut start, mut count) = (NatsLimits::default(), ClientDecoder::default(), 0, 0);
     loop {
         let step = decoder.decode(&limits, &sent[start..]).expect("the operations are good");
         start += step.consumed;
@@ -41,9 +41,9 @@ fn no_message_costs_an_allocation() {
             ClientEvent::NeedMore => break,
             ClientEvent::Publish(message) => {
                 let (subject, payload) = (message.subject.as_bytes(), message.payload);
-                told += usize::from(filter.takes(message.subject));
+                count += usize::from(filter.matches(message.subject));
                 let id = Headers::parse(message.headers).ok().and_then(|headers| headers.find("Nats-Msg-Id"));
-                told += usize::from(id.is_some());
+                count += usize::from(id.is_some());
                 Msg { subject, sid: b"1", reply: None, headers: message.headers, payload }.encode(&mut out);
             }
             ClientEvent::Refused(error) => encode_err(&mut out, error.text()),
@@ -52,34 +52,36 @@ fn no_message_costs_an_allocation() {
             }
         }
     }
-    assert_eq!((start, told), (sent.len(), 3 * ROUNDS));
+    assert_eq!((start, count), (sent.len(), 3 * ROUNDS));
 
-    let (limits, mut decoder, mut start, mut told) = (Limits::for_client(), ServerDecoder::default(), 0, 0);
+    let (limits, mut decoder, mut start, mut count) =
+        (NatsLimits::for_client(), ServerDecoder::default(), 0, 0);
     loop {
         let step = decoder.decode(&limits, &out[start..]).expect("the operations are good");
         start += step.consumed;
         match step.event {
             ServerEvent::NeedMore => break,
-            ServerEvent::Message(message) => told += message.payload.len(),
+            ServerEvent::Message(message) => count += message.payload.len(),
             event => {
                 black_box(event);
             }
         }
     }
-    assert_eq!((start, told), (out.len(), ROUNDS * 133));
+    assert_eq!((start, count), (out.len(), ROUNDS * 133));
 
     out.clear();
     PubAck { stream: "events".into(), sequence: 7, duplicate: true }.encode(&mut out);
-    assert!(matches!(PubVerdict::parse(&out), Ok(PubVerdict::Stored(ack)) if ack.sequence == 7));
+    assert!(matches!(PubAckResponse::parse(&out), Ok(PubAckResponse::Stored(ack)) if ack.sequence == 7));
     assert!(AckSubject::parse(b"$JS.ACK.events.c1.1.22.3.17.4").is_some());
 
-    let (limits, mut framer, mut start, mut told) = (syslog::Limits::default(), Framer::default(), 0, 0);
+    let (limits, mut framer, mut start, mut count) =
+        (syslog::SyslogLimits::default(), Framer::default(), 0, 0);
     loop {
         let step = framer.decode(&limits, &lines[start..]);
         start += step.consumed;
         let Some(frame) = step.frame else { break };
-        told += usize::from(syslog::parse(frame.message).host == Some(b"vm"));
+        count += usize::from(syslog::parse(frame.message).host == Some(b"vm"));
     }
-    assert_eq!((start, told), (lines.len(), 2 * ROUNDS));
-    assert_eq!(of_this_thread() - before, 0);
+    assert_eq!((start, count), (lines.len(), 2 * ROUNDS));
+    assert_eq!(thread_allocations() - before, 0);
 }

@@ -11,40 +11,40 @@ use stilling_ring::Clock;
 
 /// The world as a running job sees it.
 pub struct JobContext {
-    sleeps: Sleeps,
+    sleep_mode: SleepMode,
     slept: Duration,
 }
 
 #[derive(Debug)]
-enum Sleeps {
-    Really,
-    Virtually,
+enum SleepMode {
+    Real,
+    Virtual,
 }
 
 impl JobContext {
     /// For a worker thread: sleeping blocks the thread.
     #[must_use]
     pub fn real() -> JobContext {
-        JobContext { sleeps: Sleeps::Really, slept: Duration::ZERO }
+        JobContext { sleep_mode: SleepMode::Real, slept: Duration::ZERO }
     }
 
     /// For a simulator or a test: sleeping returns at once and is only added up.
     #[must_use]
     pub fn simulated() -> JobContext {
-        JobContext { sleeps: Sleeps::Virtually, slept: Duration::ZERO }
+        JobContext { sleep_mode: SleepMode::Virtual, slept: Duration::ZERO }
     }
 
     /// For a job of a pool on this clock: it really sleeps unless somebody moves the clock by hand.
-    pub(crate) fn on(clock: &Clock) -> JobContext {
+    pub(crate) fn for_clock(clock: &Clock) -> JobContext {
         if clock.is_manual() { JobContext::simulated() } else { JobContext::real() }
     }
 
     /// Waits for `span`.
     pub fn sleep(&mut self, span: Duration) {
         self.slept = self.slept.saturating_add(span);
-        match self.sleeps {
-            Sleeps::Really => std::thread::sleep(span),
-            Sleeps::Virtually => {}
+        match self.sleep_mode {
+            SleepMode::Real => std::thread::sleep(span),
+            SleepMode::Virtual => {}
         }
     }
 
@@ -56,6 +56,6 @@ impl JobContext {
 
 impl fmt::Debug for JobContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobContext").field("sleeps", &self.sleeps).finish_non_exhaustive()
+        f.debug_struct("JobContext").field("sleeps", &self.sleep_mode).finish_non_exhaustive()
     }
 }

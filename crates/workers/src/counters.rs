@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::outcome::Outcome;
+use crate::job_result::JobResult;
 
 /// A snapshot of the pool's counters. Everything not called "now" counts since the pool was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct PoolCounters {
     /// Jobs submitted and not yet taken by a worker, now.
     pub queued: u64,
     /// The most that were ever queued at once.
@@ -45,7 +45,7 @@ pub struct Counters {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct PoolTally {
     pub(crate) queued_max: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) done: AtomicU64,
@@ -67,18 +67,18 @@ pub(crate) struct Tally {
 /// The weight of the newest job in the average of service times is one out of so many.
 const SERVICE_WINDOW: u64 = 16;
 
-impl Tally {
+impl PoolTally {
     /// The counter of jobs that ended so.
-    pub(crate) fn answers<R>(&self, outcome: &Outcome<R>) -> &AtomicU64 {
+    pub(crate) fn counter_of<R>(&self, outcome: &JobResult<R>) -> &AtomicU64 {
         match outcome {
-            Outcome::Done(_) => &self.done,
-            Outcome::Panicked => &self.panicked,
-            Outcome::Expired => &self.expired,
+            JobResult::Done(_) => &self.done,
+            JobResult::Panicked => &self.panicked,
+            JobResult::Expired => &self.expired,
         }
     }
 
     /// A job took so long. Workers may overwrite each other's news: an average does not mind.
-    pub(crate) fn served(&self, took: Duration) {
+    pub(crate) fn record_service_time(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = self.service_nanos.load(Relaxed);
         let mean = if before == 0 { took } else { before - before / SERVICE_WINDOW + took / SERVICE_WINDOW };
@@ -90,12 +90,12 @@ impl Tally {
         Duration::from_nanos(self.service_nanos.load(Relaxed))
     }
 
-    pub(crate) fn snapshot(&self, queued: u64, threads: u64) -> Counters {
+    pub(crate) fn snapshot(&self, queued: u64, threads: u64) -> PoolCounters {
         // Answers are read before `taken`: an answer follows its taking, so the difference is never negative.
         let (done, expired, panicked) =
             (self.done.load(Relaxed), self.expired.load(Relaxed), self.panicked.load(Relaxed));
         let answered = done + expired + panicked + self.lost.load(Relaxed);
-        Counters {
+        PoolCounters {
             queued,
             queued_max: self.queued_max.load(Relaxed),
             busy: self.taken.load(Relaxed).saturating_sub(answered),

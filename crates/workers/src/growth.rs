@@ -84,20 +84,20 @@ impl Growth {
 
 /// The part of the decisions that depends on those before.
 #[derive(Debug)]
-pub(crate) struct Course {
+pub(crate) struct GrowthSchedule {
     growth: Growth,
     base: u64,
     /// What share of the pool the next hunk is, in millionths.
     share: u64,
 }
 
-impl Course {
-    pub(crate) fn new(growth: Growth, base: u64) -> Course {
-        Course { growth, base, share: full_share(&growth) }
+impl GrowthSchedule {
+    pub(crate) fn new(growth: Growth, base: u64) -> GrowthSchedule {
+        GrowthSchedule { growth, base, share: full_share(&growth) }
     }
 
     /// How many threads a pool of `threads` is to have while `busy` run a job: one hunk more, if it is short.
-    pub(crate) fn grown(&mut self, threads: u64, busy: u64) -> Option<u64> {
+    pub(crate) fn next_larger(&mut self, threads: u64, busy: u64) -> Option<u64> {
         let threads_max = self.growth.threads_max as u64;
         if threads >= threads_max || !self.growth.is_short(threads, busy) {
             return None;
@@ -109,17 +109,17 @@ impl Course {
 
     /// How many threads a pool of `threads` is to have, of which never more than `busy_max` were busy at once for
     /// long enough: one hunk less, if it does not need them.
-    pub(crate) fn shrunk(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
+    pub(crate) fn next_smaller(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
         let enough = self.growth.enough_for(busy_max).max(self.base);
         let hunk = hunk(threads, full_share(&self.growth));
-        let shrunk = threads.saturating_sub(hunk).max(enough);
-        if shrunk >= threads {
+        let next_smaller = threads.saturating_sub(hunk).max(enough);
+        if next_smaller >= threads {
             return None;
         }
-        if shrunk == self.base {
+        if next_smaller == self.base {
             self.share = full_share(&self.growth);
         }
-        Some(shrunk)
+        Some(next_smaller)
     }
 }
 
@@ -145,10 +145,10 @@ mod tests {
 
     /// The sizes that a pool takes when all of its threads are busy again after each hunk.
     fn sizes(growth: Growth, base: u64, hunks: usize) -> Vec<u64> {
-        let mut course = Course::new(growth, base);
+        let mut schedule = GrowthSchedule::new(growth, base);
         let mut size = base;
         let next = || {
-            size = course.grown(size, size)?;
+            size = schedule.next_larger(size, size)?;
             Some(size)
         };
         std::iter::from_fn(next).take(hunks).collect()
@@ -203,12 +203,12 @@ mod tests {
     /// Row 4.31: hunks are full again once the pool is back at its first size, and not before.
     #[test]
     fn the_first_size_makes_hunks_full_again() {
-        let mut course = Course::new(Growth { spawn_factor: 90, ..ON }, 10);
-        assert_eq!((course.grown(10, 10), course.grown(15, 15)), (Some(15), Some(16)));
-        assert_eq!(course.shrunk(16, 8), Some(15));
-        assert_eq!(course.grown(15, 15), Some(16));
-        assert_eq!(course.shrunk(16, 0), Some(10));
-        assert_eq!(course.grown(10, 10), Some(15));
+        let mut schedule = GrowthSchedule::new(Growth { spawn_factor: 90, ..ON }, 10);
+        assert_eq!((schedule.next_larger(10, 10), schedule.next_larger(15, 15)), (Some(15), Some(16)));
+        assert_eq!(schedule.next_smaller(16, 8), Some(15));
+        assert_eq!(schedule.next_larger(15, 15), Some(16));
+        assert_eq!(schedule.next_smaller(16, 0), Some(10));
+        assert_eq!(schedule.next_larger(10, 10), Some(15));
     }
 
     /// Row 4.31: a hunk goes at most, and only what the busiest moment and half as much again leave over.
@@ -225,8 +225,8 @@ mod tests {
             (100, 53, None),
             (100, 100, None),
         ] {
-            let shrunk = Course::new(ON, 10).shrunk(threads, busy_max);
-            assert_eq!(shrunk, expected, "{threads} threads, at most {busy_max} busy");
+            let next_smaller = GrowthSchedule::new(ON, 10).next_smaller(threads, busy_max);
+            assert_eq!(next_smaller, expected, "{threads} threads, at most {busy_max} busy");
         }
     }
 
@@ -237,8 +237,8 @@ mod tests {
             let growth = Growth { free_threshold, ..ON };
             for (threads, busy) in (2..200).flat_map(|threads| (0..threads).map(move |busy| (threads, busy)))
             {
-                if let Some(shrunk) = Course::new(growth, 1).shrunk(threads, busy) {
-                    assert!(shrunk < threads && !growth.is_short(shrunk, busy + busy / 2));
+                if let Some(next_smaller) = GrowthSchedule::new(growth, 1).next_smaller(threads, busy) {
+                    assert!(next_smaller < threads && !growth.is_short(next_smaller, busy + busy / 2));
                 }
             }
         }

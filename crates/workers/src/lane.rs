@@ -9,19 +9,19 @@ use std::fmt;
 use stilling_ring::sync::Arc;
 use stilling_ring::{InlineFn, Receiver, Sender};
 
-use crate::claims::Position;
 use crate::context::JobContext;
-use crate::core::{Admission, Core, Enqueued, Job};
 use crate::counters::count;
-use crate::outcome::{Completed, Outcome};
+use crate::job_claims::LanePosition;
+use crate::job_result::{JobCompletion, JobResult};
+use crate::pool_core::{Admission, EnqueueTime, Job, PoolCore};
 
 /// One shard's access to the pool. Jobs of a dropped lane still run; their results are dropped.
 pub struct Lane<R> {
     /// Its number among the lanes of the pool.
     number: usize,
     jobs: Sender<Job<R>>,
-    results: Receiver<Completed<R>>,
-    core: Arc<Core<R>>,
+    results: Receiver<JobCompletion<R>>,
+    core: Arc<PoolCore<R>>,
     outstanding: usize,
     outstanding_max: usize,
     batch: usize,
@@ -31,48 +31,48 @@ pub struct Lane<R> {
 
 /// Why a job was not accepted; the closure comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Refused<F> {
+pub enum SubmitError<F> {
     /// The queue is as long as its limit, or the lane has too many results to fetch. Later there is room again.
     Full(F),
     /// The pool is closed for good.
     Closed(F),
 }
 
-impl<F> Refused<F> {
+impl<F> SubmitError<F> {
     /// The closure that was refused.
     pub fn into_job(self) -> F {
         match self {
-            Refused::Full(job) | Refused::Closed(job) => job,
+            SubmitError::Full(job) | SubmitError::Closed(job) => job,
         }
     }
 }
 
-impl<F> fmt::Debug for Refused<F> {
+impl<F> fmt::Debug for SubmitError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Full(_) => "Full(..)",
-            Refused::Closed(_) => "Closed(..)",
+            SubmitError::Full(_) => "Full(..)",
+            SubmitError::Closed(_) => "Closed(..)",
         })
     }
 }
 
-impl<F> fmt::Display for Refused<F> {
+impl<F> fmt::Display for SubmitError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Full(_) => "the worker queue is full",
-            Refused::Closed(_) => "the worker pool is closed",
+            SubmitError::Full(_) => "the worker queue is full",
+            SubmitError::Closed(_) => "the worker pool is closed",
         })
     }
 }
 
-impl<F> std::error::Error for Refused<F> {}
+impl<F> std::error::Error for SubmitError<F> {}
 
 impl<R> Lane<R> {
     pub(crate) fn new(
         number: usize,
         jobs: Sender<Job<R>>,
-        results: Receiver<Completed<R>>,
-        core: Arc<Core<R>>,
+        results: Receiver<JobCompletion<R>>,
+        core: Arc<PoolCore<R>>,
         outstanding_max: usize,
     ) -> Lane<R> {
         Lane { number, jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
@@ -82,9 +82,9 @@ impl<R> Lane<R> {
     /// is the caller's to choose. The closure may capture 96 bytes, checked when it is compiled.
     ///
     /// # Errors
-    /// [`Refused`] with the closure.
+    /// [`SubmitError`] with the closure.
     #[inline]
-    pub fn submit<F>(&mut self, ticket: u64, job: F) -> Result<Position, Refused<F>>
+    pub fn submit<F>(&mut self, ticket: u64, job: F) -> Result<LanePosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
@@ -97,7 +97,7 @@ impl<R> Lane<R> {
     ///
     /// # Errors
     /// The pool is closed, or the lane was full.
-    pub fn submit_lasting<F>(&mut self, ticket: u64, job: F) -> Result<Position, Refused<F>>
+    pub fn submit_continuation<F>(&mut self, ticket: u64, job: F) -> Result<LanePosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
@@ -105,28 +105,33 @@ impl<R> Lane<R> {
     }
 
     #[inline]
-    fn enqueue<F>(&mut self, ticket: u64, lasts: bool, job: F) -> Result<Position, Refused<F>>
+    fn enqueue<F>(
+        &mut self,
+        ticket: u64,
+        is_continuation: bool,
+        job: F,
+    ) -> Result<LanePosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
         if self.outstanding >= self.outstanding_max {
             count(&self.core.tally.refused);
-            return Err(Refused::Full(job));
+            return Err(SubmitError::Full(job));
         }
-        match self.core.admit(lasts) {
+        match self.core.admit(is_continuation) {
             Admission::Admitted => {}
             Admission::Full => {
                 count(&self.core.tally.refused);
-                return Err(Refused::Full(job));
+                return Err(SubmitError::Full(job));
             }
-            Admission::Closed => return Err(Refused::Closed(job)),
+            Admission::Closed => return Err(SubmitError::Closed(job)),
         }
-        let position = Position::new(self.jobs.pushed());
-        let enqueued = Enqueued::new(self.core.clock.now(), lasts);
+        let position = LanePosition::new(self.jobs.pushed());
+        let enqueued = EnqueueTime::new(self.core.clock.now(), is_continuation);
         let Some(vacancy) = self.jobs.vacancy() else {
             self.core.leave_queue();
             count(&self.core.tally.refused);
-            return Err(Refused::Full(job));
+            return Err(SubmitError::Full(job));
         };
         self.core.claims[self.number].open(position.0);
         vacancy.fill(|| Job { work: InlineFn::new(job), ticket, enqueued });
@@ -146,12 +151,12 @@ impl<R> Lane<R> {
     }
 
     /// Runs `job` here and now, in the calling thread, and returns what became of it; or returns the job to be
-    /// submitted, because [`Limits::inline_max`](crate::Limits::inline_max) lanes do so already, or because this
+    /// submitted, because [`PoolLimits::inline_max`](crate::PoolLimits::inline_max) lanes do so already, or because this
     /// one has since it last published. While the job runs, its shard does nothing else.
     ///
     /// # Errors
     /// The closure, if it is not to run here.
-    pub fn run_inline<F>(&mut self, job: F) -> Result<Outcome<R>, F>
+    pub fn run_inline<F>(&mut self, job: F) -> Result<JobResult<R>, F>
     where
         F: FnOnce(&mut JobContext) -> R,
     {
@@ -174,7 +179,7 @@ impl<R> Lane<R> {
 
     /// Whether the job put at `position` has not been taken by a worker yet.
     #[must_use]
-    pub fn is_waiting(&self, position: Position) -> bool {
+    pub fn is_waiting(&self, position: LanePosition) -> bool {
         self.core.claims[self.number].is_waiting(position.0)
     }
 
@@ -182,7 +187,7 @@ impl<R> Lane<R> {
     /// leaves the queue's length and the [outstanding](Lane::outstanding) jobs now, and its place in the queue when a
     /// worker passes it. What it captured is dropped then, so a job with much memory shares it with its submitter.
     /// `is_late`: it counts as expired, otherwise as cancelled.
-    pub fn withdraw(&mut self, position: Position, is_late: bool) -> bool {
+    pub fn withdraw(&mut self, position: LanePosition, is_late: bool) -> bool {
         let core = &self.core;
         if !core.claims[self.number].claim(position.0) {
             return false;
@@ -199,7 +204,7 @@ impl<R> Lane<R> {
     }
 
     /// The next answer, in the order in which workers delivered them.
-    pub fn next_result(&mut self) -> Option<Completed<R>> {
+    pub fn next_result(&mut self) -> Option<JobCompletion<R>> {
         let completed = self.results.pop()?;
         // Only a planted double answer makes this more than the jobs submitted.
         self.outstanding = self.outstanding.saturating_sub(1);

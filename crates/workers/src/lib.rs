@@ -8,15 +8,15 @@
 //!
 //! A shard submits a closure of at most 96 bytes, built straight in the queue, and later finds the outcome under
 //! the ticket it gave. Shards take no lock and allocate nothing; workers may do both. The queue is first in,
-//! first out over all shards, and bounded twice: in length (the closure comes back as [`Refused::Full`]) and in
-//! age (a job that waited longer than [`Limits::age_max`] is answered [`Outcome::Expired`] and not run); with a
+//! first out over all shards, and bounded twice: in length (the closure comes back as [`SubmitError::Full`]) and in
+//! age (a job that waited longer than [`PoolLimits::age_max`] is answered [`JobResult::Expired`] and not run); with a
 //! [`QueueTarget`] a queue that stands is cut to the jobs that have not waited long. A panic
-//! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once,
+//! costs one answer ([`JobResult::Panicked`]), never a thread. Every job that was accepted is answered exactly once,
 //! unless its lane [withdraws](Lane::withdraw) it before a worker takes it: then it is neither run nor answered.
 //!
 //! Work for processes instead of threads has an order and bounds like these, and no thread: see [`processes`].
 //!
-//! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`Keeper`] starts more when
+//! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`PoolScaler`] starts more when
 //! too few are free, and lets them go when they have not been needed for a while. Shards have no part in that.
 //!
 //! ```
@@ -85,31 +85,31 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod claims;
 mod context;
-mod core;
 mod counters;
 mod growth;
-mod keeper;
+mod job_claims;
+mod job_result;
 mod lane;
 mod limits;
-mod outcome;
 mod pool;
+mod pool_core;
+mod pool_size;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
-mod strength;
-mod target;
+mod queue_target;
+mod scaler;
 mod threads;
 
-pub use claims::Position;
 pub use context::JobContext;
-pub use core::{Finished, Running};
-pub use counters::Counters;
+pub use counters::PoolCounters;
 pub use growth::Growth;
-pub use keeper::Keeper;
-pub use lane::{Lane, Refused};
-pub use limits::{Limits, QUEUE_MAX_LIMIT};
-pub use outcome::{Completed, Outcome};
+pub use job_claims::LanePosition;
+pub use job_result::{JobCompletion, JobResult};
+pub use lane::{Lane, SubmitError};
+pub use limits::{PoolLimits, QUEUE_MAX_LIMIT};
 pub use pool::Pool;
-pub use target::QueueTarget;
-pub use threads::Unfinished;
+pub use pool_core::{FinishedJob, RunningJob};
+pub use queue_target::QueueTarget;
+pub use scaler::PoolScaler;
+pub use threads::JoinTimeout;

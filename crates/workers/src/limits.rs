@@ -5,14 +5,14 @@ use std::time::Duration;
 use stilling_ring::CAPACITY_MAX;
 
 use crate::growth::Growth;
-use crate::target::QueueTarget;
+use crate::queue_target::QueueTarget;
 
-/// The largest [`Limits::queue_max`], and the largest [`Limits::threads`].
+/// The largest [`PoolLimits::queue_max`], and the largest [`PoolLimits::threads`].
 pub const QUEUE_MAX_LIMIT: usize = CAPACITY_MAX / 8;
 
 /// What bounds a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct PoolLimits {
     /// How many threads run jobs from the start. Zero is legal: then nobody takes jobs, and the caller runs them
     /// inline instead.
     pub threads: usize,
@@ -32,11 +32,11 @@ pub struct Limits {
     pub queue_target: Option<QueueTarget>,
 }
 
-impl Default for Limits {
+impl Default for PoolLimits {
     /// One thread per processor that the process may use, 4096 jobs, 30 s.
-    fn default() -> Limits {
+    fn default() -> PoolLimits {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Limits {
+        PoolLimits {
             threads,
             queue_max: 4096,
             age_max: Duration::from_secs(30),

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use stilling_ring::sync::{Arc, Mutex};
 use stilling_ring::{Clock, Wake, mailbox};
 
-use crate::claims::Claims;
 use crate::context::JobContext;
-use crate::core::{Core, Outlet, Running};
-use crate::counters::Counters;
-use crate::keeper::Keeper;
+use crate::counters::PoolCounters;
+use crate::job_claims::JobClaims;
 use crate::lane::Lane;
-use crate::limits::{Limits, QUEUE_MAX_LIMIT};
-use crate::threads::Threads;
+use crate::limits::{PoolLimits, QUEUE_MAX_LIMIT};
+use crate::pool_core::{PoolCore, ResultQueue, RunningJob};
+use crate::scaler::PoolScaler;
+use crate::threads::WorkerThreads;
 
 /// A bounded pool of worker threads. Clones are handles to the same pool; dropping the last one closes it.
 pub struct Pool<R> {
-    core: Arc<Core<R>>,
-    threads: std::sync::Arc<Closing<R>>,
+    core: Arc<PoolCore<R>>,
+    threads: std::sync::Arc<CloseOnDrop<R>>,
 }
 
 impl<R> Clone for Pool<R> {
@@ -35,8 +35,8 @@ impl<R> Pool<R> {
     /// # Panics
     /// If a limit is out of its range.
     #[must_use]
-    pub fn new(limits: Limits, clock: Clock, wakes: Vec<Arc<Wake>>) -> (Pool<R>, Vec<Lane<R>>) {
-        let Limits { threads, queue_max, growth, .. } = limits;
+    pub fn new(limits: PoolLimits, clock: Clock, wakes: Vec<Arc<Wake>>) -> (Pool<R>, Vec<Lane<R>>) {
+        let PoolLimits { threads, queue_max, growth, .. } = limits;
         let threads_max = if growth.is_enabled() { growth.threads_max } else { threads };
         assert!(
             (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads_max <= QUEUE_MAX_LIMIT,
@@ -45,20 +45,20 @@ impl<R> Pool<R> {
         assert!(growth.fits(threads), "a pool of {threads} threads cannot grow by {growth:?}");
         // A lane may have a full queue, a job in every worker, and as many results still to be fetched.
         let outstanding_max = 2 * (queue_max + threads_max);
-        let mut intake = Vec::with_capacity(wakes.len());
-        let mut outlets = Vec::with_capacity(wakes.len());
+        let mut job_receivers = Vec::with_capacity(wakes.len());
+        let mut result_queues = Vec::with_capacity(wakes.len());
         let mut ends = Vec::with_capacity(wakes.len());
         let mut claims = Vec::with_capacity(wakes.len());
         for wake in wakes {
             // As many withdrawn jobs as waiting ones may have places.
             let (jobs, taken) = mailbox(2 * queue_max);
-            claims.push(Claims::new(jobs.capacity()));
+            claims.push(JobClaims::new(jobs.capacity()));
             let (results, fetched) = mailbox(outstanding_max);
-            intake.push(taken);
-            outlets.push(Outlet { results: Mutex::new(results), wake });
+            job_receivers.push(taken);
+            result_queues.push(ResultQueue { results: Mutex::new(results), wake });
             ends.push((jobs, fetched));
         }
-        let core = Arc::new(Core::new(limits, clock, intake, claims, outlets));
+        let core = Arc::new(PoolCore::new(limits, clock, job_receivers, claims, result_queues));
         let lanes = ends
             .into_iter()
             .enumerate()
@@ -66,28 +66,28 @@ impl<R> Pool<R> {
                 Lane::new(number, jobs, fetched, Arc::clone(&core), outstanding_max)
             })
             .collect();
-        let closing = Closing {
+        let close_on_drop = CloseOnDrop {
             core: Arc::clone(&core),
-            threads: Threads::new(threads),
-            is_kept: AtomicBool::new(!growth.is_enabled()),
+            threads: WorkerThreads::new(threads),
+            has_scaler: AtomicBool::new(!growth.is_enabled()),
         };
-        (Pool { core, threads: std::sync::Arc::new(closing) }, lanes)
+        (Pool { core, threads: std::sync::Arc::new(close_on_drop) }, lanes)
     }
 
     /// Takes the oldest published job of all lanes, as a worker thread does: for a simulator that plays the
     /// worker, or a thread that helps out.
     #[must_use]
-    pub fn take(&self) -> Option<Running<R>> {
-        Core::take(&self.core)
+    pub fn take_job(&self) -> Option<RunningJob<R>> {
+        PoolCore::take_job(&self.core)
     }
 
     /// Makes the calling thread a worker until the pool is closed and its queue is empty.
-    pub fn work(&self, context: &mut JobContext) {
-        Core::work(&self.core, context);
+    pub fn run_worker(&self, context: &mut JobContext) {
+        PoolCore::run_worker(&self.core, context);
     }
 
     /// Counts a worker out that found nothing to do, if the pool has more than it is to have; for a simulator that
-    /// plays the workers. A thread does it in [`work`](Pool::work).
+    /// plays the workers. A thread does it in [`work`](Pool::run_worker).
     #[must_use]
     pub fn retire(&self) -> bool {
         self.core.retire()
@@ -96,10 +96,10 @@ impl<R> Pool<R> {
     /// Whoever starts the threads of a pool that grows, to be played by a simulator or a test. There is one;
     /// [`start`](Pool::start) takes it too. A pool that does not grow has none.
     #[must_use]
-    pub fn keeper(&self) -> Option<Keeper<R>> {
-        let strength = self.core.strength.as_ref()?;
-        let first = !self.threads.is_kept.swap(true, Relaxed);
-        first.then(|| Keeper::new(Arc::clone(&self.core), strength))
+    pub fn scaler(&self) -> Option<PoolScaler<R>> {
+        let pool_size = self.core.pool_size.as_ref()?;
+        let first = !self.threads.has_scaler.swap(true, Relaxed);
+        first.then(|| PoolScaler::new(Arc::clone(&self.core), pool_size))
     }
 
     /// Refuses new jobs from now on. Jobs accepted before still run and are answered; then the workers end.
@@ -115,7 +115,7 @@ impl<R> Pool<R> {
 
     /// The pool's counters at about this moment.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> PoolCounters {
         self.core.counters()
     }
 }
@@ -129,7 +129,7 @@ impl<R: Send + 'static> Pool<R> {
     /// What the operating system says when it will not create a thread; the pool is closed then. Starting twice
     /// is [`AlreadyExists`](std::io::ErrorKind::AlreadyExists).
     pub fn start(&self) -> std::io::Result<()> {
-        let started = self.threads.threads.start(&self.core, self.keeper());
+        let started = self.threads.threads.start(&self.core, self.scaler());
         if started.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::AlreadyExists) {
             self.close();
         }
@@ -140,21 +140,21 @@ impl<R: Send + 'static> Pool<R> {
     /// on the pool's clock (a clock that stands still is read once, the rest is waited out in real time).
     ///
     /// # Errors
-    /// [`Unfinished`](crate::Unfinished) with the number of threads that still run at the deadline.
-    pub fn join(&self, deadline: stilling_ring::Time) -> Result<(), crate::Unfinished> {
+    /// [`JoinTimeout`](crate::JoinTimeout) with the number of threads that still run at the deadline.
+    pub fn join(&self, deadline: stilling_ring::Time) -> Result<(), crate::JoinTimeout> {
         self.threads.threads.join(deadline.since(self.core.clock.now()))
     }
 }
 
 /// Closes the pool when the last handle to it is gone, lest its threads wait for jobs for ever.
-struct Closing<R> {
-    core: Arc<Core<R>>,
+struct CloseOnDrop<R> {
+    core: Arc<PoolCore<R>>,
     #[cfg_attr(loom, allow(dead_code))]
-    threads: Threads,
-    is_kept: AtomicBool,
+    threads: WorkerThreads,
+    has_scaler: AtomicBool,
 }
 
-impl<R> Drop for Closing<R> {
+impl<R> Drop for CloseOnDrop<R> {
     fn drop(&mut self) {
         self.core.close();
     }

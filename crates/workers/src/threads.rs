@@ -1,6 +1,6 @@
 //! The pool's threads: created at the start, or later by the keeper; waited for with a deadline.
 //!
-//! Threads do not exist in the model checker, which plays the workers with `Pool::work`; hence plain std here.
+//! Threads do not exist in the model checker, which plays the workers with `Pool::run_worker`; hence plain std here.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 use std::fmt;
@@ -10,38 +10,38 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::context::JobContext;
-use crate::core::Core;
 use crate::counters::count;
-use crate::keeper::Keeper;
+use crate::pool_core::PoolCore;
+use crate::scaler::PoolScaler;
 
 /// Worker threads were still running at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unfinished {
+pub struct JoinTimeout {
     /// How many.
     pub threads: usize,
 }
 
-impl fmt::Display for Unfinished {
+impl fmt::Display for JoinTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} worker thread(s) still run a job at the deadline", self.threads)
     }
 }
 
-impl std::error::Error for Unfinished {}
+impl std::error::Error for JoinTimeout {}
 
-pub(crate) struct Threads {
+pub(crate) struct WorkerThreads {
     count: usize,
-    crew: Arc<Crew>,
+    group: Arc<ThreadGroup>,
 }
 
 #[derive(Default)]
-struct Crew {
-    roster: Mutex<Roster>,
-    one_left: Condvar,
+struct ThreadGroup {
+    group_state: Mutex<ThreadGroupState>,
+    thread_ended: Condvar,
 }
 
 #[derive(Default)]
-struct Roster {
+struct ThreadGroupState {
     started: bool,
     alive: usize,
     /// The next worker's, for its name.
@@ -49,79 +49,81 @@ struct Roster {
     handles: Vec<JoinHandle<()>>,
 }
 
-impl Crew {
-    fn roster(&self) -> MutexGuard<'_, Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+impl ThreadGroup {
+    fn group_state(&self) -> MutexGuard<'_, ThreadGroupState> {
+        self.group_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(not(loom))]
-    fn start_worker<R: Send + 'static>(self: &Arc<Self>, core: &Arc<Core<R>>) -> io::Result<()> {
-        let mut roster = self.roster();
-        let name = format!("worker-{}", roster.number);
+    fn start_worker<R: Send + 'static>(self: &Arc<Self>, core: &Arc<PoolCore<R>>) -> io::Result<()> {
+        let mut group_state = self.group_state();
+        let name = format!("worker-{}", group_state.number);
         let core = Arc::clone(core);
-        self.enlist(&mut roster, name, move || Core::work(&core, &mut JobContext::real()))?;
-        roster.number += 1;
+        self.spawn_member(&mut group_state, name, move || {
+            PoolCore::run_worker(&core, &mut JobContext::real())
+        })?;
+        group_state.number += 1;
         Ok(())
     }
 
     /// Creates one thread and counts it as alive until it has ended.
     #[cfg(not(loom))]
-    fn enlist(
+    fn spawn_member(
         self: &Arc<Self>,
-        roster: &mut Roster,
+        group_state: &mut ThreadGroupState,
         name: String,
-        life: impl FnOnce() + Send + 'static,
+        body: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        let leaving = Arc::clone(self);
+        let group_of_thread = Arc::clone(self);
         let thread = std::thread::Builder::new().name(name);
         let handle = thread.spawn(move || {
-            let _leaving = Leaving(leaving);
-            life();
+            let _exit_guard = ExitGuard(group_of_thread);
+            body();
         })?;
-        roster.alive += 1;
+        group_state.alive += 1;
         // Those who left a pool that shrank need nobody to wait for them.
-        roster.handles.retain(|handle| !handle.is_finished());
-        roster.handles.push(handle);
+        group_state.handles.retain(|handle| !handle.is_finished());
+        group_state.handles.push(handle);
         Ok(())
     }
 }
 
-impl Threads {
-    pub(crate) fn new(count: usize) -> Threads {
-        Threads { count, crew: Arc::default() }
+impl WorkerThreads {
+    pub(crate) fn new(count: usize) -> WorkerThreads {
+        WorkerThreads { count, group: Arc::default() }
     }
 
     #[cfg(not(loom))]
     pub(crate) fn start<R: Send + 'static>(
         &self,
-        core: &Arc<Core<R>>,
-        keeper: Option<Keeper<R>>,
+        core: &Arc<PoolCore<R>>,
+        scaler: Option<PoolScaler<R>>,
     ) -> io::Result<()> {
-        if std::mem::replace(&mut self.crew.roster().started, true) {
+        if std::mem::replace(&mut self.group.group_state().started, true) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the worker pool was started before"));
         }
         for _ in 0..self.count {
-            self.crew.start_worker(core)?;
+            self.group.start_worker(core)?;
             count(&core.tally.threads_started);
         }
-        let Some(keeper) = keeper else { return Ok(()) };
-        let (crew, core) = (Arc::clone(&self.crew), Arc::clone(core));
-        self.crew.enlist(&mut self.crew.roster(), "keeper".to_owned(), move || {
-            keeper.keep(|| crew.start_worker(&core));
+        let Some(scaler) = scaler else { return Ok(()) };
+        let (group, core) = (Arc::clone(&self.group), Arc::clone(core));
+        self.group.spawn_member(&mut self.group.group_state(), "keeper".to_owned(), move || {
+            scaler.run(|| group.start_worker(&core));
         })
     }
 
-    pub(crate) fn join(&self, timeout: Duration) -> Result<(), Unfinished> {
-        let (mut roster, _) = self
-            .crew
-            .one_left
-            .wait_timeout_while(self.crew.roster(), timeout, |roster| roster.alive > 0)
+    pub(crate) fn join(&self, timeout: Duration) -> Result<(), JoinTimeout> {
+        let (mut group_state, _) = self
+            .group
+            .thread_ended
+            .wait_timeout_while(self.group.group_state(), timeout, |group_state| group_state.alive > 0)
             .unwrap_or_else(PoisonError::into_inner);
-        if roster.alive > 0 {
-            return Err(Unfinished { threads: roster.alive });
+        if group_state.alive > 0 {
+            return Err(JoinTimeout { threads: group_state.alive });
         }
-        let handles = std::mem::take(&mut roster.handles);
-        drop(roster);
+        let handles = std::mem::take(&mut group_state.handles);
+        drop(group_state);
         for handle in handles {
             // A worker contains every panic of its jobs, so there is nothing to hear from it.
             drop(handle.join());
@@ -131,13 +133,13 @@ impl Threads {
 }
 
 /// Signs the thread off, however it ends; one that ends before `start` has counted it waits for the roster.
-struct Leaving(Arc<Crew>);
+struct ExitGuard(Arc<ThreadGroup>);
 
-impl Drop for Leaving {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
-        let mut roster = self.0.roster();
-        roster.alive -= 1;
-        drop(roster);
-        self.0.one_left.notify_all();
+        let mut group_state = self.0.group_state();
+        group_state.alive -= 1;
+        drop(group_state);
+        self.0.thread_ended.notify_all();
     }
 }

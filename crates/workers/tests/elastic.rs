@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use stilling_probe::eventually;
 use stilling_ring::{Clock, ManualTime, Time, Wake};
-use stilling_workers::{Growth, JobContext, Keeper, Lane, Limits, Outcome, Pool, Running};
+use stilling_workers::{Growth, JobContext, JobResult, Lane, Pool, PoolLimits, PoolScaler, RunningJob};
 
 const SHRINK_AFTER: Duration = Duration::from_secs(10);
 
 /// Long enough that only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 const QUARTER_FREE: Growth = Growth {
     free_threshold: 25,
@@ -23,23 +23,24 @@ const QUARTER_FREE: Growth = Growth {
 };
 
 /// A pool whose workers and keeper the test plays.
-struct Played {
+struct ElasticFixture {
     pool: Pool<u64>,
     lane: Lane<u64>,
-    keeper: Keeper<u64>,
-    hand: ManualTime,
-    running: Vec<Running<u64>>,
+    scaler: PoolScaler<u64>,
+    manual_time: ManualTime,
+    running: Vec<RunningJob<u64>>,
 }
 
-fn played(threads: usize, growth: Growth) -> Played {
-    let (clock, hand) = Clock::manual();
-    let limits = Limits { threads, queue_max: 10_000, age_max: Duration::MAX, growth, ..Limits::default() };
+fn fixture(threads: usize, growth: Growth) -> ElasticFixture {
+    let (clock, manual_time) = Clock::manual();
+    let limits =
+        PoolLimits { threads, queue_max: 10_000, age_max: Duration::MAX, growth, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
-    let keeper = pool.keeper().expect("a pool that may grow has a keeper");
-    Played { pool, lane: lanes.remove(0), keeper, hand, running: Vec::new() }
+    let scaler = pool.scaler().expect("a pool that may grow has a keeper");
+    ElasticFixture { pool, lane: lanes.remove(0), scaler, manual_time, running: Vec::new() }
 }
 
-impl Played {
+impl ElasticFixture {
     fn threads(&self) -> u64 {
         self.pool.counters().threads
     }
@@ -52,15 +53,15 @@ impl Played {
     }
 
     /// Free workers take jobs, and the keeper answers every call; until nothing moves.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         loop {
-            if self.keeper.is_called() {
-                self.keeper.look(|| Ok(()));
+            if self.scaler.is_scale_requested() {
+                self.scaler.scale(|| Ok(()));
             }
             if self.running.len() as u64 >= self.threads() {
                 return;
             }
-            let Some(running) = self.pool.take() else { return };
+            let Some(running) = self.pool.take_job() else { return };
             self.running.push(running);
         }
     }
@@ -72,9 +73,9 @@ impl Played {
     }
 
     /// A span of the keeper's passes; idle workers go if they are to. Returns how many threads there are then.
-    fn span(&mut self) -> u64 {
-        self.hand.advance(SHRINK_AFTER);
-        self.keeper.look(|| Ok(()));
+    fn advance_span(&mut self) -> u64 {
+        self.manual_time.advance(SHRINK_AFTER);
+        self.scaler.scale(|| Ok(()));
         while self.running.len() as u64 <= self.threads() && self.pool.retire() {}
         self.threads()
     }
@@ -83,10 +84,13 @@ impl Played {
 /// Rows 4.13 and 4.31: without a threshold there is nobody who could start a thread.
 #[test]
 fn a_pool_without_a_threshold_has_no_keeper() {
-    let limits =
-        Limits { threads: 2, growth: Growth { free_threshold: 0, ..QUARTER_FREE }, ..Limits::default() };
+    let limits = PoolLimits {
+        threads: 2,
+        growth: Growth { free_threshold: 0, ..QUARTER_FREE },
+        ..PoolLimits::default()
+    };
     let (pool, _lanes) = Pool::<()>::new(limits, Clock::real(), vec![Arc::new(Wake::new(|| ()))]);
-    assert!(pool.keeper().is_none());
+    assert!(pool.scaler().is_none());
     assert_eq!(pool.counters().threads, 2);
 }
 
@@ -94,13 +98,17 @@ fn a_pool_without_a_threshold_has_no_keeper() {
 #[test]
 fn the_threshold_decides_when_the_pool_grows() {
     for (free_threshold, calls_at) in [(1, 8), (25, 7), (50, 5)] {
-        let mut played = played(8, Growth { free_threshold, ..QUARTER_FREE });
-        played.submit(8);
+        let mut fixture = fixture(8, Growth { free_threshold, ..QUARTER_FREE });
+        fixture.submit(8);
         for taken in 1..=8 {
-            assert_eq!(played.keeper.is_called(), taken > calls_at, "{free_threshold} %, before job {taken}");
-            played.running.push(played.pool.take().expect("it was published"));
+            assert_eq!(
+                fixture.scaler.is_scale_requested(),
+                taken > calls_at,
+                "{free_threshold} %, before job {taken}"
+            );
+            fixture.running.push(fixture.pool.take_job().expect("it was published"));
         }
-        assert!(played.keeper.is_called());
+        assert!(fixture.scaler.is_scale_requested());
     }
 }
 
@@ -119,10 +127,10 @@ fn hunks_decide_how_far_the_pool_grows() {
         (30, 90, 14),
     ] {
         let growth = Growth { spawn_hunk, spawn_factor, threads_max: 100, ..QUARTER_FREE };
-        let mut played = played(10, growth);
-        played.submit(10);
-        played.settle();
-        assert_eq!(played.threads(), expected, "{spawn_hunk} %, less {spawn_factor} %");
+        let mut fixture = fixture(10, growth);
+        fixture.submit(10);
+        fixture.run_until_idle();
+        assert_eq!(fixture.threads(), expected, "{spawn_hunk} %, less {spawn_factor} %");
     }
 }
 
@@ -130,52 +138,52 @@ fn hunks_decide_how_far_the_pool_grows() {
 /// shrinks by hunks, slowly, to where it began.
 #[test]
 fn a_burst_is_served_by_grown_threads_and_then_they_go() {
-    let mut played = played(2, QUARTER_FREE);
-    played.submit(20);
-    played.settle();
-    let counters = played.pool.counters();
+    let mut fixture = fixture(2, QUARTER_FREE);
+    fixture.submit(20);
+    fixture.run_until_idle();
+    let counters = fixture.pool.counters();
     assert_eq!((counters.threads, counters.busy, counters.queued), (16, 16, 4));
     assert_eq!((counters.threads_started, counters.threads_ended), (14, 0));
 
-    assert_eq!(played.span(), 16, "all were busy");
-    played.finish_all();
-    played.settle();
-    played.finish_all();
-    assert_eq!(played.span(), 16, "all were busy at the beginning of the span");
-    assert_eq!([played.span(), played.span(), played.span()], [8, 4, 2]);
-    let counters = played.pool.counters();
+    assert_eq!(fixture.advance_span(), 16, "all were busy");
+    fixture.finish_all();
+    fixture.run_until_idle();
+    fixture.finish_all();
+    assert_eq!(fixture.advance_span(), 16, "all were busy at the beginning of the span");
+    assert_eq!([fixture.advance_span(), fixture.advance_span(), fixture.advance_span()], [8, 4, 2]);
+    let counters = fixture.pool.counters();
     assert_eq!((counters.done, counters.threads_ended), (20, 14));
-    assert_eq!(played.keeper.look(|| Ok(())), None, "nothing is left to look for");
+    assert_eq!(fixture.scaler.scale(|| Ok(())), None, "nothing is left to look for");
 }
 
 /// Row 4.31: a load at the edge does not start and end threads all the time.
 #[test]
 fn a_pool_that_is_needed_now_and_then_keeps_its_threads() {
-    let mut played = played(2, QUARTER_FREE);
-    played.submit(8);
-    played.settle();
-    let grown = played.threads();
-    let started = played.pool.counters().threads_started;
+    let mut fixture = fixture(2, QUARTER_FREE);
+    fixture.submit(8);
+    fixture.run_until_idle();
+    let grown = fixture.threads();
+    let started = fixture.pool.counters().threads_started;
     for _ in 0..20 {
-        played.finish_all();
-        assert_eq!(played.span(), grown);
-        played.submit(8);
-        played.settle();
+        fixture.finish_all();
+        assert_eq!(fixture.advance_span(), grown);
+        fixture.submit(8);
+        fixture.run_until_idle();
     }
-    assert_eq!(played.pool.counters().threads_started, started);
+    assert_eq!(fixture.pool.counters().threads_started, started);
 }
 
 /// Row 4.31: a pool that shrinks keeps as many as the busiest moment of the last span needs, and half as many again.
 #[test]
 fn a_pool_shrinks_no_further_than_its_load_allows() {
-    let mut played = played(1, Growth { threads_max: 100, ..QUARTER_FREE });
-    played.submit(60);
-    played.settle();
-    played.finish_all();
-    played.submit(8);
-    played.settle();
-    played.span();
-    let shrunk: Vec<u64> = (0..5).map(|_| played.span()).collect();
+    let mut fixture = fixture(1, Growth { threads_max: 100, ..QUARTER_FREE });
+    fixture.submit(60);
+    fixture.run_until_idle();
+    fixture.finish_all();
+    fixture.submit(8);
+    fixture.run_until_idle();
+    fixture.advance_span();
+    let shrunk: Vec<u64> = (0..5).map(|_| fixture.advance_span()).collect();
     assert_eq!(*shrunk.last().expect("five spans"), 16, "{shrunk:?}");
 }
 
@@ -183,10 +191,10 @@ fn a_pool_shrinks_no_further_than_its_load_allows() {
 /// pool grows all the same.
 #[test]
 fn threads_that_cannot_be_started_are_counted_and_survived() {
-    let mut played = played(4, QUARTER_FREE);
-    played.submit(5);
+    let mut fixture = fixture(4, QUARTER_FREE);
+    fixture.submit(5);
     for _ in 0..4 {
-        played.running.push(played.pool.take().expect("it was published"));
+        fixture.running.push(fixture.pool.take_job().expect("it was published"));
     }
     let mut granted = 1;
     let mut start = || match granted {
@@ -196,66 +204,66 @@ fn threads_that_cannot_be_started_are_counted_and_survived() {
             Ok(())
         }
     };
-    let again = played.keeper.look(&mut start).expect("it will try again");
-    let counters = played.pool.counters();
+    let again = fixture.scaler.scale(&mut start).expect("it will try again");
+    let counters = fixture.pool.counters();
     assert_eq!((counters.threads, counters.threads_started, counters.threads_failed), (5, 1, 1));
-    assert!(again > played.hand.now());
+    assert!(again > fixture.manual_time.now());
 
     // The one that was started takes the last job; its call is not heard before the rest is over.
-    played.running.push(played.pool.take().expect("it waits"));
-    assert!(!played.keeper.is_called());
-    assert_eq!(played.keeper.look(|| panic!("it is too early")), Some(again));
-    played.hand.set(again);
-    played.keeper.look(|| Ok(()));
-    let counters = played.pool.counters();
+    fixture.running.push(fixture.pool.take_job().expect("it waits"));
+    assert!(!fixture.scaler.is_scale_requested());
+    assert_eq!(fixture.scaler.scale(|| panic!("it is too early")), Some(again));
+    fixture.manual_time.set(again);
+    fixture.scaler.scale(|| Ok(()));
+    let counters = fixture.pool.counters();
     assert_eq!((counters.threads, counters.threads_failed), (8, 1));
-    played.finish_all();
-    assert_eq!(played.pool.counters().done, 5);
+    fixture.finish_all();
+    assert_eq!(fixture.pool.counters().done, 5);
 }
 
 /// Rows 4.31 and 4.37: a pool that is being closed starts nobody.
 #[test]
 fn a_closed_pool_does_not_grow() {
-    let mut played = played(1, QUARTER_FREE);
-    played.submit(1);
-    played.running.push(played.pool.take().expect("it was published"));
-    assert!(played.keeper.is_called());
-    played.pool.close();
-    played.keeper.look(|| panic!("nobody is to be started"));
-    assert_eq!(played.threads(), 1);
-    played.finish_all();
+    let mut fixture = fixture(1, QUARTER_FREE);
+    fixture.submit(1);
+    fixture.running.push(fixture.pool.take_job().expect("it was published"));
+    assert!(fixture.scaler.is_scale_requested());
+    fixture.pool.close();
+    fixture.scaler.scale(|| panic!("nobody is to be started"));
+    assert_eq!(fixture.threads(), 1);
+    fixture.finish_all();
 }
 
 #[test]
 #[should_panic(expected = "cannot grow")]
 fn a_pool_that_begins_above_its_limit_is_refused() {
-    played(17, QUARTER_FREE);
+    fixture(17, QUARTER_FREE);
 }
 
 /// A door that jobs wait behind, so that they run all at the same time.
 #[derive(Default)]
-struct Door {
-    inside: Mutex<(u64, bool)>,
+struct JobBarrier {
+    arrived: Mutex<(u64, bool)>,
     changed: Condvar,
 }
 
-impl Door {
-    fn pass(&self) {
-        let mut inside = self.inside.lock().unwrap();
-        inside.0 += 1;
+impl JobBarrier {
+    fn wait_open(&self) {
+        let mut arrived = self.arrived.lock().unwrap();
+        arrived.0 += 1;
         self.changed.notify_all();
-        drop(self.changed.wait_while(inside, |(_, open)| !*open).unwrap());
+        drop(self.changed.wait_while(arrived, |(_, open)| !*open).unwrap());
     }
 
     fn wait_for(&self, jobs: u64) {
-        let inside = self.inside.lock().unwrap();
-        let (inside, timeout) =
-            self.changed.wait_timeout_while(inside, PATIENCE, |(inside, _)| *inside < jobs).unwrap();
-        assert!(!timeout.timed_out(), "only {} of {jobs} jobs run at once", inside.0);
+        let arrived = self.arrived.lock().unwrap();
+        let (arrived, timeout) =
+            self.changed.wait_timeout_while(arrived, HANG_TIMEOUT, |(arrived, _)| *arrived < jobs).unwrap();
+        assert!(!timeout.timed_out(), "only {} of {jobs} jobs run at once", arrived.0);
     }
 
     fn open(&self) {
-        self.inside.lock().unwrap().1 = true;
+        self.arrived.lock().unwrap().1 = true;
         self.changed.notify_all();
     }
 }
@@ -263,17 +271,18 @@ impl Door {
 /// A pool with real threads, and a lane whose shard is the test.
 fn started(threads: usize, growth: Growth) -> (Pool<u64>, Lane<u64>, Clock) {
     let clock = Clock::real();
-    let limits = Limits { threads, queue_max: 1000, age_max: Duration::MAX, growth, ..Limits::default() };
+    let limits =
+        PoolLimits { threads, queue_max: 1000, age_max: Duration::MAX, growth, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
     pool.start().expect("the system has threads");
     (pool, lanes.remove(0), clock)
 }
 
-fn submit_behind(door: &Arc<Door>, lane: &mut Lane<u64>, jobs: u64) {
+fn submit_behind(barrier: &Arc<JobBarrier>, lane: &mut Lane<u64>, jobs: u64) {
     for ticket in 0..jobs {
-        let door = Arc::clone(door);
+        let barrier = Arc::clone(barrier);
         lane.submit(ticket, move |_| {
-            door.pass();
+            barrier.wait_open();
             ticket
         })
         .expect("it is below every limit");
@@ -288,12 +297,12 @@ fn real_threads_come_with_the_work_and_go_with_it() {
     let growth = Growth { shrink_after: Duration::from_millis(1), ..QUARTER_FREE };
     let (pool, mut lane, clock) = started(2, growth);
     for round in 1..=3 {
-        let door = Arc::new(Door::default());
-        submit_behind(&door, &mut lane, 24);
-        door.wait_for(16);
+        let barrier = Arc::new(JobBarrier::default());
+        submit_behind(&barrier, &mut lane, 24);
+        barrier.wait_for(16);
         let counters = pool.counters();
         assert_eq!((counters.threads, counters.busy, counters.queued), (16, 16, 8));
-        door.open();
+        barrier.open();
         eventually("all jobs are answered", || (pool.counters().done == 24 * round).then_some(()));
         // A thread leaves before it counts itself as ended.
         eventually("the pool has its first size", || {
@@ -301,11 +310,11 @@ fn real_threads_come_with_the_work_and_go_with_it() {
             (counters.threads == 2 && counters.threads_started == 2 + counters.threads_ended).then_some(())
         });
         while let Some(completed) = lane.next_result() {
-            assert_eq!(completed.outcome, Outcome::Done(completed.ticket));
+            assert_eq!(completed.outcome, JobResult::Done(completed.ticket));
         }
     }
     pool.close();
-    pool.join(clock.now().after(PATIENCE)).expect("all threads end");
+    pool.join(clock.now().after(HANG_TIMEOUT)).expect("all threads end");
     assert_eq!(pool.join(Time::ZERO), Ok(()), "nobody is left");
 }
 
@@ -327,7 +336,7 @@ fn a_pool_may_be_closed_while_it_grows() {
         });
         lane.publish();
         closer.join().expect("closing does not panic");
-        pool.join(clock.now().after(PATIENCE)).expect("all threads end");
+        pool.join(clock.now().after(HANG_TIMEOUT)).expect("all threads end");
         assert_eq!(std::iter::from_fn(|| lane.next_result()).count(), 60);
     }
 }
@@ -336,7 +345,7 @@ fn a_pool_may_be_closed_while_it_grows() {
 #[test]
 fn dropping_the_last_handle_ends_the_keeper() {
     let wake = Arc::new(Wake::new(|| ()));
-    let limits = Limits { threads: 1, growth: QUARTER_FREE, ..Limits::default() };
+    let limits = PoolLimits { threads: 1, growth: QUARTER_FREE, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().expect("the system has threads");
     lanes[0].submit(1, |_| 1).expect("it is below every limit");
@@ -354,21 +363,21 @@ fn lanes_run_jobs_themselves_as_far_as_they_may() {
     for (inline_max, expected) in [(0, [false, false]), (1, [true, false]), (2, [true, true])] {
         let (clock, _) = Clock::manual();
         let wakes = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
-        let limits = Limits { threads: 1, inline_max, ..Limits::default() };
+        let limits = PoolLimits { threads: 1, inline_max, ..PoolLimits::default() };
         let (pool, lanes) = Pool::<u64>::new(limits, clock, wakes);
         let [mut first, mut second] = <[Lane<u64>; 2]>::try_from(lanes).ok().expect("two lanes");
         let mut inner = None;
         let outer = first.run_inline(|context| {
-            context.sleep(PATIENCE);
+            context.sleep(HANG_TIMEOUT);
             inner = Some(second.run_inline(|_| 7).is_ok());
             5
         });
-        let ran = [outer.ok() == Some(Outcome::Done(5)), inner.unwrap_or(false)];
+        let ran = [outer.ok() == Some(JobResult::Done(5)), inner.unwrap_or(false)];
         assert_eq!(ran, expected, "{inline_max} may");
         assert!(first.run_inline(|_| 6).is_err(), "one job a turn");
         first.publish();
         let ran_again = first.run_inline(|_| -> u64 { std::panic::resume_unwind(Box::new(())) });
-        assert_eq!(ran_again.ok(), (inline_max > 0).then_some(Outcome::Panicked));
+        assert_eq!(ran_again.ok(), (inline_max > 0).then_some(JobResult::Panicked));
         let counters = pool.counters();
         let ran = ran.iter().filter(|ran| **ran).count() as u64;
         assert_eq!((counters.done, counters.panicked), (ran, u64::from(inline_max > 0)));

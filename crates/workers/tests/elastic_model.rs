@@ -7,32 +7,32 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stilling_ring::{Clock, Time, Wake};
-use stilling_workers::{Growth, JobContext, Limits, Pool};
+use stilling_workers::{Growth, JobContext, Pool, PoolLimits};
 
 /// How long the keeper rests after a thread was refused.
-const REST: u64 = 100_000_000;
+const START_RETRY_NANOS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum ScalerOp {
     Take,
     Deliver,
     Advance {
         nanos: u64,
     },
     /// The keeper looks, and the system grants it that many threads.
-    Look {
+    Scale {
         granted: u64,
     },
     Retire,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = ScalerOp> {
     prop_oneof![
-        10 => Just(Op::Take),
-        6 => Just(Op::Deliver),
-        4 => prop_oneof![1_u64..200, REST / 2..REST + 10].prop_map(|nanos| Op::Advance { nanos }),
-        6 => prop_oneof![4 => Just(u64::MAX), 1 => 0_u64..5].prop_map(|granted| Op::Look { granted }),
-        4 => Just(Op::Retire),
+        10 => Just(ScalerOp::Take),
+        6 => Just(ScalerOp::Deliver),
+        4 => prop_oneof![1_u64..200, START_RETRY_NANOS / 2..START_RETRY_NANOS + 10].prop_map(|nanos| ScalerOp::Advance { nanos }),
+        6 => prop_oneof![4 => Just(u64::MAX), 1 => 0_u64..5].prop_map(|granted| ScalerOp::Scale { granted }),
+        4 => Just(ScalerOp::Retire),
     ]
 }
 
@@ -49,36 +49,36 @@ fn growth() -> impl Strategy<Value = Growth> {
 }
 
 /// What the pool should be like: plain numbers, changed one event at a time.
-struct Model {
+struct ElasticModel {
     growth: Growth,
     base: u64,
-    aim: u64,
+    target: u64,
     threads: u64,
     busy: u64,
     busy_max: u64,
     /// Hunks added since the pool last had its first size.
     hunks: usize,
     since: u64,
-    rest_until: Option<u64>,
-    called: bool,
+    retry_at: Option<u64>,
+    scale_requested: bool,
     started: u64,
     ended: u64,
     failed: u64,
 }
 
-impl Model {
-    fn new(growth: Growth, base: u64) -> Model {
-        Model {
+impl ElasticModel {
+    fn new(growth: Growth, base: u64) -> ElasticModel {
+        ElasticModel {
             growth,
             base,
-            aim: base,
+            target: base,
             threads: base,
             busy: 0,
             busy_max: 0,
             hunks: 0,
             since: 0,
-            rest_until: None,
-            called: false,
+            retry_at: None,
+            scale_requested: false,
             started: 0,
             ended: 0,
             failed: 0,
@@ -90,9 +90,9 @@ impl Model {
     }
 
     fn is_short(&self) -> bool {
-        let free = self.aim as f64 - self.busy as f64;
-        self.aim < self.threads_max()
-            && free / self.aim as f64 * 100.0 < f64::from(self.growth.free_threshold)
+        let free = self.target as f64 - self.busy as f64;
+        self.target < self.threads_max()
+            && free / self.target as f64 * 100.0 < f64::from(self.growth.free_threshold)
     }
 
     /// A hunk in millionths of the pool: the first is `spawn_hunk` per cent.
@@ -102,43 +102,43 @@ impl Model {
     }
 
     fn hunk(&self, hunks: usize) -> u64 {
-        let exact = self.aim * self.share(hunks);
+        let exact = self.target * self.share(hunks);
         (exact / 1_000_000 + u64::from(!exact.is_multiple_of(1_000_000))).max(1)
     }
 
     fn take(&mut self) {
         self.busy += 1;
         self.busy_max = self.busy_max.max(self.busy);
-        self.called |= self.is_short();
+        self.scale_requested |= self.is_short();
     }
 
-    fn look(&mut self, now: u64, mut granted: u64) -> Option<u64> {
-        self.called = false;
-        self.rest_until = self.rest_until.filter(|until| now < *until);
+    fn scale(&mut self, now: u64, mut granted: u64) -> Option<u64> {
+        self.scale_requested = false;
+        self.retry_at = self.retry_at.filter(|until| now < *until);
         let span = self.growth.shrink_after.as_nanos() as u64;
-        if self.aim > self.base && now >= self.since + span {
+        if self.target > self.base && now >= self.since + span {
             self.since = now;
             // The smallest pool in which one and a half times the busiest moment leaves enough free.
             let wanted = self.busy_max + self.busy_max.div_ceil(2);
             let leaves_enough =
                 |size: &u64| *size * u64::from(100 - self.growth.free_threshold) >= wanted * 100;
             let enough = (self.base..).find(leaves_enough).expect("some size is enough");
-            let smaller = self.aim.saturating_sub(self.hunk(0)).max(enough).max(self.base);
-            if smaller < self.aim {
-                self.aim = smaller;
+            let smaller = self.target.saturating_sub(self.hunk(0)).max(enough).max(self.base);
+            if smaller < self.target {
+                self.target = smaller;
                 self.hunks = if smaller == self.base { 0 } else { self.hunks };
             }
             self.busy_max = self.busy;
         }
-        while self.rest_until.is_none() && self.is_short() {
-            self.aim = (self.aim + self.hunk(self.hunks)).min(self.threads_max());
+        while self.retry_at.is_none() && self.is_short() {
+            self.target = (self.target + self.hunk(self.hunks)).min(self.threads_max());
             self.hunks += 1;
             (self.since, self.busy_max) = (now, self.busy);
-            while self.threads < self.aim {
+            while self.threads < self.target {
                 if granted == 0 {
                     self.failed += 1;
-                    self.aim = self.threads;
-                    self.rest_until = Some(now + REST);
+                    self.target = self.threads;
+                    self.retry_at = Some(now + START_RETRY_NANOS);
                     break;
                 }
                 granted -= 1;
@@ -146,12 +146,12 @@ impl Model {
                 self.started += 1;
             }
         }
-        let span_ends = (self.aim > self.base).then_some(self.since + span);
-        span_ends.into_iter().chain(self.rest_until).min()
+        let span_ends = (self.target > self.base).then_some(self.since + span);
+        span_ends.into_iter().chain(self.retry_at).min()
     }
 
     fn retire(&mut self) -> bool {
-        let leaves = self.threads > self.aim;
+        let leaves = self.threads > self.target;
         self.threads -= u64::from(leaves);
         self.ended += u64::from(leaves);
         leaves
@@ -169,47 +169,47 @@ proptest! {
         ops in prop::collection::vec(op(), 0..200),
     ) {
         let growth = Growth { threads_max: growth.threads_max + base as usize, ..growth };
-        let (clock, hand) = Clock::manual();
-        let limits = Limits {
+        let (clock, manual_time) = Clock::manual();
+        let limits = PoolLimits {
             threads: base as usize,
             queue_max: 1000,
             age_max: Duration::MAX,
             growth,
-            ..Limits::default()
+            ..PoolLimits::default()
         };
         let (pool, mut lanes) = Pool::<u64>::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
-        let mut keeper = pool.keeper().expect("a pool that may grow has a keeper");
-        let mut model = Model::new(growth, base);
+        let mut scaler = pool.scaler().expect("a pool that may grow has a keeper");
+        let mut model = ElasticModel::new(growth, base);
         let mut running = Vec::new();
         for (ticket, op) in ops.into_iter().enumerate() {
             match op {
-                Op::Take => {
+                ScalerOp::Take => {
                     if model.busy < model.threads {
                         lanes[0].submit(ticket as u64, |_| 0).expect("it is below every limit");
                         lanes[0].publish();
-                        running.push(pool.take().expect("it was published"));
+                        running.push(pool.take_job().expect("it was published"));
                         model.take();
                     }
                 }
-                Op::Deliver => {
+                ScalerOp::Deliver => {
                     if let Some(running) = running.pop() {
                         running.run(&mut JobContext::simulated()).deliver();
                         lanes[0].next_result();
                         model.busy -= 1;
                     }
                 }
-                Op::Advance { nanos } => hand.advance(Duration::from_nanos(nanos)),
-                Op::Look { granted } => {
+                ScalerOp::Advance { nanos } => manual_time.advance(Duration::from_nanos(nanos)),
+                ScalerOp::Scale { granted } => {
                     let mut left = granted;
-                    let next = keeper.look(|| {
+                    let next = scaler.scale(|| {
                         left = left.checked_sub(1).ok_or_else(|| Error::from(ErrorKind::WouldBlock))?;
                         Ok(())
                     });
-                    let expected = model.look(hand.now().as_nanos(), granted);
+                    let expected = model.scale(manual_time.now().as_nanos(), granted);
                     prop_assert_eq!(next.map(Time::as_nanos), expected);
                 }
                 // Only a worker without a job may go.
-                Op::Retire => {
+                ScalerOp::Retire => {
                     if model.busy < model.threads {
                         prop_assert_eq!(pool.retire(), model.retire());
                     }
@@ -222,7 +222,7 @@ proptest! {
                 (model.started, model.ended, model.failed)
             );
             prop_assert!((base..=growth.threads_max as u64).contains(&counters.threads));
-            prop_assert_eq!(keeper.is_called(), model.called && model.rest_until.is_none());
+            prop_assert_eq!(scaler.is_scale_requested(), model.scale_requested && model.retry_at.is_none());
         }
     }
 }

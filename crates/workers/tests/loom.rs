@@ -10,7 +10,9 @@ use std::time::Duration;
 use loom::thread;
 use stilling_ring::sync::{Arc, Condvar, Mutex};
 use stilling_ring::{Clock, ManualTime, Wake};
-use stilling_workers::{Completed, Growth, JobContext, Keeper, Lane, Limits, Outcome, Pool, Refused};
+use stilling_workers::{
+    Growth, JobCompletion, JobContext, JobResult, Lane, Pool, PoolLimits, PoolScaler, SubmitError,
+};
 
 fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -19,72 +21,76 @@ fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
 }
 
 /// What a driver's wait is to a shard: one bit that ends the current sleep or the next one.
-struct Bell {
-    rung: Mutex<bool>,
-    heard: Condvar,
+struct SleepFlag {
+    is_woken: Mutex<bool>,
+    woken: Condvar,
 }
 
 /// A shard's place to sleep.
-struct Bed {
-    bell: Arc<Bell>,
+struct ShardSleep {
+    sleep_flag: Arc<SleepFlag>,
     wake: Arc<Wake>,
 }
 
-impl Bed {
-    fn new() -> Bed {
-        let bell = Arc::new(Bell { rung: Mutex::new(false), heard: Condvar::new() });
+impl ShardSleep {
+    fn new() -> ShardSleep {
+        let sleep_flag = Arc::new(SleepFlag { is_woken: Mutex::new(false), woken: Condvar::new() });
         let wake = Arc::new(Wake::new({
-            let bell = Arc::clone(&bell);
+            let sleep_flag = Arc::clone(&sleep_flag);
             move || {
-                let mut rung = bell.rung.lock().unwrap();
-                *rung = true;
-                bell.heard.notify_one();
+                let mut is_woken = sleep_flag.is_woken.lock().unwrap();
+                *is_woken = true;
+                sleep_flag.woken.notify_one();
             }
         }));
-        Bed { bell, wake }
+        ShardSleep { sleep_flag, wake }
     }
 
-    fn next(&self, lane: &mut Lane<u64>) -> Completed<u64> {
+    fn next(&self, lane: &mut Lane<u64>) -> JobCompletion<u64> {
         loop {
             if let Some(completed) = lane.next_result() {
                 return completed;
             }
             self.wake.park();
             if !lane.has_result() {
-                let mut rung = self.bell.rung.lock().unwrap();
-                while !*rung {
-                    rung = self.bell.heard.wait(rung).unwrap();
+                let mut is_woken = self.sleep_flag.is_woken.lock().unwrap();
+                while !*is_woken {
+                    is_woken = self.sleep_flag.woken.wait(is_woken).unwrap();
                 }
-                *rung = false;
+                *is_woken = false;
             }
             self.wake.unpark();
         }
     }
 }
 
-fn pool(beds: &[&Bed]) -> (Pool<u64>, Vec<Lane<u64>>) {
+fn pool(shard_sleeps: &[&ShardSleep]) -> (Pool<u64>, Vec<Lane<u64>>) {
     let (clock, _) = Clock::manual();
-    let wakes = beds.iter().map(|bed| Arc::clone(&bed.wake)).collect();
-    Pool::new(Limits { threads: 1, queue_max: 2, age_max: Duration::MAX, ..Limits::default() }, clock, wakes)
+    let wakes = shard_sleeps.iter().map(|shard_sleep| Arc::clone(&shard_sleep.wake)).collect();
+    Pool::new(
+        PoolLimits { threads: 1, queue_max: 2, age_max: Duration::MAX, ..PoolLimits::default() },
+        clock,
+        wakes,
+    )
 }
 
 fn worker(pool: &Pool<u64>) -> thread::JoinHandle<()> {
     let pool = pool.clone();
-    thread::spawn(move || pool.work(&mut JobContext::simulated()))
+    thread::spawn(move || pool.run_worker(&mut JobContext::simulated()))
 }
 
 /// Row 4.38: shard and worker sleep between two jobs, and neither misses the other.
 #[test]
 fn a_lane_and_a_worker_lose_no_wake() {
     model(2, || {
-        let bed = Bed::new();
-        let (pool, mut lanes) = pool(&[&bed]);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lanes) = pool(&[&shard_sleep]);
         let worker = worker(&pool);
         for ticket in 0..2 {
             lanes[0].submit(ticket, move |_| ticket).unwrap();
             lanes[0].publish();
-            let completed = bed.next(&mut lanes[0]);
-            assert_eq!((completed.ticket, completed.outcome), (ticket, Outcome::Done(ticket)));
+            let completed = shard_sleep.next(&mut lanes[0]);
+            assert_eq!((completed.ticket, completed.outcome), (ticket, JobResult::Done(ticket)));
         }
         pool.close();
         worker.join().unwrap();
@@ -95,8 +101,8 @@ fn a_lane_and_a_worker_lose_no_wake() {
 #[test]
 fn two_workers_share_a_batch() {
     model(2, || {
-        let bed = Bed::new();
-        let (pool, mut lanes) = pool(&[&bed]);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lanes) = pool(&[&shard_sleep]);
         let workers = [worker(&pool), worker(&pool)];
         let meeting = Arc::new((Mutex::new(0), Condvar::new()));
         for ticket in 0..2 {
@@ -115,7 +121,7 @@ fn two_workers_share_a_batch() {
                 .unwrap();
         }
         lanes[0].publish();
-        let tickets = bed.next(&mut lanes[0]).ticket + bed.next(&mut lanes[0]).ticket;
+        let tickets = shard_sleep.next(&mut lanes[0]).ticket + shard_sleep.next(&mut lanes[0]).ticket;
         assert_eq!(tickets, 1);
         pool.close();
         for worker in workers {
@@ -128,8 +134,8 @@ fn two_workers_share_a_batch() {
 #[test]
 fn every_worker_hears_of_the_end() {
     model(3, || {
-        let bed = Bed::new();
-        let (pool, mut lanes) = pool(&[&bed]);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lanes) = pool(&[&shard_sleep]);
         let workers = [worker(&pool), worker(&pool)];
         lanes[0].submit(1, |_| 1).unwrap();
         lanes[0].publish();
@@ -145,7 +151,7 @@ fn every_worker_hears_of_the_end() {
 #[test]
 fn two_lanes_share_a_worker() {
     model(2, || {
-        let (here, there) = (Bed::new(), Bed::new());
+        let (here, there) = (ShardSleep::new(), ShardSleep::new());
         let (pool, mut lanes) = pool(&[&here, &there]);
         let worker = worker(&pool);
         let mut other = lanes.pop().unwrap();
@@ -167,8 +173,8 @@ fn two_lanes_share_a_worker() {
 #[test]
 fn closing_races_with_a_submission() {
     model(3, || {
-        let bed = Bed::new();
-        let (pool, mut lanes) = pool(&[&bed]);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lanes) = pool(&[&shard_sleep]);
         let worker = worker(&pool);
         let closer = thread::spawn({
             let pool = pool.clone();
@@ -177,10 +183,10 @@ fn closing_races_with_a_submission() {
         match lanes[0].submit(1, |_| 1) {
             Ok(_) => {
                 lanes[0].publish();
-                assert_eq!(bed.next(&mut lanes[0]).ticket, 1);
+                assert_eq!(shard_sleep.next(&mut lanes[0]).ticket, 1);
             }
-            Err(Refused::Closed(_)) => {}
-            Err(Refused::Full(_)) => unreachable!("one job in a queue of two"),
+            Err(SubmitError::Closed(_)) => {}
+            Err(SubmitError::Full(_)) => unreachable!("one job in a queue of two"),
         }
         closer.join().unwrap();
         worker.join().unwrap();
@@ -191,31 +197,32 @@ fn closing_races_with_a_submission() {
 const SHRINK_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool of one thread that becomes two when that one is busy.
-fn elastic(bed: &Bed) -> (Pool<u64>, Lane<u64>, Keeper<u64>, ManualTime) {
-    let (clock, hand) = Clock::manual();
+fn elastic(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>, ManualTime) {
+    let (clock, manual_time) = Clock::manual();
     let growth =
         Growth { free_threshold: 50, threads_max: 2, shrink_after: SHRINK_AFTER, ..Growth::default() };
-    let limits = Limits { threads: 1, queue_max: 2, age_max: Duration::MAX, growth, ..Limits::default() };
-    let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::clone(&bed.wake)]);
-    let keeper = pool.keeper().unwrap();
-    (pool, lanes.remove(0), keeper, hand)
+    let limits =
+        PoolLimits { threads: 1, queue_max: 2, age_max: Duration::MAX, growth, ..PoolLimits::default() };
+    let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::clone(&shard_sleep.wake)]);
+    let scaler = pool.scaler().unwrap();
+    (pool, lanes.remove(0), scaler, manual_time)
 }
 
 /// The same, grown to two, which may shrink at its next look.
-fn grown(bed: &Bed) -> (Pool<u64>, Lane<u64>, Keeper<u64>) {
-    let (pool, mut lane, mut keeper, hand) = elastic(bed);
+fn grown(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>) {
+    let (pool, mut lane, mut scaler, manual_time) = elastic(shard_sleep);
     lane.submit(9, |_| 9).unwrap();
     lane.publish();
-    let running = pool.take().unwrap();
-    keeper.look(|| Ok(()));
+    let running = pool.take_job().unwrap();
+    scaler.scale(|| Ok(()));
     assert_eq!(pool.counters().threads, 2);
     running.run(&mut JobContext::simulated()).deliver();
     assert!(lane.next_result().is_some());
     // The first span had the job in it.
-    hand.advance(SHRINK_AFTER);
-    keeper.look(|| Ok(()));
-    hand.advance(SHRINK_AFTER);
-    (pool, lane, keeper)
+    manual_time.advance(SHRINK_AFTER);
+    scaler.scale(|| Ok(()));
+    manual_time.advance(SHRINK_AFTER);
+    (pool, lane, scaler)
 }
 
 /// Rows 4.31 and 4.38: a worker that takes a job and finds the pool short wakes the keeper, be it asleep or about to
@@ -223,13 +230,13 @@ fn grown(bed: &Bed) -> (Pool<u64>, Lane<u64>, Keeper<u64>) {
 #[test]
 fn a_call_for_more_threads_is_never_lost() {
     model(2, || {
-        let bed = Bed::new();
-        let (pool, mut lane, keeper, _) = elastic(&bed);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lane, scaler, _) = elastic(&shard_sleep);
         let grown = Arc::new((Mutex::new(false), Condvar::new()));
-        let keeper = thread::spawn({
+        let scaler = thread::spawn({
             let grown = Arc::clone(&grown);
             move || {
-                keeper.keep(|| {
+                scaler.run(|| {
                     *grown.0.lock().unwrap() = true;
                     grown.1.notify_all();
                     Ok(())
@@ -242,7 +249,7 @@ fn a_call_for_more_threads_is_never_lost() {
         lane.publish();
         let take = {
             let pool = pool.clone();
-            move || pool.take().unwrap()
+            move || pool.take_job().unwrap()
         };
         let other = thread::spawn(take.clone());
         let here = take();
@@ -255,7 +262,7 @@ fn a_call_for_more_threads_is_never_lost() {
             running.run(&mut JobContext::simulated()).deliver();
         }
         pool.close();
-        keeper.join().unwrap();
+        scaler.join().unwrap();
     });
 }
 
@@ -264,15 +271,15 @@ fn a_call_for_more_threads_is_never_lost() {
 #[test]
 fn a_worker_that_leaves_leaves_no_job_behind() {
     model(2, || {
-        let bed = Bed::new();
-        let (pool, mut lane, mut keeper) = grown(&bed);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lane, mut scaler) = grown(&shard_sleep);
         let workers = [worker(&pool), worker(&pool)];
-        keeper.look(|| Ok(()));
+        scaler.scale(|| Ok(()));
         let ran = Arc::new((Mutex::new(false), Condvar::new()));
-        let tell = Arc::clone(&ran);
+        let ran_by_worker = Arc::clone(&ran);
         lane.submit(1, move |_| {
-            *tell.0.lock().unwrap() = true;
-            tell.1.notify_one();
+            *ran_by_worker.0.lock().unwrap() = true;
+            ran_by_worker.1.notify_one();
             1
         })
         .unwrap();
@@ -293,18 +300,18 @@ fn a_worker_that_leaves_leaves_no_job_behind() {
 #[test]
 fn a_pool_that_shrinks_is_not_short_unnoticed() {
     model(3, || {
-        let bed = Bed::new();
-        let (pool, mut lane, mut keeper) = grown(&bed);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lane, mut scaler) = grown(&shard_sleep);
         lane.submit(1, |_| 1).unwrap();
         lane.publish();
         let looking = thread::spawn(move || {
-            keeper.look(|| Ok(()));
-            keeper
+            scaler.scale(|| Ok(()));
+            scaler
         });
-        let running = pool.take().unwrap();
-        let mut keeper = looking.join().unwrap();
-        if keeper.is_called() {
-            keeper.look(|| Ok(()));
+        let running = pool.take_job().unwrap();
+        let mut scaler = looking.join().unwrap();
+        if scaler.is_scale_requested() {
+            scaler.scale(|| Ok(()));
         }
         // Whoever the smaller pool would have dismissed stays.
         assert!(!pool.retire());
@@ -317,14 +324,14 @@ fn a_pool_that_shrinks_is_not_short_unnoticed() {
 #[test]
 fn a_job_is_taken_or_withdrawn() {
     model(3, || {
-        let bed = Bed::new();
-        let (pool, mut lanes) = pool(&[&bed]);
+        let shard_sleep = ShardSleep::new();
+        let (pool, mut lanes) = pool(&[&shard_sleep]);
         let worker = worker(&pool);
         let position = lanes[0].submit(1, |_| 1).unwrap();
         lanes[0].publish();
         let is_withdrawn = lanes[0].withdraw(position, false);
         if !is_withdrawn {
-            assert_eq!(bed.next(&mut lanes[0]).position, position);
+            assert_eq!(shard_sleep.next(&mut lanes[0]).position, position);
         }
         assert_eq!(lanes[0].outstanding(), 0);
         pool.close();

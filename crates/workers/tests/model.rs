@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{Completed, JobContext, Limits, Outcome, Pool, Position, Refused};
+use stilling_workers::{JobCompletion, JobContext, JobResult, LanePosition, Pool, PoolLimits, SubmitError};
 
 const LANES: usize = 2;
 const THREADS: usize = 2;
 const AGE_MAX: u64 = 100;
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum PoolOp {
     Submit { lane: usize, panics: bool },
     Publish { lane: usize },
     Withdraw { lane: usize, job: usize, is_late: bool },
@@ -25,35 +25,35 @@ enum Op {
     Close,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = PoolOp> {
     prop_oneof![
-        12 => (0..LANES, prop::bool::weighted(0.1)).prop_map(|(lane, panics)| Op::Submit { lane, panics }),
-        6 => (0..LANES).prop_map(|lane| Op::Publish { lane }),
+        12 => (0..LANES, prop::bool::weighted(0.1)).prop_map(|(lane, panics)| PoolOp::Submit { lane, panics }),
+        6 => (0..LANES).prop_map(|lane| PoolOp::Publish { lane }),
         3 => (0..LANES, 0_usize..12, prop::bool::ANY)
-            .prop_map(|(lane, job, is_late)| Op::Withdraw { lane, job, is_late }),
-        6 => (1_u64..70).prop_map(|nanos| Op::Advance { nanos }),
-        8 => Just(Op::Take),
-        8 => (0..THREADS).prop_map(|which| Op::Deliver { which }),
-        8 => (0..LANES).prop_map(|lane| Op::Fetch { lane }),
-        1 => prop::bool::weighted(0.05).prop_map(|close| if close { Op::Close } else { Op::Take }),
+            .prop_map(|(lane, job, is_late)| PoolOp::Withdraw { lane, job, is_late }),
+        6 => (1_u64..70).prop_map(|nanos| PoolOp::Advance { nanos }),
+        8 => Just(PoolOp::Take),
+        8 => (0..THREADS).prop_map(|which| PoolOp::Deliver { which }),
+        8 => (0..LANES).prop_map(|lane| PoolOp::Fetch { lane }),
+        1 => prop::bool::weighted(0.05).prop_map(|close| if close { PoolOp::Close } else { PoolOp::Take }),
     ]
 }
 
 #[derive(Clone, Copy)]
-struct Expected {
+struct ExpectedJob {
     ticket: u64,
-    position: Position,
+    position: LanePosition,
     at: u64,
     panics: bool,
 }
 
 #[derive(Default)]
 struct LaneModel {
-    unpublished: VecDeque<Expected>,
-    published: VecDeque<Expected>,
-    results: VecDeque<Completed<u64>>,
+    unpublished: VecDeque<ExpectedJob>,
+    published: VecDeque<ExpectedJob>,
+    results: VecDeque<JobCompletion<u64>>,
     /// Every job that was accepted.
-    accepted: Vec<Position>,
+    accepted: Vec<LanePosition>,
     outstanding: usize,
 }
 
@@ -61,13 +61,13 @@ proptest! {
     /// Rows 4.3, 4.12 and 4.26: order, both bounds, every outcome and every counter, step by step.
     #[test]
     fn the_pool_keeps_every_promise(queue_max in 1_usize..6, ops in prop::collection::vec(op(), 0..150)) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_time) = Clock::manual();
         let wakes = (0..LANES).map(|_| Arc::new(Wake::new(|| ()))).collect();
-        let limits = Limits {
+        let limits = PoolLimits {
             threads: THREADS,
             queue_max,
             age_max: Duration::from_nanos(AGE_MAX),
-            ..Limits::default()
+            ..PoolLimits::default()
         };
         let (pool, mut lanes) = Pool::<u64>::new(limits, clock, wakes);
         let outstanding_max = 2 * (queue_max + THREADS);
@@ -81,7 +81,7 @@ proptest! {
 
         for op in ops {
             match op {
-                Op::Submit { lane, panics } => {
+                PoolOp::Submit { lane, panics } => {
                     let outcome = lanes[lane].submit(ticket, move |_| {
                         if panics { std::panic::resume_unwind(Box::new(())) } else { ticket * 3 }
                     });
@@ -91,12 +91,12 @@ proptest! {
                         Ok(position) => {
                             prop_assert!(!closed && has_room);
                             lane.accepted.push(position);
-                            lane.unpublished.push_back(Expected { ticket, position, at: now, panics });
+                            lane.unpublished.push_back(ExpectedJob { ticket, position, at: now, panics });
                             lane.outstanding += 1;
                             queued += 1;
                         }
-                        Err(Refused::Closed(_)) => prop_assert!(closed),
-                        Err(Refused::Full(_)) => {
+                        Err(SubmitError::Closed(_)) => prop_assert!(closed),
+                        Err(SubmitError::Full(_)) => {
                             // Withdrawn jobs that no worker has passed yet have as many places of their own.
                             prop_assert!(!has_room || withdrawn >= queue_max);
                             refused += 1;
@@ -104,12 +104,12 @@ proptest! {
                     }
                     ticket += 1;
                 }
-                Op::Publish { lane } => {
+                PoolOp::Publish { lane } => {
                     lanes[lane].publish();
                     let LaneModel { unpublished, published, .. } = &mut model[lane];
                     published.append(unpublished);
                 }
-                Op::Withdraw { lane, job, is_late } => {
+                PoolOp::Withdraw { lane, job, is_late } => {
                     let model = &mut model[lane];
                     let Some(&position) = model.accepted.iter().rev().nth(job) else { continue };
                     let LaneModel { unpublished, published, .. } = model;
@@ -127,18 +127,18 @@ proptest! {
                         *if is_late { &mut expired } else { &mut cancelled } += 1;
                     }
                 }
-                Op::Advance { nanos } => {
-                    hand.advance(Duration::from_nanos(nanos));
+                PoolOp::Advance { nanos } => {
+                    manual_time.advance(Duration::from_nanos(nanos));
                     now += nanos;
                 }
-                Op::Take => {
+                PoolOp::Take => {
                     if busy.len() == THREADS {
                         continue;
                     }
                     let oldest = (0..LANES)
                         .filter_map(|lane| Some((model[lane].published.front()?.at, lane)))
                         .min();
-                    let taken = pool.take();
+                    let taken = pool.take_job();
                     prop_assert_eq!(taken.is_some(), oldest.is_some());
                     if let (Some(running), Some((_, lane))) = (taken, oldest) {
                         let job = model[lane].published.pop_front().expect("it was the front");
@@ -149,26 +149,26 @@ proptest! {
                         busy.push((running, job, too_old));
                     }
                 }
-                Op::Deliver { which } => {
+                PoolOp::Deliver { which } => {
                     if which >= busy.len() {
                         continue;
                     }
                     let (running, job, too_old) = busy.remove(which);
                     let lane = running.lane();
                     let outcome = match (too_old, job.panics) {
-                        (true, _) => { expired += 1; Outcome::Expired }
-                        (false, true) => { panicked += 1; Outcome::Panicked }
-                        (false, false) => { done += 1; Outcome::Done(job.ticket * 3) }
+                        (true, _) => { expired += 1; JobResult::Expired }
+                        (false, true) => { panicked += 1; JobResult::Panicked }
+                        (false, false) => { done += 1; JobResult::Done(job.ticket * 3) }
                     };
                     running.run(&mut JobContext::simulated()).deliver();
-                    model[lane].results.push_back(Completed { ticket: job.ticket, position: job.position, outcome });
+                    model[lane].results.push_back(JobCompletion { ticket: job.ticket, position: job.position, outcome });
                 }
-                Op::Fetch { lane } => {
+                PoolOp::Fetch { lane } => {
                     let expected = model[lane].results.pop_front();
                     prop_assert_eq!(lanes[lane].next_result(), expected);
                     model[lane].outstanding -= usize::from(expected.is_some());
                 }
-                Op::Close => {
+                PoolOp::Close => {
                     pool.close();
                     closed = true;
                 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{Limits, Pool};
+use stilling_workers::{Pool, PoolLimits};
 
 fn threads() -> BTreeSet<OsString> {
     std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().file_name()).collect()
@@ -20,7 +20,8 @@ fn no_thread_is_created_after_start() {
     const THREADS: usize = 4;
     let shard = thread::current();
     let wake = Arc::new(Wake::new(move || shard.unpark()));
-    let limits = Limits { threads: THREADS, queue_max: 1024, age_max: Duration::MAX, ..Limits::default() };
+    let limits =
+        PoolLimits { threads: THREADS, queue_max: 1024, age_max: Duration::MAX, ..PoolLimits::default() };
     let before = threads();
     let (pool, mut lanes) = Pool::<()>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     assert_eq!(threads(), before, "a pool that is not started has no threads");

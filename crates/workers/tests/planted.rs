@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_ring::{Clock, Wake, planted};
-use stilling_workers::{JobContext, Limits, Pool};
+use stilling_workers::{JobContext, Pool, PoolLimits};
 
 #[test]
 fn answers_are_doubled_or_lost_only_when_chosen() {
     let answers = |bug| {
         planted::choose(bug);
-        let limits = Limits { threads: 1, queue_max: 32, age_max: Duration::MAX, ..Limits::default() };
+        let limits =
+            PoolLimits { threads: 1, queue_max: 32, age_max: Duration::MAX, ..PoolLimits::default() };
         let wake = Arc::new(Wake::new(|| ()));
         let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![wake]);
         for ticket in 0..32 {
             lanes[0].submit(ticket, move |_| ticket).unwrap();
         }
         lanes[0].publish();
-        while let Some(running) = pool.take() {
+        while let Some(running) = pool.take_job() {
             running.run(&mut JobContext::simulated()).deliver();
         }
         planted::choose(None);

@@ -6,89 +6,94 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use stilling_ring::{Clock, ManualTime, Time, Wake};
-use stilling_workers::{Completed, JobContext, Lane, Limits, Outcome, Pool, QueueTarget, Refused};
+use stilling_workers::{
+    JobCompletion, JobContext, JobResult, Lane, Pool, PoolLimits, QueueTarget, SubmitError,
+};
 
-struct World {
+struct PoolFixture {
     pool: Pool<u64>,
     lanes: Vec<Lane<u64>>,
-    hand: ManualTime,
+    manual_time: ManualTime,
     wakes: Vec<Arc<Wake>>,
 }
 
-fn world(lanes: usize, queue_max: usize, age_max: Duration) -> World {
-    let (clock, hand) = Clock::manual();
+fn fixture(lanes: usize, queue_max: usize, age_max: Duration) -> PoolFixture {
+    let (clock, manual_time) = Clock::manual();
     let wakes: Vec<_> = (0..lanes).map(|_| Arc::new(Wake::new(|| ()))).collect();
-    let (pool, lanes) =
-        Pool::new(Limits { threads: 1, queue_max, age_max, ..Limits::default() }, clock, wakes.clone());
-    World { pool, lanes, hand, wakes }
+    let (pool, lanes) = Pool::new(
+        PoolLimits { threads: 1, queue_max, age_max, ..PoolLimits::default() },
+        clock,
+        wakes.clone(),
+    );
+    PoolFixture { pool, lanes, manual_time, wakes }
 }
 
 /// Takes and runs one job as a worker does, in virtual time.
 fn serve(pool: &Pool<u64>) -> Option<u64> {
-    let running = pool.take()?;
+    let running = pool.take_job()?;
     let ticket = running.ticket();
     running.run(&mut JobContext::simulated()).deliver();
     Some(ticket)
 }
 
-fn done(ticket: u64, value: u64) -> Option<(u64, Outcome<u64>)> {
-    Some((ticket, Outcome::Done(value)))
+fn done(ticket: u64, value: u64) -> Option<(u64, JobResult<u64>)> {
+    Some((ticket, JobResult::Done(value)))
 }
 
 /// Ticket and outcome of the lane's next result.
-fn next(lane: &mut Lane<u64>) -> Option<(u64, Outcome<u64>)> {
-    lane.next_result().map(|Completed { ticket, outcome, .. }| (ticket, outcome))
+fn next(lane: &mut Lane<u64>) -> Option<(u64, JobResult<u64>)> {
+    lane.next_result().map(|JobCompletion { ticket, outcome, .. }| (ticket, outcome))
 }
 
 /// Row 4.3: first in, first out over all shards, whatever lane a job came through.
 #[test]
 fn the_oldest_job_of_all_lanes_goes_first() {
-    let mut world = world(3, 100, Duration::MAX);
+    let mut fixture = fixture(3, 100, Duration::MAX);
     let order = [2, 0, 1, 1, 0, 2, 2, 2, 0, 1];
     for (ticket, lane) in order.into_iter().enumerate() {
-        world.lanes[lane].submit(ticket as u64, move |_| ticket as u64).unwrap();
-        world.hand.advance(Duration::from_nanos(1));
+        fixture.lanes[lane].submit(ticket as u64, move |_| ticket as u64).unwrap();
+        fixture.manual_time.advance(Duration::from_nanos(1));
     }
-    assert!(world.pool.take().is_none(), "nothing is visible before it is published");
-    for lane in &mut world.lanes {
+    assert!(fixture.pool.take_job().is_none(), "nothing is visible before it is published");
+    for lane in &mut fixture.lanes {
         lane.publish();
     }
-    let served: Vec<_> = std::iter::from_fn(|| serve(&world.pool)).collect();
+    let served: Vec<_> = std::iter::from_fn(|| serve(&fixture.pool)).collect();
     assert_eq!(served, (0..order.len() as u64).collect::<Vec<_>>());
     for (ticket, lane) in order.into_iter().enumerate() {
-        assert_eq!(next(&mut world.lanes[lane]), done(ticket as u64, ticket as u64));
+        assert_eq!(next(&mut fixture.lanes[lane]), done(ticket as u64, ticket as u64));
     }
 }
 
 /// Row 4.3: the queue is bounded over all lanes together, and what is refused comes back.
 #[test]
 fn a_full_queue_gives_the_job_back() {
-    let mut world = world(2, 3, Duration::MAX);
+    let mut fixture = fixture(2, 3, Duration::MAX);
     for ticket in 0..3 {
-        world.lanes[ticket % 2].submit(ticket as u64, |_| 0).unwrap();
+        fixture.lanes[ticket % 2].submit(ticket as u64, |_| 0).unwrap();
     }
     let job = |_: &mut JobContext| 77;
-    let refused = world.lanes[1].submit(3, job).unwrap_err();
-    assert!(matches!(refused, Refused::Full(_)));
+    let refused = fixture.lanes[1].submit(3, job).unwrap_err();
+    assert!(matches!(refused, SubmitError::Full(_)));
     assert_eq!(refused.into_job()(&mut JobContext::simulated()), 77);
-    let counters = world.pool.counters();
+    let counters = fixture.pool.counters();
     assert_eq!((counters.queued, counters.queued_max, counters.refused), (3, 3, 1));
 
-    world.lanes[0].publish();
-    assert_eq!(serve(&world.pool), Some(0));
-    assert!(world.lanes[1].submit(3, job).is_ok(), "one place became free");
+    fixture.lanes[0].publish();
+    assert_eq!(serve(&fixture.pool), Some(0));
+    assert!(fixture.lanes[1].submit(3, job).is_ok(), "one place became free");
 }
 
 /// Row 4.3: a shard that fetches no results stops itself, not the workers.
 #[test]
 fn a_lane_that_fetches_nothing_is_refused_in_the_end() {
-    let mut world = world(1, 2, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 2, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     let mut accepted = 0;
     while lane.submit(accepted, move |_| accepted).is_ok() {
         accepted += 1;
         lane.publish();
-        assert!(serve(&world.pool).is_some());
+        assert!(serve(&fixture.pool).is_some());
         assert!(accepted < 1000, "nothing ever stopped the lane");
     }
     assert_eq!(lane.outstanding() as u64, accepted);
@@ -103,20 +108,20 @@ fn a_lane_that_fetches_nothing_is_refused_in_the_end() {
 fn a_job_that_waited_too_long_expires_and_is_not_run() {
     let age_max = Duration::from_secs(30);
     for (waited, expires) in [(age_max, false), (age_max + Duration::from_nanos(1), true)] {
-        let mut world = world(1, 10, age_max);
+        let mut fixture = fixture(1, 10, age_max);
         let witness = Arc::new(());
-        world.lanes[0]
+        fixture.lanes[0]
             .submit(9, {
                 let witness = Arc::clone(&witness);
                 move |_| Arc::strong_count(&witness) as u64
             })
             .unwrap();
-        world.lanes[0].publish();
-        world.hand.advance(waited);
-        assert_eq!(serve(&world.pool), Some(9));
-        let outcome = if expires { Outcome::Expired } else { Outcome::Done(2) };
-        assert_eq!(next(&mut world.lanes[0]), Some((9, outcome)));
-        let counters = world.pool.counters();
+        fixture.lanes[0].publish();
+        fixture.manual_time.advance(waited);
+        assert_eq!(serve(&fixture.pool), Some(9));
+        let outcome = if expires { JobResult::Expired } else { JobResult::Done(2) };
+        assert_eq!(next(&mut fixture.lanes[0]), Some((9, outcome)));
+        let counters = fixture.pool.counters();
         assert_eq!((counters.expired, counters.done), (u64::from(expires), u64::from(!expires)));
         assert_eq!(counters.waited, waited);
         assert_eq!(Arc::strong_count(&witness), 1, "the captures are gone either way");
@@ -126,22 +131,22 @@ fn a_job_that_waited_too_long_expires_and_is_not_run() {
 /// An answer that has begun cannot be taken back: the job that goes on with it is run, however long it has waited.
 #[test]
 fn a_job_that_lasts_is_run_however_long_it_has_waited() {
-    let (clock, hand) = Clock::manual();
-    let limits = Limits { threads: 1, queue_target: Some(QueueTarget::Service), ..Limits::default() };
+    let (clock, manual_time) = Clock::manual();
+    let limits = PoolLimits { threads: 1, queue_target: Some(QueueTarget::Service), ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
     let lane = &mut lanes[0];
     for ticket in 0..40 {
         let job = move |_: &mut JobContext| ticket;
         let submitted =
-            if ticket % 2 == 0 { lane.submit_lasting(ticket, job) } else { lane.submit(ticket, job) };
+            if ticket % 2 == 0 { lane.submit_continuation(ticket, job) } else { lane.submit(ticket, job) };
         submitted.unwrap();
     }
     lane.publish();
-    hand.advance(limits.age_max + Duration::from_secs(1));
+    manual_time.advance(limits.age_max + Duration::from_secs(1));
     for ticket in 0..40 {
         assert_eq!(serve(&pool), Some(ticket));
-        hand.advance(Duration::from_millis(10));
-        let outcome = if ticket % 2 == 0 { Outcome::Done(ticket) } else { Outcome::Expired };
+        manual_time.advance(Duration::from_millis(10));
+        let outcome = if ticket % 2 == 0 { JobResult::Done(ticket) } else { JobResult::Expired };
         assert_eq!(next(lane), Some((ticket, outcome)));
     }
 }
@@ -151,8 +156,8 @@ fn a_job_that_lasts_is_run_however_long_it_has_waited() {
 #[test]
 fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
     const SLOT: Duration = Duration::from_millis(5);
-    let (clock, hand) = Clock::manual();
-    let limits = Limits { threads: 1, queue_target: Some(QueueTarget::Service), ..Limits::default() };
+    let (clock, manual_time) = Clock::manual();
+    let limits = PoolLimits { threads: 1, queue_target: Some(QueueTarget::Service), ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
     let lane = &mut lanes[0];
     let mut submitted = Vec::new();
@@ -162,9 +167,9 @@ fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
         // Ten times as many as can be done for two seconds, then half as many.
         let arrivals = if slot < 400 { 10 } else { slot % 2 };
         for _ in 0..arrivals {
-            let hand = hand.clone();
+            let manual_time = manual_time.clone();
             let job = move |_: &mut JobContext| {
-                hand.advance(SLOT);
+                manual_time.advance(SLOT);
                 0
             };
             lane.submit(submitted.len() as u64, job).unwrap();
@@ -173,11 +178,11 @@ fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
         lane.publish();
         let end = clock.now().after(SLOT);
         while clock.now() < end && serve(&pool).is_some() {}
-        while let Some(Completed { ticket, outcome, .. }) = lane.next_result() {
+        while let Some(JobCompletion { ticket, outcome, .. }) = lane.next_result() {
             let took = clock.now().since(submitted[ticket as usize]);
-            answers.push((slot, took, matches!(outcome, Outcome::Done(_))));
+            answers.push((slot, took, matches!(outcome, JobResult::Done(_))));
         }
-        hand.advance(end.since(clock.now()));
+        manual_time.advance(end.since(clock.now()));
     }
     let run = |from: u64, to: u64| {
         answers
@@ -205,16 +210,16 @@ impl Drop for PanicsWhenDropped {
 /// Row 4.3: a panic costs one answer, wherever in the job it comes from.
 #[test]
 fn a_panic_in_a_job_is_one_answer() {
-    let mut world = world(1, 10, Duration::from_secs(1));
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 10, Duration::from_secs(1));
+    let lane = &mut fixture.lanes[0];
     lane.submit(1, |_| std::panic::resume_unwind(Box::new("plain"))).unwrap();
     lane.submit(2, |_| std::panic::resume_unwind(Box::new(PanicsWhenDropped))).unwrap();
     lane.submit(3, |_| 3).unwrap();
     lane.publish();
-    while serve(&world.pool).is_some() {}
+    while serve(&fixture.pool).is_some() {}
     let outcomes: Vec<_> =
         std::iter::from_fn(|| lane.next_result()).map(|completed| completed.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Panicked, Outcome::Panicked, Outcome::Done(3)]);
+    assert_eq!(outcomes, [JobResult::Panicked, JobResult::Panicked, JobResult::Done(3)]);
 
     let bomb = PanicsWhenDropped;
     lane.submit(4, move |_| {
@@ -223,36 +228,36 @@ fn a_panic_in_a_job_is_one_answer() {
     })
     .unwrap();
     lane.publish();
-    world.hand.advance(Duration::from_secs(2));
-    assert_eq!(serve(&world.pool), Some(4));
-    assert_eq!(next(lane), Some((4, Outcome::Expired)));
-    let counters = world.pool.counters();
+    fixture.manual_time.advance(Duration::from_secs(2));
+    assert_eq!(serve(&fixture.pool), Some(4));
+    assert_eq!(next(lane), Some((4, JobResult::Expired)));
+    let counters = fixture.pool.counters();
     assert_eq!((counters.panicked, counters.done, counters.expired, counters.busy), (2, 1, 1, 0));
 }
 
 /// A worker that dies between taking and running, or before delivering, still owes an answer and pays it.
 #[test]
 fn a_taken_job_is_answered_even_if_its_worker_gives_up() {
-    let mut world = world(1, 10, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 10, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     for ticket in 0..2 {
         lane.submit(ticket, |_| 5).unwrap();
     }
     lane.publish();
-    drop(world.pool.take());
-    assert_eq!(next(lane), Some((0, Outcome::Panicked)));
-    drop(world.pool.take().map(|running| running.run(&mut JobContext::simulated())));
+    drop(fixture.pool.take_job());
+    assert_eq!(next(lane), Some((0, JobResult::Panicked)));
+    drop(fixture.pool.take_job().map(|running| running.run(&mut JobContext::simulated())));
     assert_eq!(next(lane), done(1, 5));
-    assert_eq!(world.pool.counters().busy, 0);
+    assert_eq!(fixture.pool.counters().busy, 0);
 }
 
 /// Row 4.12: a shard may go while its jobs wait or run; they run, and everything is dropped exactly once.
 #[test]
 fn a_lane_may_go_while_its_jobs_are_outstanding() {
-    let mut world = world(2, 10, Duration::MAX);
+    let mut fixture = fixture(2, 10, Duration::MAX);
     let witness = Arc::new(());
     let ran = Arc::new(AtomicUsize::new(0));
-    let mut gone = world.lanes.remove(0);
+    let mut gone = fixture.lanes.remove(0);
     for ticket in 0..4 {
         let (witness, ran) = (Arc::clone(&witness), Arc::clone(&ran));
         gone.submit(ticket, move |_| {
@@ -264,68 +269,68 @@ fn a_lane_may_go_while_its_jobs_are_outstanding() {
             gone.publish();
         }
     }
-    serve(&world.pool);
-    let running = world.pool.take();
+    serve(&fixture.pool);
+    let running = fixture.pool.take_job();
     drop(gone);
-    world.lanes[0].submit(9, |_| 9).unwrap();
-    world.lanes[0].publish();
+    fixture.lanes[0].submit(9, |_| 9).unwrap();
+    fixture.lanes[0].publish();
     running.unwrap().run(&mut JobContext::simulated()).deliver();
-    while serve(&world.pool).is_some() {}
+    while serve(&fixture.pool).is_some() {}
     assert_eq!(ran.load(Ordering::Relaxed), 4, "accepted jobs run, published or not");
     assert_eq!(Arc::strong_count(&witness), 1);
-    assert_eq!(next(&mut world.lanes[0]), done(9, 9), "the other lane is not disturbed");
+    assert_eq!(next(&mut fixture.lanes[0]), done(9, 9), "the other lane is not disturbed");
 }
 
 /// Row 4.12: jobs that nobody takes any more are dropped with the pool.
 #[test]
 fn jobs_left_in_a_dropped_pool_are_dropped_once() {
-    let mut world = world(1, 10, Duration::MAX);
+    let mut fixture = fixture(1, 10, Duration::MAX);
     let witness = Arc::new(());
     for ticket in 0..3 {
         let witness = Arc::clone(&witness);
-        world.lanes[0].submit(ticket, move |_| Arc::strong_count(&witness) as u64).unwrap();
+        fixture.lanes[0].submit(ticket, move |_| Arc::strong_count(&witness) as u64).unwrap();
     }
     assert_eq!(Arc::strong_count(&witness), 4);
-    drop(world);
+    drop(fixture);
     assert_eq!(Arc::strong_count(&witness), 1);
 }
 
 /// Row 4.37: closing refuses what is new and finishes what was accepted, also what was not published yet.
 #[test]
 fn a_closed_pool_finishes_what_it_accepted() {
-    let mut world = world(1, 10, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 10, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     lane.submit(1, |_| 1).unwrap();
-    world.pool.close();
-    assert!(world.pool.is_closed());
-    assert!(matches!(lane.submit(2, |_| 2), Err(Refused::Closed(_))));
-    assert_eq!(world.pool.counters().queued, 1);
+    fixture.pool.close();
+    assert!(fixture.pool.is_closed());
+    assert!(matches!(lane.submit(2, |_| 2), Err(SubmitError::Closed(_))));
+    assert_eq!(fixture.pool.counters().queued, 1);
     lane.publish();
-    world.pool.work(&mut JobContext::simulated());
+    fixture.pool.run_worker(&mut JobContext::simulated());
     assert_eq!(next(lane), done(1, 1));
     assert_eq!(next(lane), None);
 }
 
 #[test]
 fn a_position_says_whether_its_job_still_waits() {
-    let mut world = world(1, 10, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 10, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     let first = lane.submit(1, |_| 1).unwrap();
     let second = lane.submit(2, |_| 2).unwrap();
     lane.publish();
     assert!(lane.is_waiting(first) && lane.is_waiting(second));
-    let running = world.pool.take().unwrap();
+    let running = fixture.pool.take_job().unwrap();
     assert!(!lane.is_waiting(first) && lane.is_waiting(second));
-    assert_eq!(world.pool.counters().busy, 1);
+    assert_eq!(fixture.pool.counters().busy, 1);
     running.run(&mut JobContext::simulated()).deliver();
-    assert_eq!(world.pool.counters().busy, 0);
+    assert_eq!(fixture.pool.counters().busy, 0);
 }
 
 /// Row 4.18: in the simulator a slow job costs virtual time, told to whoever plays the worker.
 #[test]
 fn a_simulated_job_sleeps_in_virtual_time() {
-    let mut world = world(1, 10, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 10, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     lane.submit(1, |context| {
         context.sleep(Duration::from_millis(30));
         context.sleep(Duration::from_millis(12));
@@ -334,7 +339,7 @@ fn a_simulated_job_sleeps_in_virtual_time() {
     .unwrap();
     lane.publish();
     let mut context = JobContext::simulated();
-    let finished = world.pool.take().unwrap().run(&mut context);
+    let finished = fixture.pool.take_job().unwrap().run(&mut context);
     assert_eq!((finished.ticket(), finished.lane()), (1, 0));
     assert_eq!(context.take_slept(), Duration::from_millis(42));
     assert_eq!(context.take_slept(), Duration::ZERO);
@@ -345,20 +350,20 @@ fn a_simulated_job_sleeps_in_virtual_time() {
 
 #[test]
 fn a_result_wakes_the_shard_it_belongs_to() {
-    let mut world = world(2, 10, Duration::MAX);
-    for wake in &world.wakes {
+    let mut fixture = fixture(2, 10, Duration::MAX);
+    for wake in &fixture.wakes {
         wake.park();
     }
-    world.lanes[1].submit(1, |_| 1).unwrap();
-    world.lanes[1].publish();
-    serve(&world.pool);
-    assert_eq!((world.wakes[0].needed(), world.wakes[1].needed()), (0, 1));
+    fixture.lanes[1].submit(1, |_| 1).unwrap();
+    fixture.lanes[1].publish();
+    serve(&fixture.pool);
+    assert_eq!((fixture.wakes[0].needed(), fixture.wakes[1].needed()), (0, 1));
 }
 
 #[test]
 fn a_pool_without_threads_is_legal() {
     let (pool, lanes) =
-        Pool::<()>::new(Limits { threads: 0, ..Limits::default() }, Clock::real(), Vec::new());
+        Pool::<()>::new(PoolLimits { threads: 0, ..PoolLimits::default() }, Clock::real(), Vec::new());
     assert!(lanes.is_empty());
     pool.start().unwrap();
     assert_eq!(pool.start().unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
@@ -371,24 +376,24 @@ fn a_pool_without_threads_is_legal() {
 /// no other job's.
 #[test]
 fn a_withdrawn_job_is_not_run_and_makes_room_at_once() {
-    let mut world = world(1, 2, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 2, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     let first = lane.submit(1, |_| 1).unwrap();
     let second = lane.submit(2, |_| 2).unwrap();
     lane.publish();
     assert!(lane.is_full() && lane.submit(3, |_| 3).is_err());
     assert!(lane.withdraw(first, false) && !lane.withdraw(first, false), "it is withdrawn once");
-    assert_eq!((world.pool.counters().queued, lane.outstanding()), (1, 1));
+    assert_eq!((fixture.pool.counters().queued, lane.outstanding()), (1, 1));
     let third = lane.submit(3, |_| 3).unwrap();
     lane.publish();
     assert!(!lane.is_waiting(first) && lane.is_waiting(second) && lane.is_waiting(third));
-    assert_eq!(serve(&world.pool), Some(2));
+    assert_eq!(serve(&fixture.pool), Some(2));
     assert!(!lane.withdraw(second, false), "a worker has it");
     assert!(lane.withdraw(third, true));
-    assert_eq!(serve(&world.pool), None);
+    assert_eq!(serve(&fixture.pool), None);
     assert_eq!(next(lane), done(2, 2));
     assert_eq!((next(lane), lane.outstanding()), (None, 0));
-    let counters = world.pool.counters();
+    let counters = fixture.pool.counters();
     assert_eq!((counters.cancelled, counters.expired, counters.done), (1, 1, 1));
     assert_eq!((counters.queued, counters.busy), (0, 0));
 }
@@ -398,41 +403,41 @@ fn a_withdrawn_job_is_not_run_and_makes_room_at_once() {
 #[test]
 fn a_queue_full_of_withdrawn_jobs_takes_others() {
     const QUEUE_MAX: usize = 8;
-    let mut world = world(1, QUEUE_MAX, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, QUEUE_MAX, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     for round in 0..2 {
         let positions: Vec<_> = (0..QUEUE_MAX as u64)
             .map(|ticket| lane.submit(ticket, |_| 0).unwrap_or_else(|_| panic!("round {round} is refused")))
             .collect();
         lane.publish();
         assert!(positions.iter().all(|position| lane.withdraw(*position, false)));
-        assert_eq!((world.pool.counters().queued, lane.outstanding()), (0, 0));
+        assert_eq!((fixture.pool.counters().queued, lane.outstanding()), (0, 0));
     }
     assert!(lane.is_full() && lane.submit(1, |_| 0).is_err(), "all places are taken");
-    assert_eq!((world.pool.counters().queued, lane.outstanding()), (0, 0));
-    assert_eq!(serve(&world.pool), None, "only withdrawn jobs are passed");
+    assert_eq!((fixture.pool.counters().queued, lane.outstanding()), (0, 0));
+    assert_eq!(serve(&fixture.pool), None, "only withdrawn jobs are passed");
     for ticket in 0..QUEUE_MAX as u64 {
         lane.submit(ticket, |_| 0).unwrap();
     }
     lane.publish();
     for ticket in 0..QUEUE_MAX as u64 {
-        assert_eq!(serve(&world.pool), Some(ticket));
+        assert_eq!(serve(&fixture.pool), Some(ticket));
     }
-    assert_eq!(world.pool.counters().cancelled, 2 * QUEUE_MAX as u64);
+    assert_eq!(fixture.pool.counters().cancelled, 2 * QUEUE_MAX as u64);
 }
 
 /// Row 4.26: results are told apart by position, which no two jobs of a lane share, however many there are.
 #[test]
 fn positions_are_not_used_again() {
-    let mut world = world(1, 2, Duration::MAX);
-    let lane = &mut world.lanes[0];
+    let mut fixture = fixture(1, 2, Duration::MAX);
+    let lane = &mut fixture.lanes[0];
     let old = lane.submit(7, |_| 0).unwrap();
     lane.publish();
-    let running = world.pool.take().unwrap();
+    let running = fixture.pool.take_job().unwrap();
     for _ in 0..1000 {
         let position = lane.submit(7, |_| 1).unwrap();
         lane.publish();
-        assert_eq!(serve(&world.pool), Some(7));
+        assert_eq!(serve(&fixture.pool), Some(7));
         assert_eq!(lane.next_result().map(|completed| completed.position), Some(position));
         assert_ne!(position, old);
     }

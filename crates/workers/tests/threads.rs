@@ -6,17 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{Completed, Lane, Limits, Outcome, Pool, Refused};
+use stilling_workers::{JobCompletion, JobResult, Lane, Pool, PoolLimits, SubmitError};
 
 /// Long enough that only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn wake_for(thread: thread::Thread) -> Arc<Wake> {
     Arc::new(Wake::new(move || thread.unpark()))
 }
 
 /// The next result, sleeping as a shard does.
-fn next(lane: &mut Lane<u64>, wake: &Wake) -> Completed<u64> {
+fn next(lane: &mut Lane<u64>, wake: &Wake) -> JobCompletion<u64> {
     loop {
         if let Some(completed) = lane.next_result() {
             return completed;
@@ -40,16 +40,16 @@ fn drive(mut lane: Lane<u64>, wake: &Wake, jobs: u64) {
             }
             match lane.submit(submitted, move |_| submitted ^ 0xABCD) {
                 Ok(_) => submitted += 1,
-                Err(Refused::Full(_)) => break,
-                Err(Refused::Closed(_)) => panic!("nobody closed the pool"),
+                Err(SubmitError::Full(_)) => break,
+                Err(SubmitError::Closed(_)) => panic!("nobody closed the pool"),
             }
         }
         lane.publish();
         batch = batch % 61 + 1;
         // Sometimes everything is fetched before more is submitted, so that both sides fall asleep often.
         while fetched < submitted && (batch % 3 == 0 || lane.has_result() || submitted == jobs) {
-            let Completed { ticket, outcome, .. } = next(&mut lane, wake);
-            assert_eq!(outcome, Outcome::Done(ticket ^ 0xABCD));
+            let JobCompletion { ticket, outcome, .. } = next(&mut lane, wake);
+            assert_eq!(outcome, JobResult::Done(ticket ^ 0xABCD));
             let seen = &mut answered[usize::try_from(ticket).expect("fits")];
             assert!(!std::mem::replace(seen, true), "ticket {ticket} was answered twice");
             fetched += 1;
@@ -79,7 +79,7 @@ fn every_ticket_is_answered_exactly_once() {
         .unzip();
     let wakes = lane_givers.iter().map(|(_, wake)| Arc::clone(wake)).collect();
     let clock = Clock::real();
-    let limits = Limits { threads: 4, queue_max: 256, age_max: Duration::MAX, ..Limits::default() };
+    let limits = PoolLimits { threads: 4, queue_max: 256, age_max: Duration::MAX, ..PoolLimits::default() };
     let (pool, lanes) = Pool::new(limits, clock.clone(), wakes);
     pool.start().unwrap();
     for (lane, (give_lane, wake)) in lanes.into_iter().zip(lane_givers) {
@@ -89,7 +89,7 @@ fn every_ticket_is_answered_exactly_once() {
         shard.join().unwrap();
     }
     pool.close();
-    pool.join(clock.now().after(PATIENCE)).unwrap();
+    pool.join(clock.now().after(HANG_TIMEOUT)).unwrap();
     let counters = pool.counters();
     assert_eq!((counters.done, counters.queued, counters.busy), (2 * JOBS, 0, 0));
     assert!(counters.queued_max <= 256);
@@ -99,7 +99,7 @@ fn every_ticket_is_answered_exactly_once() {
 #[test]
 fn workers_survive_the_panics_of_their_jobs() {
     let wake = wake_for(thread::current());
-    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX, ..Limits::default() };
+    let limits = PoolLimits { threads: 2, queue_max: 64, age_max: Duration::MAX, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
     let lane = &mut lanes[0];
@@ -111,7 +111,7 @@ fn workers_survive_the_panics_of_their_jobs() {
         .unwrap();
     }
     lane.publish();
-    let panicked = (0..40).filter(|_| next(lane, &wake).outcome == Outcome::Panicked).count();
+    let panicked = (0..40).filter(|_| next(lane, &wake).outcome == JobResult::Panicked).count();
     assert_eq!(panicked, 20);
 }
 
@@ -120,7 +120,7 @@ fn workers_survive_the_panics_of_their_jobs() {
 fn joining_says_how_many_still_run() {
     let wake = wake_for(thread::current());
     let clock = Clock::real();
-    let limits = Limits { threads: 3, queue_max: 64, age_max: Duration::MAX, ..Limits::default() };
+    let limits = PoolLimits { threads: 3, queue_max: 64, age_max: Duration::MAX, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
     // Two workers are inside a job for sure; the third has ended or will.
@@ -142,7 +142,7 @@ fn joining_says_how_many_still_run() {
     let unfinished = pool.join(clock.now()).unwrap_err();
     assert!((2..=3).contains(&unfinished.threads), "{unfinished}");
     leave.wait();
-    pool.join(clock.now().after(PATIENCE)).unwrap();
+    pool.join(clock.now().after(HANG_TIMEOUT)).unwrap();
     assert!(lanes[0].next_result().is_some() && lanes[0].next_result().is_some());
     pool.join(clock.now()).unwrap();
 }
@@ -151,7 +151,7 @@ fn joining_says_how_many_still_run() {
 #[test]
 fn dropping_the_last_handle_ends_the_threads() {
     let wake = wake_for(thread::current());
-    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX, ..Limits::default() };
+    let limits = PoolLimits { threads: 2, queue_max: 64, age_max: Duration::MAX, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
     let copy = pool.clone();
@@ -160,5 +160,5 @@ fn dropping_the_last_handle_ends_the_threads() {
     lanes[0].publish();
     assert_eq!(next(&mut lanes[0], &wake).ticket, 1);
     drop(copy);
-    assert!(matches!(lanes[0].submit(2, |_| 2), Err(Refused::Closed(_))));
+    assert!(matches!(lanes[0].submit(2, |_| 2), Err(SubmitError::Closed(_))));
 }

@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
-use crate::Outcome;
-use crate::log::{BLOCK_SIZE, Log};
-use crate::nats::{self, Command};
-use crate::net::{self, Connection, Service};
+use crate::PeerResult;
+use crate::log::{BLOCK_SIZE, PreallocatedLog};
+use crate::nats::{self, NatsCommand};
+use crate::net::{self, PeerConnection, PeerService};
 
 /// Bytes of a batch. Full: clients are not read until it is swapped.
 const BATCH_SIZE: usize = 8 * 1024 * 1024;
@@ -35,12 +35,13 @@ const ACK_START: &[u8] = b"{\"stream\":\"events\",\"seq\":";
 const ACK_END: &[u8] = b"}";
 
 /// Stores into a file that must not exist yet.
-pub(crate) fn run(address: SocketAddr, path: &Path) -> Outcome {
-    let log = Log::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+pub(crate) fn run(address: SocketAddr, path: &Path) -> PeerResult {
+    let log = PreallocatedLog::create(path)
+        .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
     let listener = net::listen(address, None)?;
     net::announce("nats", &listener)?;
-    let exchange = Arc::new(Exchange {
-        batch: Mutex::new(Batch::new()),
+    let exchange = Arc::new(BatchExchange {
+        batch: Mutex::new(PeerBatch::new()),
         has_work: Condvar::new(),
         has_room: Condvar::new(),
     });
@@ -49,14 +50,14 @@ pub(crate) fn run(address: SocketAddr, path: &Path) -> Outcome {
         let (exchange, sender) = (Arc::clone(&exchange), sender.clone());
         move || sender.send(write(&exchange, log))
     });
-    thread::spawn(move || sender.send(net::serve(&listener, &mut Store { exchange, sequence: 0 })));
+    thread::spawn(move || sender.send(net::serve(&listener, &mut DurableService { exchange, sequence: 0 })));
     ended.recv()??;
     Ok(())
 }
 
 /// Writes batch after batch; returns only with an error of the file, and then nothing more is acknowledged.
-fn write(exchange: &Exchange, mut log: Log) -> io::Result<()> {
-    let mut batch = Batch::new();
+fn write(exchange: &BatchExchange, mut log: PreallocatedLog) -> io::Result<()> {
+    let mut batch = PeerBatch::new();
     loop {
         exchange.swap(&mut batch);
         log.append(batch.blocks())?;
@@ -65,21 +66,21 @@ fn write(exchange: &Exchange, mut log: Log) -> io::Result<()> {
 }
 
 /// The service of the event loop.
-struct Store {
-    exchange: Arc<Exchange>,
+struct DurableService {
+    exchange: Arc<BatchExchange>,
     /// That of the last message.
     sequence: u64,
 }
 
-impl Service for Store {
+impl PeerService for DurableService {
     fn greeting(&self) -> &'static [u8] {
         nats::INFO
     }
 
-    fn receive(&mut self, connection: &mut Connection, input: &[u8]) -> Option<usize> {
+    fn receive(&mut self, connection: &mut PeerConnection, input: &[u8]) -> Option<usize> {
         let mut batch = self.exchange.open(input.len());
         let had_work = batch.has_work();
-        let consumed = batch.take_in(connection, input, &mut self.sequence);
+        let consumed = batch.append_messages(connection, input, &mut self.sequence);
         let begins = !had_work && batch.has_work();
         drop(batch);
         if begins {
@@ -90,22 +91,22 @@ impl Service for Store {
 }
 
 /// The batch that is open, between the event loop and the writer.
-struct Exchange {
-    batch: Mutex<Batch>,
+struct BatchExchange {
+    batch: Mutex<PeerBatch>,
     has_work: Condvar,
     has_room: Condvar,
 }
 
-impl Exchange {
+impl BatchExchange {
     /// The batch that is open, once it has room for the messages of `size` bytes of input.
-    fn open(&self, size: usize) -> MutexGuard<'_, Batch> {
+    fn open(&self, size: usize) -> MutexGuard<'_, PeerBatch> {
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.has_room.wait_while(batch, |batch| !batch.has_room(size));
         batch.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Exchanges an empty batch for the one that is open, once that has something in it.
-    fn swap(&self, empty: &mut Batch) {
+    fn swap(&self, empty: &mut PeerBatch) {
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.has_work.wait_while(batch, |batch| !batch.has_work());
         std::mem::swap(&mut *batch.unwrap_or_else(PoisonError::into_inner), empty);
@@ -114,27 +115,27 @@ impl Exchange {
 }
 
 /// Answers to one client.
-struct Answers {
+struct ConnectionReplies {
     stream: Arc<TcpStream>,
     bytes: Vec<u8>,
 }
 
 /// Messages that become durable together, and the answers that wait for that.
-struct Batch {
+struct PeerBatch {
     /// A block more than a batch has, so that the batch can begin at a block's boundary, at `start`.
     memory: Vec<u8>,
     start: usize,
     /// Bytes of records: four bytes with the size of a payload, the payload.
     used: usize,
-    answers: Vec<Answers>,
+    answers: Vec<ConnectionReplies>,
     answers_size: usize,
 }
 
-impl Batch {
-    fn new() -> Batch {
+impl PeerBatch {
+    fn new() -> PeerBatch {
         let memory = vec![0; BATCH_SIZE + BLOCK_SIZE];
         let start = memory.as_ptr().addr().wrapping_neg() % BLOCK_SIZE;
-        Batch { memory, start, used: 0, answers: Vec::new(), answers_size: 0 }
+        PeerBatch { memory, start, used: 0, answers: Vec::new(), answers_size: 0 }
     }
 
     fn has_work(&self) -> bool {
@@ -147,27 +148,32 @@ impl Batch {
     }
 
     /// Takes in the whole commands of a client's input and returns their size; `None`: one of them is malformed.
-    fn take_in(&mut self, connection: &mut Connection, input: &[u8], sequence: &mut u64) -> Option<usize> {
+    fn append_messages(
+        &mut self,
+        connection: &mut PeerConnection,
+        input: &[u8],
+        sequence: &mut u64,
+    ) -> Option<usize> {
         let mut answers = Vec::new();
         let mut consumed = 0;
         while let Some((command, size)) = nats::next(&input[consumed..]).ok()? {
             consumed += size;
             match command {
                 // Without a subscription the client has no way to get an answer.
-                Command::Pub { reply: Some(_), .. } if connection.sid.is_empty() => return None,
-                Command::Pub { subject, reply, .. } if subject.starts_with(API) => {
+                NatsCommand::Pub { reply: Some(_), .. } if connection.sid.is_empty() => return None,
+                NatsCommand::Pub { subject, reply, .. } if subject.starts_with(API) => {
                     push_state(&mut answers, reply?, &connection.sid, *sequence);
                 }
-                Command::Pub { reply, body, .. } => {
+                NatsCommand::Pub { reply, body, .. } => {
                     *sequence += 1;
                     self.push(&body[..body.len() - nats::CRLF.len()]);
                     if let Some(reply) = reply {
                         push_ack(&mut answers, reply, &connection.sid, *sequence);
                     }
                 }
-                Command::Sub { sid, .. } => sid.clone_into(&mut connection.sid),
-                Command::Ping => answers.extend_from_slice(nats::PONG),
-                Command::Other => {}
+                NatsCommand::Sub { sid, .. } => sid.clone_into(&mut connection.sid),
+                NatsCommand::Ping => answers.extend_from_slice(nats::PONG),
+                NatsCommand::Other => {}
             }
         }
         self.add_answers(&connection.stream, answers);
@@ -193,7 +199,7 @@ impl Batch {
         if let Some(own) = own {
             own.bytes.extend_from_slice(&bytes);
         } else {
-            self.answers.push(Answers { stream: Arc::clone(stream), bytes });
+            self.answers.push(ConnectionReplies { stream: Arc::clone(stream), bytes });
         }
     }
 
@@ -207,7 +213,7 @@ impl Batch {
 
     /// Sends the answers and empties the batch; a client that does not take them in time closes.
     fn send_answers(&mut self) {
-        for Answers { stream, bytes } in self.answers.drain(..) {
+        for ConnectionReplies { stream, bytes } in self.answers.drain(..) {
             if (&*stream).write_all(&bytes).is_err() {
                 let _ = stream.shutdown(Shutdown::Both);
             }

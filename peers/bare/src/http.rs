@@ -6,8 +6,8 @@ use std::thread;
 
 use memchr::memmem::Finder;
 
-use crate::Outcome;
-use crate::net::{self, Connection, Service};
+use crate::PeerResult;
+use crate::net::{self, PeerConnection, PeerService};
 
 /// Seconds after which a connection is handed over although nothing has come: Stilling's own.
 const DEFER_ACCEPT_SECONDS: u32 = 1;
@@ -21,7 +21,7 @@ const OK_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length
 const OK_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n";
 
 /// Serves with so many threads, each with a listener of its own on the same port.
-pub(crate) fn run(address: SocketAddr, threads: usize) -> Outcome {
+pub(crate) fn run(address: SocketAddr, threads: usize) -> PeerResult {
     let first = net::listen(address, Some(DEFER_ACCEPT_SECONDS))?;
     let address = first.local_addr()?;
     let mut listeners = vec![first];
@@ -32,26 +32,26 @@ pub(crate) fn run(address: SocketAddr, threads: usize) -> Outcome {
     let (sender, ended) = mpsc::channel();
     for listener in listeners {
         let sender = sender.clone();
-        thread::spawn(move || sender.send(net::serve(&listener, &mut Http::new())));
+        thread::spawn(move || sender.send(net::serve(&listener, &mut HttpService::new())));
     }
     ended.recv()??;
     Ok(())
 }
 
-struct Http {
+struct HttpService {
     blank_line: Finder<'static>,
     /// The answers to what one read has brought.
     answers: Vec<u8>,
 }
 
-impl Http {
-    fn new() -> Http {
-        Http { blank_line: Finder::new(BLANK_LINE), answers: Vec::new() }
+impl HttpService {
+    fn new() -> HttpService {
+        HttpService { blank_line: Finder::new(BLANK_LINE), answers: Vec::new() }
     }
 }
 
-impl Service for Http {
-    fn receive(&mut self, connection: &mut Connection, input: &[u8]) -> Option<usize> {
+impl PeerService for HttpService {
+    fn receive(&mut self, connection: &mut PeerConnection, input: &[u8]) -> Option<usize> {
         self.answers.clear();
         let (mut consumed, mut closes) = (0, false);
         while !closes && let Some(size) = self.blank_line.find(&input[consumed..]) {
@@ -79,7 +79,7 @@ fn answer(head: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// The value of a `Connection` field.
+/// The value of a `PeerConnection` field.
 fn connection_option(line: &[u8]) -> Option<&[u8]> {
     let (name, value) = line.split_at_checked(CONNECTION.len())?;
     if name.eq_ignore_ascii_case(CONNECTION) { Some(value.trim_ascii()) } else { None }

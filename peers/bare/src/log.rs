@@ -15,17 +15,17 @@ pub(crate) const BLOCK_SIZE: usize = 4096;
 const ALLOCATION_SIZE: u64 = 256 * 1024 * 1024;
 
 /// A new file, with room allocated ahead.
-pub(crate) struct Log {
+pub(crate) struct PreallocatedLog {
     file: File,
     end: u64,
     allocated: u64,
 }
 
-impl Log {
-    pub(crate) fn create(path: &Path) -> io::Result<Log> {
+impl PreallocatedLog {
+    pub(crate) fn create(path: &Path) -> io::Result<PreallocatedLog> {
         let direct = OFlags::DIRECT.bits().cast_signed();
         let file = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(path)?;
-        let mut log = Log { file, end: 0, allocated: 0 };
+        let mut log = PreallocatedLog { file, end: 0, allocated: 0 };
         log.allocate(1)?;
         log.file.sync_all()?;
         Ok(log)

@@ -14,11 +14,11 @@ mod relay;
 use std::error::Error;
 use std::path::Path;
 
-type Outcome = Result<(), Box<dyn Error>>;
+type PeerResult = Result<(), Box<dyn Error>>;
 
 const USAGE: &str = "usage: stilling-peer-bare http ADDRESS THREADS | relay ADDRESS | durable ADDRESS FILE";
 
-fn main() -> Outcome {
+fn main() -> PeerResult {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {

@@ -9,15 +9,15 @@ pub(crate) const INFO: &[u8] =
 pub(crate) const PONG: &[u8] = b"PONG\r\n";
 pub(crate) const CRLF: &[u8] = b"\r\n";
 
-/// Bytes of a payload. More: [`Malformed`].
+/// Bytes of a payload. More: [`MalformedCommand`].
 const PAYLOAD_SIZE_MAX: usize = 65_536;
 
-/// Bytes of a command's line with its end. More: [`Malformed`].
+/// Bytes of a command's line with its end. More: [`MalformedCommand`].
 const LINE_SIZE_MAX: usize = 4096;
 
 /// A command of a client.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Command<'a> {
+pub(crate) enum NatsCommand<'a> {
     /// Publishes a message. `body` is the payload with its CR LF.
     Pub { subject: &'a [u8], reply: Option<&'a [u8]>, body: &'a [u8] },
     /// Subscribes.
@@ -30,14 +30,14 @@ pub(crate) enum Command<'a> {
 
 /// Bytes that are no command known here.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedCommand;
 
 /// The first command of the input and its size; `None`: it is not there as a whole.
-pub(crate) fn next(input: &[u8]) -> Result<Option<(Command<'_>, usize)>, Malformed> {
+pub(crate) fn next(input: &[u8]) -> Result<Option<(NatsCommand<'_>, usize)>, MalformedCommand> {
     let Some(end) = memchr(b'\n', &input[..input.len().min(LINE_SIZE_MAX)]) else {
-        return if input.len() < LINE_SIZE_MAX { Ok(None) } else { Err(Malformed) };
+        return if input.len() < LINE_SIZE_MAX { Ok(None) } else { Err(MalformedCommand) };
     };
-    let line = input[..end].strip_suffix(b"\r").ok_or(Malformed)?;
+    let line = input[..end].strip_suffix(b"\r").ok_or(MalformedCommand)?;
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let words: [Option<&[u8]>; 5] = std::array::from_fn(|_| words.next());
     let start = end + 1;
@@ -46,18 +46,18 @@ pub(crate) fn next(input: &[u8]) -> Result<Option<(Command<'_>, usize)>, Malform
         [Some(b"PUB"), Some(subject), Some(reply), Some(size), None] => (subject, Some(reply), size),
         [Some(b"SUB"), Some(subject), Some(sid), None, _]
         | [Some(b"SUB"), Some(subject), Some(_), Some(sid), None] => {
-            return Ok(Some((Command::Sub { subject, sid }, start)));
+            return Ok(Some((NatsCommand::Sub { subject, sid }, start)));
         }
-        [Some(b"PING"), None, ..] => return Ok(Some((Command::Ping, start))),
-        [Some(b"CONNECT" | b"PONG" | b"UNSUB"), ..] => return Ok(Some((Command::Other, start))),
-        _ => return Err(Malformed),
+        [Some(b"PING"), None, ..] => return Ok(Some((NatsCommand::Ping, start))),
+        [Some(b"CONNECT" | b"PONG" | b"UNSUB"), ..] => return Ok(Some((NatsCommand::Other, start))),
+        _ => return Err(MalformedCommand),
     };
-    let size = number(size).filter(|size| *size <= PAYLOAD_SIZE_MAX).ok_or(Malformed)?;
+    let size = number(size).filter(|size| *size <= PAYLOAD_SIZE_MAX).ok_or(MalformedCommand)?;
     let Some(body) = input.get(start..start + size + CRLF.len()) else { return Ok(None) };
     if !body.ends_with(CRLF) {
-        return Err(Malformed);
+        return Err(MalformedCommand);
     }
-    Ok(Some((Command::Pub { subject, reply, body }, start + body.len())))
+    Ok(Some((NatsCommand::Pub { subject, reply, body }, start + body.len())))
 }
 
 fn number(digits: &[u8]) -> Option<usize> {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn every_command_is_found_as_soon_as_it_is_whole() {
-        let check = |text: &str, expected: Command<'_>| {
+        let check = |text: &str, expected: NatsCommand<'_>| {
             let input = format!("{text}PING\r\n");
             let found = next(input.as_bytes());
             assert_eq!(found, Ok(Some((expected, text.len()))), "{text:?}");
@@ -86,15 +86,15 @@ mod tests {
                 assert_eq!(next(&text.as_bytes()[..size]), Ok(None), "{size} bytes of {text:?}");
             }
         };
-        let publication = |reply, body| Command::Pub { subject: b"a.b", reply, body };
+        let publication = |reply, body| NatsCommand::Pub { subject: b"a.b", reply, body };
         check("PUB a.b 5\r\nhello\r\n", publication(None, b"hello\r\n"));
         check("PUB a.b in.1 2\r\n\r\n\r\n", publication(Some(b"in.1"), b"\r\n\r\n"));
         check("PUB a.b  0\r\n\r\n", publication(None, CRLF));
-        check("SUB a.* 7\r\n", Command::Sub { subject: b"a.*", sid: b"7" });
-        check("SUB a.* group 7\r\n", Command::Sub { subject: b"a.*", sid: b"7" });
-        check("PING\r\n", Command::Ping);
-        check("CONNECT {\"a\": 1, \"b\": [2, 3], \"c\": 4}\r\n", Command::Other);
-        check("UNSUB 7\r\n", Command::Other);
+        check("SUB a.* 7\r\n", NatsCommand::Sub { subject: b"a.*", sid: b"7" });
+        check("SUB a.* group 7\r\n", NatsCommand::Sub { subject: b"a.*", sid: b"7" });
+        check("PING\r\n", NatsCommand::Ping);
+        check("CONNECT {\"a\": 1, \"b\": [2, 3], \"c\": 4}\r\n", NatsCommand::Other);
+        check("UNSUB 7\r\n", NatsCommand::Other);
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
             &long,
         ];
         for text in cases {
-            assert_eq!(next(text.as_bytes()), Err(Malformed), "{text:?}");
+            assert_eq!(next(text.as_bytes()), Err(MalformedCommand), "{text:?}");
         }
     }
 

@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const LISTENER: u64 = u64::MAX;
 
 /// What a program does with the bytes of its clients.
-pub(crate) trait Service {
+pub(crate) trait PeerService {
     /// The bytes with which the server greets a client.
     fn greeting(&self) -> &'static [u8] {
         b""
@@ -43,14 +43,14 @@ pub(crate) trait Service {
 
     /// Handles what a connection has received, from the first byte not yet consumed. Returns the number of bytes that are
     /// consumed; `None` closes the connection.
-    fn receive(&mut self, connection: &mut Connection, input: &[u8]) -> Option<usize>;
+    fn receive(&mut self, connection: &mut PeerConnection, input: &[u8]) -> Option<usize>;
 
     /// Forgets a connection, which closes.
-    fn close(&mut self, _connection: &Connection) {}
+    fn close(&mut self, _connection: &PeerConnection) {}
 }
 
 /// A client's connection.
-pub(crate) struct Connection {
+pub(crate) struct PeerConnection {
     pub(crate) stream: Arc<TcpStream>,
     /// The id of the client's last subscription; empty without one.
     pub(crate) sid: Vec<u8>,
@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     unfinished: Vec<u8>,
 }
 
-impl Connection {
+impl PeerConnection {
     /// Sends everything, however long the client takes to read it.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         (&*self.stream).write_all(bytes)
@@ -82,7 +82,7 @@ pub(crate) fn announce(scheme: &str, listener: &TcpListener) -> io::Result<()> {
 }
 
 /// Serves all clients of a listener; returns only with an error of epoll.
-pub(crate) fn serve(listener: &TcpListener, service: &mut impl Service) -> io::Result<()> {
+pub(crate) fn serve(listener: &TcpListener, service: &mut impl PeerService) -> io::Result<()> {
     let poller = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&poller, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
     let buffer = vec![0; UNFINISHED_SIZE_MAX + READ_SIZE];
@@ -106,13 +106,13 @@ pub(crate) fn serve(listener: &TcpListener, service: &mut impl Service) -> io::R
 struct EventLoop<'s, S> {
     poller: OwnedFd,
     /// Each at the number of its descriptor.
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<PeerConnection>>,
     /// What one connection has received: what is unfinished, then what the last read brought.
     buffer: Vec<u8>,
     service: &'s mut S,
 }
 
-impl<S: Service> EventLoop<'_, S> {
+impl<S: PeerService> EventLoop<'_, S> {
     /// Accepts all connections that wait.
     fn accept(&mut self, listener: &TcpListener) {
         loop {
@@ -131,7 +131,8 @@ impl<S: Service> EventLoop<'_, S> {
     fn open(&mut self, stream: TcpStream) {
         let number = stream.as_raw_fd().cast_unsigned() as usize;
         let data = EventData::new_u64(number as u64);
-        let mut connection = Connection { stream: Arc::new(stream), sid: Vec::new(), unfinished: Vec::new() };
+        let mut connection =
+            PeerConnection { stream: Arc::new(stream), sid: Vec::new(), unfinished: Vec::new() };
         let stays = connection.send(self.service.greeting()).is_ok()
             && self.receive(&mut connection)
             && epoll::add(&self.poller, &*connection.stream, data, EventFlags::IN).is_ok();
@@ -157,7 +158,7 @@ impl<S: Service> EventLoop<'_, S> {
     }
 
     /// Reads once; whether the connection stays.
-    fn receive(&mut self, connection: &mut Connection) -> bool {
+    fn receive(&mut self, connection: &mut PeerConnection) -> bool {
         let EventLoop { buffer, service, .. } = self;
         let kept = connection.unfinished.len();
         buffer[..kept].copy_from_slice(&connection.unfinished);

@@ -4,9 +4,9 @@ use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use crate::Outcome;
-use crate::nats::{self, Command};
-use crate::net::{self, Connection, Service};
+use crate::PeerResult;
+use crate::nats::{self, NatsCommand};
+use crate::net::{self, PeerConnection, PeerService};
 
 /// Bytes of a payload that are copied behind their line. A vector of smaller pieces costs the system more than the copy.
 const COPY_SIZE_MAX: usize = 1024;
@@ -17,56 +17,58 @@ const MESSAGE_SIZE_TYPICAL: usize = 128;
 /// What begins the subjects of answers to a client's own requests.
 const INBOX: &[u8] = b"_INBOX.";
 
-pub(crate) fn run(address: SocketAddr) -> Outcome {
+pub(crate) fn run(address: SocketAddr) -> PeerResult {
     let listener = net::listen(address, None)?;
     net::announce("nats", &listener)?;
-    Ok(net::serve(&listener, &mut Relay::default())?)
+    Ok(net::serve(&listener, &mut PeerRelay::default())?)
 }
 
 /// A message in the receive buffer.
-struct Message<'a> {
+struct PeerMessage<'a> {
     subject: &'a [u8],
     /// The payload with its CR LF.
     body: &'a [u8],
 }
 
-struct Subscriber {
+struct PeerSubscriber {
     stream: Arc<TcpStream>,
     sid: Vec<u8>,
 }
 
 #[derive(Default)]
-struct Relay {
-    subscribers: Vec<Subscriber>,
+struct PeerRelay {
+    subscribers: Vec<PeerSubscriber>,
     /// Lines of messages and payloads that are copied, of one send.
     lines: Vec<u8>,
 }
 
-impl Service for Relay {
+impl PeerService for PeerRelay {
     fn greeting(&self) -> &'static [u8] {
         nats::INFO
     }
 
-    fn receive(&mut self, connection: &mut Connection, input: &[u8]) -> Option<usize> {
+    fn receive(&mut self, connection: &mut PeerConnection, input: &[u8]) -> Option<usize> {
         let mut messages = Vec::with_capacity(input.len() / MESSAGE_SIZE_TYPICAL);
         let mut answers = Vec::new();
         let mut consumed = 0;
         while let Some((command, size)) = nats::next(&input[consumed..]).ok()? {
             consumed += size;
             match command {
-                Command::Pub { subject, reply: None, body } => messages.push(Message { subject, body }),
-                Command::Pub { reply: Some(reply), .. } => {
+                NatsCommand::Pub { subject, reply: None, body } => {
+                    messages.push(PeerMessage { subject, body })
+                }
+                NatsCommand::Pub { reply: Some(reply), .. } => {
                     push_no_responders(&mut answers, reply, &connection.sid);
                 }
-                Command::Sub { subject, sid } => {
+                NatsCommand::Sub { subject, sid } => {
                     sid.clone_into(&mut connection.sid);
                     if !subject.starts_with(INBOX) {
                         let stream = Arc::clone(&connection.stream);
-                        self.subscribers.push(Subscriber { stream, sid: sid.to_vec() });
+                        self.subscribers.push(PeerSubscriber { stream, sid: sid.to_vec() });
                     }
                 }
-                Command::Ping => answers.extend_from_slice(nats::PONG),
-                Command::Other => {}
+                NatsCommand::Ping => answers.extend_from_slice(nats::PONG),
+                NatsCommand::Other => {}
             }
         }
         self.deliver(&messages);
@@ -74,18 +76,18 @@ impl Service for Relay {
         Some(consumed)
     }
 
-    fn close(&mut self, connection: &Connection) {
+    fn close(&mut self, connection: &PeerConnection) {
         self.subscribers.retain(|subscriber| !Arc::ptr_eq(&subscriber.stream, &connection.stream));
     }
 }
 
-impl Relay {
+impl PeerRelay {
     /// Sends messages to all subscribers; one that does not take them in time closes.
-    fn deliver(&mut self, messages: &[Message<'_>]) {
+    fn deliver(&mut self, messages: &[PeerMessage<'_>]) {
         if messages.is_empty() {
             return;
         }
-        let Relay { subscribers, lines } = self;
+        let PeerRelay { subscribers, lines } = self;
         subscribers.retain(|subscriber| {
             let is_sent = send(subscriber, messages, lines).is_ok();
             if !is_sent {
@@ -97,11 +99,11 @@ impl Relay {
 }
 
 /// Sends messages to one subscriber: short payloads copied behind their lines, long ones from where they are.
-fn send(subscriber: &Subscriber, messages: &[Message<'_>], lines: &mut Vec<u8>) -> io::Result<()> {
+fn send(subscriber: &PeerSubscriber, messages: &[PeerMessage<'_>], lines: &mut Vec<u8>) -> io::Result<()> {
     lines.clear();
     // Payloads that are not copied, each with the end of the lines before it.
     let mut references = Vec::with_capacity(messages.len());
-    for Message { subject, body } in messages {
+    for PeerMessage { subject, body } in messages {
         nats::push_msg_line(lines, subject, &subscriber.sid, body.len() - nats::CRLF.len());
         if body.len() <= COPY_SIZE_MAX {
             lines.extend_from_slice(body);

@@ -7,20 +7,20 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use stilling_bench::collect::{self, Plan};
-use stilling_probe::{HANG, Peer};
+use stilling_bench::collect::{self, CollectPlan};
+use stilling_probe::{HANG, TestPeer};
 
 /// Messages of a load.
 const MESSAGES: u64 = 3000;
 
 /// A program that ends with its test.
-struct Program {
+struct PeerProgram {
     child: Child,
     address: SocketAddr,
 }
 
-impl Program {
-    fn start(words: &[&str]) -> Program {
+impl PeerProgram {
+    fn start(words: &[&str]) -> PeerProgram {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stilling-peer-bare"));
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
@@ -28,24 +28,24 @@ impl Program {
         let out = child.stdout.take().expect("it is piped");
         BufReader::new(out).read_line(&mut line).expect("it says where it listens");
         let address = line.trim_end().rsplit_once('/').and_then(|(_, address)| address.parse().ok());
-        Program { child, address: address.unwrap_or_else(|| panic!("no address in {line:?}")) }
+        PeerProgram { child, address: address.unwrap_or_else(|| panic!("no address in {line:?}")) }
     }
 
-    fn durable(file: &Path) -> Program {
-        Program::start(&["durable", "127.0.0.1:0", file.to_str().expect("the path is text")])
+    fn durable(file: &Path) -> PeerProgram {
+        PeerProgram::start(&["durable", "127.0.0.1:0", file.to_str().expect("the path is text")])
     }
 
     /// A client of one of the programs that speak NATS, greeted.
-    fn client(&self) -> Peer {
-        let mut client = Peer::connect(self.address);
+    fn client(&self) -> TestPeer {
+        let mut client = TestPeer::connect(self.address);
         assert!(client.line().starts_with("INFO {"));
         client
     }
 
     /// Puts a load on, in which nothing may fail.
     #[track_caller]
-    fn load(&self, change: impl FnOnce(&mut Plan)) {
-        let mut plan = Plan { messages: Some(MESSAGES), span: None, ..Plan::new(self.address) };
+    fn load(&self, change: impl FnOnce(&mut CollectPlan)) {
+        let mut plan = CollectPlan { messages: Some(MESSAGES), span: None, ..CollectPlan::new(self.address) };
         plan.timeout = HANG;
         change(&mut plan);
         let report = collect::run(&plan).expect("there is a report");
@@ -59,14 +59,14 @@ impl Program {
         for malformed in ["PUB a\r\n", "PUB a 70000\r\n", "PUB a 1\r\nxyz", "HPUB a 12 12\r\n", &long] {
             let mut client = self.client();
             client.send(malformed);
-            assert_eq!(client.whatever_comes(), b"", "{malformed:?}");
+            assert_eq!(client.read_until_closed(), b"", "{malformed:?}");
         }
         other.send("PING\r\n");
         assert_eq!(other.line(), "PONG");
     }
 }
 
-impl Drop for Program {
+impl Drop for PeerProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -75,9 +75,9 @@ impl Drop for Program {
 
 #[test]
 fn requests_are_answered_in_turn_and_a_connection_closes_when_it_is_asked_to() {
-    let program = Program::start(&["http", "127.0.0.1:0", "2"]);
+    let program = PeerProgram::start(&["http", "127.0.0.1:0", "2"]);
     let check = |requests: &[&str], expected: &str| {
-        let mut peer = Peer::connect(program.address);
+        let mut peer = TestPeer::connect(program.address);
         for part in requests {
             peer.send(part);
         }
@@ -101,17 +101,17 @@ fn requests_are_answered_in_turn_and_a_connection_closes_when_it_is_asked_to() {
 
 #[test]
 fn a_head_without_an_end_closes_its_connection_alone() {
-    let program = Program::start(&["http", "127.0.0.1:0", "1"]);
-    let mut other = Peer::connect(program.address);
-    let mut peer = Peer::connect(program.address);
+    let program = PeerProgram::start(&["http", "127.0.0.1:0", "1"]);
+    let mut other = TestPeer::connect(program.address);
+    let mut peer = TestPeer::connect(program.address);
     let _ = peer.try_send("x".repeat(1 << 20));
-    assert_eq!(peer.whatever_comes(), b"");
+    assert_eq!(peer.read_until_closed(), b"");
     assert_eq!(other.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
 }
 
 #[test]
 fn a_message_goes_to_every_subscriber_and_a_request_finds_no_responder() {
-    let program = Program::start(&["relay", "127.0.0.1:0"]);
+    let program = PeerProgram::start(&["relay", "127.0.0.1:0"]);
     let mut subscribers = ["7", "19"].map(|sid| {
         let mut subscriber = program.client();
         subscriber.send(format!("CONNECT {{}}\r\nSUB a.* {sid}\r\nPING\r\n"));
@@ -137,12 +137,13 @@ fn a_message_goes_to_every_subscriber_and_a_request_finds_no_responder() {
 
 #[test]
 fn the_relay_stands_the_loads_of_the_benchmarks() {
-    let program = Program::start(&["relay", "127.0.0.1:0"]);
+    let program = PeerProgram::start(&["relay", "127.0.0.1:0"]);
     for (stream, subject) in [(None, "alone"), (Some("events".to_owned()), "events")] {
         for size in [128, 1025, 4096] {
             let (stream, subject) = (stream.clone(), subject.to_owned());
             program.load(|plan| {
-                *plan = Plan { size, stream, subject, confirmed: false, subscribers: 1, ..plan.clone() };
+                *plan =
+                    CollectPlan { size, stream, subject, confirmed: false, subscribers: 1, ..plan.clone() };
             });
         }
     }
@@ -152,7 +153,7 @@ fn the_relay_stands_the_loads_of_the_benchmarks() {
 fn an_acknowledged_message_is_in_the_file() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let file = folder.path().join("log");
-    let program = Program::durable(&file);
+    let program = PeerProgram::durable(&file);
     let mut client = program.client();
     client.send(
         "CONNECT {}\r\nSUB in.* 3\r\nPUB events.0 in.1 5\r\nhello\r\nPUB events.0 6\r\nworld!\r\n\
@@ -169,21 +170,21 @@ fn an_acknowledged_message_is_in_the_file() {
     // A client that cannot get its acknowledgement.
     let mut deaf = program.client();
     deaf.send("PUB events.0 in.1 5\r\nhello\r\n");
-    assert_eq!(deaf.whatever_comes(), b"");
+    assert_eq!(deaf.read_until_closed(), b"");
     program.check_malformed();
 }
 
 #[test]
 fn the_durable_writer_stands_the_loads_of_the_benchmarks() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let program = Program::durable(&folder.path().join("log"));
+    let program = PeerProgram::durable(&folder.path().join("log"));
     for confirmed in [true, false] {
         for size in [128, 4096] {
-            program.load(|plan| *plan = Plan { size, confirmed, ..plan.clone() });
+            program.load(|plan| *plan = CollectPlan { size, confirmed, ..plan.clone() });
         }
         program.load(|plan| {
             let messages = Some(100);
-            *plan = Plan { messages, window: 1, per_message: true, confirmed, ..plan.clone() };
+            *plan = CollectPlan { messages, window: 1, per_message: true, confirmed, ..plan.clone() };
         });
     }
 }

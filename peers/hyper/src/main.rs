@@ -25,9 +25,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Connections that may wait to be accepted, as many as the other servers allow.
 const BACKLOG: i32 = 4096;
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type HyperResult<T = ()> = Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome {
+fn main() -> HyperResult {
     let mut arguments = std::env::args().skip(1);
     let mut number = |name: &str, default: u64| match arguments.next() {
         None => Ok(default),
@@ -43,7 +43,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-async fn serve(slow: Duration) -> Outcome {
+async fn serve(slow: Duration) -> HyperResult {
     let listener = listen()?;
     let mut terminate = signal(SignalKind::terminate())?;
     println!("listening http://{}", listener.local_addr()?);
@@ -72,7 +72,7 @@ async fn serve(slow: Duration) -> Outcome {
     }
 }
 
-fn listen() -> Outcome<TcpListener> {
+fn listen() -> HyperResult<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;

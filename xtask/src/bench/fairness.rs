@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::figures::{self, Section, median, spread, two_places};
-use super::frame::{self, Options, is_wanted};
-use super::server::{Driver, Server};
-use super::{enter, machine, taken};
-use crate::Outcome;
+use super::figures::{self, PageSection, median, spread, two_places};
+use super::harness::{self, BenchOptions, is_wanted};
+use super::server::{BenchDriver, BenchServer};
+use super::{enter_namespace, machine, taken};
+use crate::XtaskResult;
 use crate::steps::{cargo, run};
 use crate::tree;
 use disturbance::Disturbance;
-pub(super) use pair::Connection;
-use pair::Figures;
+pub(super) use pair::PairConnection;
+use pair::PairFigures;
 
 /// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Fairness between clients";
@@ -44,9 +44,9 @@ const OPTIONS: [&str; 8] = [
 ];
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct FairnessArguments {
     #[command(flatten)]
-    options: Options,
+    options: BenchOptions,
     /// Seconds of each measurement; with --quick 2, and misses are no error
     #[arg(long, value_name = "N", default_value_t = 5, conflicts_with = "quick", value_parser = clap::value_parser!(u64).range(2..=600))]
     seconds: u64,
@@ -57,30 +57,30 @@ pub(super) struct Arguments {
 
 /// Where the server under measurement is reached.
 #[derive(Clone, Copy)]
-struct Stage {
+struct FairnessServer {
     nats: SocketAddr,
     http: SocketAddr,
 }
 
 /// One case on one driver: what was measured in each round.
-struct Measured {
-    driver: Driver,
+struct FairnessMeasurement {
+    driver: BenchDriver,
     case: Option<Disturbance>,
-    figures: Vec<Figures>,
+    figures: Vec<PairFigures>,
     evidence: String,
 }
 
-impl Arguments {
-    pub(super) fn run(mut self) -> Outcome {
+impl FairnessArguments {
+    pub(super) fn run(mut self) -> XtaskResult {
         if self.options.quick {
             (self.options.rounds, self.seconds) = (2, 2);
         }
-        enter(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
+        enter_namespace(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
         // Not where the system keeps its temporary files: that may be memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
         let binary = taken("stilling", folder.path())?;
         let (mut table, mut misses) = (figures::table(HEAD), 0);
-        for driver in [Driver::Uring, Driver::Poll] {
+        for driver in [BenchDriver::Uring, BenchDriver::Poll] {
             let all = self.measure(&binary, folder.path(), driver)?;
             for measured in &all {
                 let (row, is_met) = measured.row(&all[0].figures);
@@ -88,8 +88,8 @@ impl Arguments {
                 table.push(row);
             }
         }
-        let section = Section { title: TITLE.to_owned(), words: self.words(), table }.text();
-        frame::publish(TITLE, &section, self.options.write)?;
+        let section = PageSection { title: TITLE.to_owned(), words: self.words(), table }.text();
+        harness::publish(TITLE, &section, self.options.write)?;
         if misses > 0 && !self.options.quick {
             return Err(format!("{misses} cases missed their target").into());
         }
@@ -97,15 +97,22 @@ impl Arguments {
     }
 
     /// Measures all cases on one driver, the undisturbed pair first.
-    fn measure(&self, binary: &Path, folder: &Path, driver: Driver) -> Outcome<Vec<Measured>> {
+    fn measure(
+        &self,
+        binary: &Path,
+        folder: &Path,
+        driver: BenchDriver,
+    ) -> XtaskResult<Vec<FairnessMeasurement>> {
         let is_wanted = |case: &Disturbance| is_wanted(&self.only, case.name());
         let disturbances = Disturbance::ALL.into_iter().filter(is_wanted).map(Some);
-        let measured = |case| Measured { driver, case, figures: Vec::new(), evidence: "–".to_owned() };
-        let mut all: Vec<Measured> = std::iter::once(None).chain(disturbances).map(measured).collect();
+        let measured =
+            |case| FairnessMeasurement { driver, case, figures: Vec::new(), evidence: "–".to_owned() };
+        let mut all: Vec<FairnessMeasurement> =
+            std::iter::once(None).chain(disturbances).map(measured).collect();
         for round in 0..self.options.rounds {
             for measured in &mut all {
                 let name = measured.name();
-                let figures = self.one(binary, folder, measured);
+                let figures = self.measure_case(binary, folder, measured);
                 let figures = figures.map_err(|error| format!("{}, {name}: {error}", driver.name()))?;
                 println!("{}, round {round}, {name}: {figures:?}; {}", driver.name(), measured.evidence);
                 measured.figures.push(figures);
@@ -115,18 +122,23 @@ impl Arguments {
     }
 
     /// One measurement on a server of its own.
-    fn one(&self, binary: &Path, folder: &Path, measured: &mut Measured) -> Outcome<Figures> {
+    fn measure_case(
+        &self,
+        binary: &Path,
+        folder: &Path,
+        measured: &mut FairnessMeasurement,
+    ) -> XtaskResult<PairFigures> {
         let data = tempfile::tempdir_in(folder)?;
         let nats = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let (at, path) = (nats.to_string(), data.path().join("data").display().to_string());
         let options = [&["--nats", &at, "--data", &path][..], &OPTIONS].concat();
-        let server = Server::stilling(binary, measured.driver, &options)?;
-        let stage = Stage { nats, http: server.address };
+        let server = BenchServer::stilling(binary, measured.driver, &options)?;
+        let server_addresses = FairnessServer { nats, http: server.address };
         let span = Duration::from_secs(self.seconds);
-        let running = measured.case.map(|case| case.begin(stage, span)).transpose()?;
-        let figures = pair::measure(stage, span)?;
+        let running = measured.case.map(|case| case.begin(server_addresses, span)).transpose()?;
+        let figures = pair::measure(server_addresses, span)?;
         if let Some(running) = running {
-            measured.evidence = running.finish(stage)?;
+            measured.evidence = running.finish(server_addresses)?;
         }
         Ok(figures)
     }
@@ -155,17 +167,17 @@ impl Arguments {
 const HEAD: &str = "server | beside the pair | ack p99 ms | × | delivery p99 ms | × | longest ms | \
                     disconnects | what took place";
 
-impl Measured {
+impl FairnessMeasurement {
     fn name(&self) -> &'static str {
         self.case.map_or("nothing", Disturbance::name)
     }
 
     /// The row of the table, and whether the case has met its target.
-    fn row(&self, undisturbed: &[Figures]) -> (Vec<String>, bool) {
-        let milliseconds = |of: fn(&Figures) -> Duration| -> Vec<f64> {
+    fn row(&self, undisturbed: &[PairFigures]) -> (Vec<String>, bool) {
+        let milliseconds = |of: fn(&PairFigures) -> Duration| -> Vec<f64> {
             self.figures.iter().map(|figures| of(figures).as_secs_f64() * 1e3).collect()
         };
-        let ratio = |of: fn(&Figures) -> Duration| {
+        let ratio = |of: fn(&PairFigures) -> Duration| {
             let base = undisturbed.iter().map(|figures| of(figures).as_secs_f64().max(1e-6) * 1e3);
             median(milliseconds(of).into_iter().zip(base).map(|(of_case, base)| of_case / base).collect())
         };
@@ -198,15 +210,15 @@ mod tests {
     /// Ratios are of the same round, and a disconnect is a miss however short the latencies are.
     #[test]
     fn a_case_is_compared_with_the_pair_alone_in_the_same_round() {
-        let figures = |ack, disconnects| Figures {
+        let figures = |ack, disconnects| PairFigures {
             ack: Duration::from_millis(ack),
             delivery: Duration::from_millis(ack),
             longest: Duration::from_millis(ack),
             disconnects,
         };
         let undisturbed = [figures(1, 0), figures(10, 0), figures(100, 0)];
-        let measured = |figures| Measured {
-            driver: Driver::Poll,
+        let measured = |figures| FairnessMeasurement {
+            driver: BenchDriver::Poll,
             case: Some(Disturbance::Leavers),
             figures,
             evidence: String::new(),

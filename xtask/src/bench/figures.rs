@@ -1,18 +1,18 @@
 //! From samples to the page: medians over rounds, ratios of rounds, tables.
 
-use super::sample::Sample;
+use super::sample::BenchSample;
 
 /// What the tables call `peers/bare`, the I/O of a job and nothing else.
 pub(super) const BARE: &str = "bare";
 
 /// What a page is made of: a heading, words, a table.
-pub(super) struct Section {
+pub(super) struct PageSection {
     pub(super) title: String,
     pub(super) words: String,
     pub(super) table: Vec<Vec<String>>,
 }
 
-impl Section {
+impl PageSection {
     /// The section as Markdown; the first row is the head.
     pub(super) fn text(&self) -> String {
         let mut text = format!("## {}\n\n{}\n\n", self.title, self.words);
@@ -34,7 +34,7 @@ pub(super) fn table(head: &str) -> Vec<Vec<String>> {
 /// The samples of one server under one load, a sample per round.
 pub(super) struct Series {
     pub(super) server: &'static str,
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<BenchSample>,
 }
 
 /// The middle value; of an even number, the mean of the two in the middle. Nothing for nothing.
@@ -59,7 +59,7 @@ pub(super) fn spread(values: impl IntoIterator<Item = f64>, show: impl Fn(f64) -
 }
 
 /// The spread of figures; if one of them was not measured, none is shown.
-pub(super) fn spread_of_known(
+pub(super) fn spread_of_measured(
     values: impl Iterator<Item = Option<f64>>,
     show: impl Fn(f64) -> String,
 ) -> String {
@@ -67,38 +67,46 @@ pub(super) fn spread_of_known(
 }
 
 /// The text of a column's cell for the samples of one server.
-type Cell = Box<dyn Fn(&[Sample]) -> String>;
+type Cell = Box<dyn Fn(&[BenchSample]) -> String>;
 
 /// A column of a table of servers under one load.
 pub(super) struct Column {
     head: &'static str,
     cell: Cell,
     /// What ratios are taken of.
-    ratio_of: Option<fn(&Sample) -> Option<f64>>,
+    ratio_of: Option<fn(&BenchSample) -> Option<f64>>,
 }
 
 impl Column {
     /// The spread of a figure, each as `show` writes it.
-    pub(super) fn of(head: &'static str, of: fn(&Sample) -> Option<f64>, show: fn(f64) -> String) -> Column {
-        let cell = move |samples: &[Sample]| spread_of_known(samples.iter().map(of), show);
+    pub(super) fn of(
+        head: &'static str,
+        of: fn(&BenchSample) -> Option<f64>,
+        show: fn(f64) -> String,
+    ) -> Column {
+        let cell = move |samples: &[BenchSample]| spread_of_measured(samples.iter().map(of), show);
         Column { head, cell: Box::new(cell), ratio_of: Some(of) }
     }
 
     /// The sum of a count.
-    pub(super) fn sum(head: &'static str, of: fn(&Sample) -> u64) -> Column {
-        let cell = move |samples: &[Sample]| samples.iter().map(of).sum::<u64>().to_string();
+    pub(super) fn sum(head: &'static str, of: fn(&BenchSample) -> u64) -> Column {
+        let cell = move |samples: &[BenchSample]| samples.iter().map(of).sum::<u64>().to_string();
         Column { head, cell: Box::new(cell), ratio_of: None }
     }
 
     /// How many times the figure of `below` a server has: the median of the ratios within each round.
-    fn over(head: &'static str, below: &[Sample], of: fn(&Sample) -> Option<f64>) -> Column {
+    fn ratio_column(
+        head: &'static str,
+        below: &[BenchSample],
+        of: fn(&BenchSample) -> Option<f64>,
+    ) -> Column {
         let below = below.to_vec();
-        let cell = move |samples: &[Sample]| times(ratio_of(samples, &below, of));
+        let cell = move |samples: &[BenchSample]| times(ratio_of(samples, &below, of));
         Column { head, cell: Box::new(cell), ratio_of: None }
     }
 
     /// The same column with another cell.
-    pub(super) fn with_cell(self, cell: impl Fn(&[Sample]) -> String + 'static) -> Column {
+    pub(super) fn with_cell(self, cell: impl Fn(&[BenchSample]) -> String + 'static) -> Column {
         Column { cell: Box::new(cell), ..self }
     }
 }
@@ -116,8 +124,8 @@ pub(super) fn latencies() -> [Column; 3] {
 pub(super) fn over_bare(series: &[Series]) -> Vec<Column> {
     let Some(bare) = series.iter().find(|series| series.server == BARE) else { return Vec::new() };
     vec![
-        Column::over("rate ÷ bare", &bare.samples, |sample| Some(sample.rate)),
-        Column::over("CPU ÷ bare", &bare.samples, |sample| Some(sample.cpu_s)),
+        Column::ratio_column("rate ÷ bare", &bare.samples, |sample| Some(sample.rate)),
+        Column::ratio_column("CPU ÷ bare", &bare.samples, |sample| Some(sample.cpu_s)),
     ]
 }
 
@@ -160,7 +168,7 @@ pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
     columns.extend(over_bare(series));
     columns.push(Column::of("context switches per thousand", |sample| sample.switches, two_places));
     if series.iter().flat_map(|series| &series.samples).any(|sample| sample.instructions.is_some()) {
-        let of = |sample: &Sample| sample.instructions;
+        let of = |sample: &BenchSample| sample.instructions;
         columns.push(Column::of("server instructions per request", of, thousands));
     }
     columns.extend(latencies());
@@ -169,7 +177,11 @@ pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
 }
 
 /// The median of the ratios within each round; nothing if one of the figures was not measured.
-pub(super) fn ratio_of(above: &[Sample], below: &[Sample], of: fn(&Sample) -> Option<f64>) -> Option<f64> {
+pub(super) fn ratio_of(
+    above: &[BenchSample],
+    below: &[BenchSample],
+    of: fn(&BenchSample) -> Option<f64>,
+) -> Option<f64> {
     let rounds = above.iter().zip(below);
     let ratios: Option<Vec<_>> = rounds.map(|(above, below)| Some(of(above)? / of(below)?)).collect();
     ratios.map(median)
@@ -180,7 +192,7 @@ pub(super) fn ratio(
     series: &[Series],
     above: &str,
     below: &str,
-    of: fn(&Sample) -> Option<f64>,
+    of: fn(&BenchSample) -> Option<f64>,
 ) -> Option<f64> {
     let find = |name: &str| series.iter().find(|series| series.server == name);
     ratio_of(&find(above)?.samples, &find(below)?.samples, of)
@@ -245,7 +257,7 @@ mod tests {
     fn ratios_are_taken_within_rounds() {
         let series = |server, rates: [f64; 3]| Series {
             server,
-            samples: rates.map(|rate| Sample { rate, cpu_s: 1.0, ..Sample::default() }).to_vec(),
+            samples: rates.map(|rate| BenchSample { rate, cpu_s: 1.0, ..BenchSample::default() }).to_vec(),
         };
         // The medians of the rates are 20 and 30, but in most rounds the first is twice the second.
         let table =
@@ -260,7 +272,7 @@ mod tests {
     fn instructions_have_a_column_where_they_are_counted() {
         let series = |server, instructions| Series {
             server,
-            samples: vec![Sample { rate: 1.0, cpu_s: 1.0, instructions, ..Sample::default() }],
+            samples: vec![BenchSample { rate: 1.0, cpu_s: 1.0, instructions, ..BenchSample::default() }],
         };
         let table = compared(&[series("stilling uring", Some(9000.0)), series("nginx", Some(18_000.0))]);
         assert_eq!(
@@ -276,7 +288,9 @@ mod tests {
     fn rate_and_cpu_are_divided_by_those_of_bare_within_each_round() {
         let series = |server, figures: [(f64, f64); 3]| Series {
             server,
-            samples: figures.map(|(rate, cpu_s)| Sample { rate, cpu_s, ..Sample::default() }).to_vec(),
+            samples: figures
+                .map(|(rate, cpu_s)| BenchSample { rate, cpu_s, ..BenchSample::default() })
+                .to_vec(),
         };
         let all = [
             series("stilling uring", [(10.0, 4.0), (20.0, 9.0), (90.0, 2.0)]),
@@ -298,8 +312,11 @@ mod tests {
     #[test]
     fn a_section_is_a_markdown_table() {
         let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
-        let section =
-            Section { title: "T".into(), words: "Words.".into(), table: vec![row("a", "b"), row("1", "2")] };
+        let section = PageSection {
+            title: "T".into(),
+            words: "Words.".into(),
+            table: vec![row("a", "b"), row("1", "2")],
+        };
         assert_eq!(section.text(), "## T\n\nWords.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n");
     }
 }

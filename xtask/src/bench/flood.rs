@@ -2,12 +2,12 @@
 //! fast as its clients. The generator shares the cores, so from the capacity on both are short of time, and the
 //! figures say how the pair behaves: whether it still does what it could, and when it is back.
 
-use super::Bench;
-use super::figures::{self, Section};
-use super::frame;
+use super::HttpBench;
+use super::figures::{self, PageSection};
+use super::harness;
+use super::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep};
 use super::overload;
-use super::own::{Manner, Plan, Report, Step};
-use crate::Outcome;
+use crate::XtaskResult;
 
 const FAST: &str = "/test/fast";
 
@@ -15,26 +15,26 @@ const FAST: &str = "/test/fast";
 const CONNECTIONS: u32 = 256;
 
 /// How long a client waits, in seconds: what is due meanwhile fits into the generator's backlog, and is soon worked off.
-const PATIENCE_S: f64 = 0.25;
+const TIMEOUT_S: f64 = 0.25;
 
 /// The loads, in multiples of the capacity.
 const MULTIPLES: [f64; 4] = [0.5, 1.0, 2.0, 0.5];
 
-fn plan(capacity: f64, seconds: f64) -> Plan {
-    let steps = MULTIPLES.map(|multiple| Step { rate: capacity * multiple, seconds });
-    Plan { connections: CONNECTIONS, patience_s: PATIENCE_S, manner: Manner::Steps(steps.to_vec()) }
+fn plan(capacity: f64, seconds: f64) -> LoadPlan {
+    let steps = MULTIPLES.map(|multiple| LoadStep { rate: capacity * multiple, seconds });
+    LoadPlan { connections: CONNECTIONS, patience_s: TIMEOUT_S, manner: LoadShape::Steps(steps.to_vec()) }
 }
 
-impl Bench {
+impl HttpBench {
     /// Up to twice as many fast requests as are answered in a closed loop, and back.
-    pub(super) fn flood(&self) -> Outcome<Vec<Section>> {
+    pub(super) fn flood(&self) -> XtaskResult<Vec<PageSection>> {
         let seconds = if self.options.quick { 1.0 } else { 3.0 };
         let servers = self.contenders()?;
-        let runs = frame::in_turn(self.options.rounds, &servers, |round, server| {
+        let runs = harness::run_rounds(self.options.rounds, &servers, |round, server| {
             println!("fast overload, round {round}, {}", server.name);
             let url = server.url(FAST);
-            let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
-            let probe = Plan { connections: CONNECTIONS, patience_s: 30.0, manner };
+            let manner = LoadShape::Closed { seconds, close: false, pipeline: 1 };
+            let probe = LoadPlan { connections: CONNECTIONS, patience_s: 30.0, manner };
             let capacity = probe.run(self.binary(), &url)?.rate_per_s;
             plan(capacity.max(1.0), seconds).run(self.binary(), &url)
         })?;
@@ -48,18 +48,18 @@ impl Bench {
         let words = format!(
             "`{}`: at {} times what the server answers in a closed loop over as many connections. At twice the capacity \
              the generator cannot keep up either (*sent/s*): it needs the same cores. Requests that found no free \
-             connection for {PATIENCE_S} s are not sent. No server refuses anything here; the queue is in the sockets.",
+             connection for {TIMEOUT_S} s are not sent. No server refuses anything here; the queue is in the sockets.",
             plan(100_000.0, seconds).shown(FAST),
             MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
         );
-        Ok(vec![Section { title: "Overload with fast requests".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Overload with fast requests".to_owned(), words, table }])
     }
 }
 
-fn row(name: &str, runs: &[Report], at: usize) -> Vec<String> {
+fn row(name: &str, runs: &[LoadReport], at: usize) -> Vec<String> {
     let spread =
-        |of: &dyn Fn(&Report) -> f64, show: fn(f64) -> String| figures::spread(runs.iter().map(of), show);
-    let step = |report: &Report| report.steps[at].clone();
+        |of: &dyn Fn(&LoadReport) -> f64, show: fn(f64) -> String| figures::spread(runs.iter().map(of), show);
+    let step = |report: &LoadReport| report.steps[at].clone();
     let again = if at + 1 == MULTIPLES.len() {
         overload::recovery(runs, at).map_or_else(|| "not".to_owned(), |seconds| format!("{seconds:.1}"))
     } else {
@@ -80,21 +80,25 @@ fn row(name: &str, runs: &[Report], at: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::own::{StepFigures, WindowFigures};
+    use super::super::load_generator::{LoadStepFigures, LoadWindowFigures};
     use super::*;
 
     #[test]
     fn only_the_way_back_has_a_time_until_normal() {
-        let window = |at: u32| WindowFigures { at_s: f64::from(at) / 10.0, due: 2, ok: 2, mean_us: 100.0 };
-        let steps = MULTIPLES.map(|multiple| StepFigures {
+        let window =
+            |at: u32| LoadWindowFigures { at_s: f64::from(at) / 10.0, due: 2, ok: 2, mean_us: 100.0 };
+        let steps = MULTIPLES.map(|multiple| LoadStepFigures {
             rate: multiple * 100.0,
             span_s: 1.0,
             requests: 40,
             goodput_per_s: 39.0,
-            ..StepFigures::default()
+            ..LoadStepFigures::default()
         });
-        let report =
-            Report { steps: steps.to_vec(), windows: (0..40).map(window).collect(), ..Report::default() };
+        let report = LoadReport {
+            steps: steps.to_vec(),
+            windows: (0..40).map(window).collect(),
+            ..LoadReport::default()
+        };
         let rows: Vec<_> = (0..4).map(|at| row("one", std::slice::from_ref(&report), at)).collect();
         assert_eq!(rows[2][..5], ["one", "2 ×", "200", "40", "39"]);
         assert_eq!(rows.iter().map(|row| row[8].as_str()).collect::<Vec<_>>(), ["", "", "", "0.0"]);

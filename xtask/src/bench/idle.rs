@@ -6,18 +6,18 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::load::{Load, Place};
-use super::server::Server;
-use crate::Outcome;
+use super::load::{BenchEnvironment, HttpLoad};
+use super::server::BenchServer;
+use crate::XtaskResult;
 
 /// How long connections rest before the second look: longer than a server waits until it parks one.
-const REST: Duration = Duration::from_secs(7);
+const SETTLE_TIME: Duration = Duration::from_secs(7);
 
 /// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What one server came to.
-pub(super) struct Idle {
+pub(super) struct IdleMemory {
     /// Bytes before any connection.
     pub(super) at_start: u64,
     /// Bytes after the warm-up, without connections.
@@ -30,7 +30,7 @@ pub(super) struct Idle {
     pub(super) connections: usize,
 }
 
-impl Idle {
+impl IdleMemory {
     /// Bytes per connection after the rest; less than nothing when the server gave memory back.
     pub(super) fn per_connection(&self) -> f64 {
         (self.rested as f64 - self.before as f64) / self.connections as f64
@@ -57,10 +57,14 @@ pub(crate) fn raise_descriptors() {
 }
 
 /// Measures a server that has just been started.
-pub(super) fn measure(server: &Server, connections: usize, place: &Place) -> Outcome<Idle> {
+pub(super) fn measure(
+    server: &BenchServer,
+    connections: usize,
+    place: &BenchEnvironment,
+) -> XtaskResult<IdleMemory> {
     let at_start = server.memory();
     // Buffers that all connections share are in use before the first look, and cost the idle ones nothing.
-    Load::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", place)?;
+    HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", place)?;
     let before = server.memory();
     let mut held = Vec::with_capacity(connections);
     for at in 0..connections {
@@ -69,7 +73,7 @@ pub(super) fn measure(server: &Server, connections: usize, place: &Place) -> Out
         held.push(connection);
     }
     let fresh = server.memory();
-    std::thread::sleep(REST);
+    std::thread::sleep(SETTLE_TIME);
     let rested = server.memory();
     for stream in &mut held {
         stream.set_nonblocking(true)?;
@@ -78,13 +82,13 @@ pub(super) fn measure(server: &Server, connections: usize, place: &Place) -> Out
             return Err(format!("{} closed a connection before it was measured", server.name).into());
         }
     }
-    Ok(Idle { at_start, before, fresh, rested, connections })
+    Ok(IdleMemory { at_start, before, fresh, rested, connections })
 }
 
 /// A connection that was answered once and is kept.
-fn asked_once(server: &Server) -> Outcome<TcpStream> {
+fn asked_once(server: &BenchServer) -> XtaskResult<TcpStream> {
     let mut stream = TcpStream::connect(server.address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     write!(stream, "GET /test/fast HTTP/1.1\r\nHost: {}\r\n\r\n", server.address)?;
     let mut answer = Vec::new();
     let mut piece = [0; 512];

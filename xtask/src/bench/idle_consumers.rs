@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::collect::{Keeps, Peer, Place, tools};
-use super::fairness::Connection;
-use super::figures::{Section, spread, two_places};
-use super::{frame, isolation, machine};
+use super::collect::{CollectPeer, CollectPrograms, StorageKind, tools};
+use super::fairness::PairConnection;
+use super::figures::{PageSection, spread, two_places};
+use super::{harness, isolation, machine};
 use crate::steps::{cargo, run, shown};
-use crate::{Outcome, go, node, python, tree};
+use crate::{XtaskResult, go, node, python, tree};
 
 /// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Idle consumers";
@@ -32,13 +32,14 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 const SECONDS_MIN: u64 = 20;
 
 /// The servers, the control last.
-const PEERS: [Peer; 3] = [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream];
+const PEERS: [CollectPeer; 3] =
+    [CollectPeer::StillingUring, CollectPeer::StillingPoll, CollectPeer::JetStream];
 
 /// The client of async-nats, an example of the command's crate.
 const ASYNC_NATS: &str = "async_nats_idle";
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct IdleConsumersArguments {
     /// Seconds of silence; at least twice as long as all clients take to start
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=3600))]
     seconds: u64,
@@ -52,29 +53,30 @@ pub(super) struct Arguments {
 
 /// A client library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Client {
+enum ConsumerClient {
     NatsPy,
     NatsGo,
     AsyncNats,
     NatsNode,
 }
 
-impl Client {
-    const ALL: [Client; 4] = [Client::NatsPy, Client::NatsGo, Client::AsyncNats, Client::NatsNode];
+impl ConsumerClient {
+    const ALL: [ConsumerClient; 4] =
+        [ConsumerClient::NatsPy, ConsumerClient::NatsGo, ConsumerClient::AsyncNats, ConsumerClient::NatsNode];
 
     fn name(self) -> &'static str {
         match self {
-            Client::NatsPy => "nats.py",
-            Client::NatsGo => "nats.go",
-            Client::AsyncNats => "async-nats",
-            Client::NatsNode => "nats.js",
+            ConsumerClient::NatsPy => "nats.py",
+            ConsumerClient::NatsGo => "nats.go",
+            ConsumerClient::AsyncNats => "async-nats",
+            ConsumerClient::NatsNode => "nats.js",
         }
     }
 
     /// The kinds of ordered consumers that it has.
     fn kinds(self) -> &'static [&'static str] {
         match self {
-            Client::NatsPy => &["push"],
+            ConsumerClient::NatsPy => &["push"],
             _ => &["push", "pull"],
         }
     }
@@ -83,22 +85,22 @@ impl Client {
     fn command(self, address: SocketAddr, seconds: u64) -> Command {
         let url = format!("nats://{address}");
         let mut command = match self {
-            Client::NatsPy => {
+            ConsumerClient::NatsPy => {
                 let mut command = Command::new(python::NATS_PY.place().join("bin/python"));
                 command.arg(tree::root().join(python::NATS_CASES)).args([&url, "idle"]);
                 command
             }
-            Client::NatsGo => {
+            ConsumerClient::NatsGo => {
                 let mut command = Command::new(go::place().join("client"));
                 command.args([&url, "idle"]);
                 command
             }
-            Client::AsyncNats => {
+            ConsumerClient::AsyncNats => {
                 let mut command = Command::new(tree::target().join("release/examples").join(ASYNC_NATS));
                 command.arg(url);
                 command
             }
-            Client::NatsNode => {
+            ConsumerClient::NatsNode => {
                 let mut command = Command::new("node");
                 command.arg(node::place().join("conformance.mjs")).args([&url, "idle"]);
                 command
@@ -111,16 +113,16 @@ impl Client {
 
 /// What a client tells of one consumer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Delivery {
+struct FirstDelivery {
     kind: String,
     delay: Duration,
     /// Whether the client had made the consumer again.
     is_reset: bool,
 }
 
-impl Delivery {
+impl FirstDelivery {
     /// `KIND MICROSECONDS kept|reset`
-    fn parse(line: &str) -> Option<Delivery> {
+    fn parse(line: &str) -> Option<FirstDelivery> {
         let mut words = line.split_whitespace();
         let (kind, delay) = (words.next()?.to_owned(), Duration::from_micros(words.next()?.parse().ok()?));
         let is_reset = match words.next()? {
@@ -128,23 +130,23 @@ impl Delivery {
             "reset" => true,
             _ => return None,
         };
-        Some(Delivery { kind, delay, is_reset })
+        Some(FirstDelivery { kind, delay, is_reset })
     }
 }
 
 /// A client whose consumers have received a message and wait for the next.
-struct Waiting {
+struct ClientProcess {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Waiting {
-    fn start(client: Client, address: SocketAddr, seconds: u64) -> Outcome<Waiting> {
+impl ClientProcess {
+    fn start(client: ConsumerClient, address: SocketAddr, seconds: u64) -> XtaskResult<ClientProcess> {
         let mut command = client.command(address, seconds);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| format!("`{}`: {error}", shown(&command)))?;
         let lines = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut waiting = Waiting { child, lines };
+        let mut waiting = ClientProcess { child, lines };
         let mut line = String::new();
         waiting.lines.read_line(&mut line)?;
         match line.trim() {
@@ -154,13 +156,13 @@ impl Waiting {
     }
 
     /// Waits until the program ends; one that gives up has told of fewer consumers.
-    fn deliveries(mut self) -> Vec<Delivery> {
+    fn deliveries(mut self) -> Vec<FirstDelivery> {
         let lines = self.lines.by_ref().lines().map_while(Result::ok);
-        lines.filter_map(|line| Delivery::parse(&line)).collect()
+        lines.filter_map(|line| FirstDelivery::parse(&line)).collect()
     }
 }
 
-impl Drop for Waiting {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -168,26 +170,27 @@ impl Drop for Waiting {
 }
 
 /// What came to the clients of one server.
-struct Column {
-    peer: Peer,
-    /// Of each client in the order of [`Client::ALL`], the deliveries of all rounds.
-    deliveries: Vec<Vec<Delivery>>,
+struct DelayColumn {
+    peer: CollectPeer,
+    /// Of each client in the order of [`ConsumerClient::ALL`], the deliveries of all rounds.
+    deliveries: Vec<Vec<FirstDelivery>>,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
-        if !isolation::is_inside() {
+impl IdleConsumersArguments {
+    pub(super) fn run(self) -> XtaskResult {
+        if !isolation::is_in_namespace() {
             prepare()?;
         }
-        isolation::enter()?;
-        let (_guard, place) = Place::find()?;
-        let mut columns = PEERS.map(|peer| Column { peer, deliveries: vec![Vec::new(); Client::ALL.len()] });
+        isolation::enter_namespace()?;
+        let (_guard, place) = CollectPrograms::find()?;
+        let mut columns =
+            PEERS.map(|peer| DelayColumn { peer, deliveries: vec![Vec::new(); ConsumerClient::ALL.len()] });
         for round in 0..self.rounds {
             self.measure(&place, round, &mut columns)?;
         }
         let (table, misses) = table(&columns, self.rounds as usize);
-        let section = Section { title: TITLE.to_owned(), words: self.words(&place), table }.text();
-        frame::publish(TITLE, &section, self.write)?;
+        let section = PageSection { title: TITLE.to_owned(), words: self.words(&place), table }.text();
+        harness::publish(TITLE, &section, self.write)?;
         if misses > 0 {
             return Err(format!("{misses} consumers missed their target").into());
         }
@@ -195,20 +198,20 @@ impl Arguments {
     }
 
     /// Adds one round to the columns.
-    fn measure(&self, place: &Place, round: u32, columns: &mut [Column]) -> Outcome {
+    fn measure(&self, place: &CollectPrograms, round: u32, columns: &mut [DelayColumn]) -> XtaskResult {
         let mut running = Vec::new();
         let mut first_waits = None;
-        for Column { peer, .. } in &*columns {
+        for DelayColumn { peer, .. } in &*columns {
             let folder = place.folder.join(format!("{}-{round}", peer.name()));
             fs::create_dir_all(&folder)?;
-            let server = peer.start(place, &folder, Keeps::Disk)?.server;
-            if *peer == Peer::JetStream {
+            let server = peer.start(place, &folder, StorageKind::Disk)?.server;
+            if *peer == CollectPeer::JetStream {
                 make_stream(server.address)?;
             }
             let mut clients = Vec::new();
-            for client in Client::ALL {
+            for client in ConsumerClient::ALL {
                 // One after the other, so that they do not all publish at the same moment.
-                let waiting = Waiting::start(client, server.address, self.seconds);
+                let waiting = ClientProcess::start(client, server.address, self.seconds);
                 clients
                     .push(waiting.map_err(|error| format!("{}, {}: {error}", peer.name(), client.name()))?);
                 first_waits.get_or_insert_with(Instant::now);
@@ -217,7 +220,11 @@ impl Arguments {
         }
         let starts = first_waits.map_or(Duration::ZERO, |first| first.elapsed());
         check_common_silence(Duration::from_secs(self.seconds), starts)?;
-        println!("round {round}: {} clients wait {} s", PEERS.len() * Client::ALL.len(), self.seconds);
+        println!(
+            "round {round}: {} clients wait {} s",
+            PEERS.len() * ConsumerClient::ALL.len(),
+            self.seconds
+        );
         for (column, (_server, clients)) in columns.iter_mut().zip(running) {
             for (all, client) in column.deliveries.iter_mut().zip(clients) {
                 all.extend(client.deliveries());
@@ -226,7 +233,7 @@ impl Arguments {
         Ok(())
     }
 
-    fn words(&self, place: &Place) -> String {
+    fn words(&self, place: &CollectPrograms) -> String {
         let lines = machine::listed([tools::nats_server_version(&place.nats_server), versions()]);
         format!(
             "The delay of the first message after {seconds} seconds of silence, in milliseconds, from the call that publishes it \
@@ -236,19 +243,19 @@ impl Arguments {
              is the control, {}; Stilling is run as {}. A cell has the median over the rounds and, in brackets, the least and \
              the greatest. \
              `cargo xtask bench idle-consumers --seconds {seconds} --rounds {rounds} --write` writes this section.\n\n{lines}",
-            Peer::JetStream.words(),
-            Peer::StillingUring.words(),
+            CollectPeer::JetStream.words(),
+            CollectPeer::StillingUring.words(),
             seconds = self.seconds,
             rounds = self.rounds,
             max = DELAY_MAX.as_millis(),
-            control = Peer::JetStream.name(),
+            control = CollectPeer::JetStream.name(),
         )
     }
 }
 
 /// Checks that all clients wait at the same time for at least half of the `silence` of each, where the last of them began to
 /// wait `starts` after the first.
-fn check_common_silence(silence: Duration, starts: Duration) -> Outcome {
+fn check_common_silence(silence: Duration, starts: Duration) -> XtaskResult {
     if starts * 2 <= silence {
         return Ok(());
     }
@@ -257,19 +264,19 @@ fn check_common_silence(silence: Duration, starts: Duration) -> Outcome {
 }
 
 /// Builds and installs everything; to be called where there is a network.
-fn prepare() -> Outcome {
+fn prepare() -> XtaskResult {
     tools::install_nats_server()?;
     python::NATS_PY.install()?;
     go::build_nats_go()?;
     node::install_nats()?;
-    // `Place::find` copies it, although nothing here runs it.
+    // `CollectPrograms::find` copies it, although nothing here runs it.
     run(&mut cargo(["build", "--release", "-p", "stilling-peer-bare"]))?;
     run(&mut cargo(["build", "--release", "-p", "stilling-cli", "--bins", "--example", ASYNC_NATS]))
 }
 
 /// Makes the stream that Stilling has by its options.
-fn make_stream(to: SocketAddr) -> Outcome {
-    let mut connection = Connection::open(to)?;
+fn make_stream(to: SocketAddr) -> XtaskResult {
+    let mut connection = PairConnection::open(to)?;
     let config = r#"{"name":"events","subjects":["events.>"],"storage":"file"}"#;
     let request =
         format!("SUB made 1\r\nPUB $JS.API.STREAM.CREATE.events made {}\r\n{config}\r\n", config.len());
@@ -302,18 +309,18 @@ fn versions() -> String {
 }
 
 /// The table of so many rounds, and how many consumers have missed the target; the control has none.
-fn table(columns: &[Column], rounds: usize) -> (Vec<Vec<String>>, usize) {
+fn table(columns: &[DelayColumn], rounds: usize) -> (Vec<Vec<String>>, usize) {
     let servers = columns.iter().map(|column| column.peer.name());
     let mut table = vec![["client", "consumer"].into_iter().chain(servers).map(str::to_owned).collect()];
     let mut misses = 0;
-    for (at, client) in Client::ALL.into_iter().enumerate() {
+    for (at, client) in ConsumerClient::ALL.into_iter().enumerate() {
         for kind in client.kinds() {
             let mut row = vec![client.name().to_owned(), (*kind).to_owned()];
-            for Column { peer, deliveries } in columns {
+            for DelayColumn { peer, deliveries } in columns {
                 let all: Vec<_> = deliveries[at].iter().filter(|delivery| delivery.kind == *kind).collect();
                 let is_met = all.len() == rounds
                     && all.iter().all(|delivery| delivery.delay < DELAY_MAX && !delivery.is_reset);
-                let is_miss = !is_met && *peer != Peer::JetStream;
+                let is_miss = !is_met && *peer != CollectPeer::JetStream;
                 misses += usize::from(is_miss);
                 row.push(format!("{}{}", cell(&all, rounds), if is_miss { " **missed**" } else { "" }));
             }
@@ -323,7 +330,7 @@ fn table(columns: &[Column], rounds: usize) -> (Vec<Vec<String>>, usize) {
     (table, misses)
 }
 
-fn cell(deliveries: &[&Delivery], rounds: usize) -> String {
+fn cell(deliveries: &[&FirstDelivery], rounds: usize) -> String {
     if deliveries.is_empty() {
         return "not delivered".to_owned();
     }
@@ -342,17 +349,17 @@ fn cell(deliveries: &[&Delivery], rounds: usize) -> String {
 mod tests {
     use super::*;
 
-    fn column(peer: Peer, of_nats_py: Option<&str>) -> Column {
-        let deliveries = Client::ALL.map(|client| {
+    fn column(peer: CollectPeer, of_nats_py: Option<&str>) -> DelayColumn {
+        let deliveries = ConsumerClient::ALL.map(|client| {
             let lines: Vec<String> = client.kinds().iter().map(|kind| format!("{kind} 1500 kept")).collect();
-            let lines = if client == Client::NatsPy {
+            let lines = if client == ConsumerClient::NatsPy {
                 of_nats_py.map(str::to_owned).into_iter().collect()
             } else {
                 lines
             };
-            lines.iter().filter_map(|line| Delivery::parse(line)).collect()
+            lines.iter().filter_map(|line| FirstDelivery::parse(line)).collect()
         });
-        Column { peer, deliveries: deliveries.to_vec() }
+        DelayColumn { peer, deliveries: deliveries.to_vec() }
     }
 
     #[test]
@@ -363,7 +370,8 @@ mod tests {
             (Some("push 900 reset"), "0.90, consumer reset **missed**"),
             (None, "not delivered **missed**"),
         ] {
-            let (rows, misses) = table(&[column(Peer::StillingPoll, line), column(Peer::JetStream, None)], 1);
+            let (rows, misses) =
+                table(&[column(CollectPeer::StillingPoll, line), column(CollectPeer::JetStream, None)], 1);
             assert_eq!(rows[1], ["nats.py", "push", shown, "not delivered"]);
             assert_eq!(misses, usize::from(shown.contains("missed")), "{rows:?}");
             assert_eq!(rows[2..].iter().filter(|row| row[2] == "1.50").count(), 6, "{rows:?}");
@@ -373,13 +381,13 @@ mod tests {
     #[test]
     fn every_round_has_to_deliver_in_time() {
         let deliveries =
-            |lines: &[&str]| lines.iter().filter_map(|line| Delivery::parse(line)).collect::<Vec<_>>();
+            |lines: &[&str]| lines.iter().filter_map(|line| FirstDelivery::parse(line)).collect::<Vec<_>>();
         for (lines, shown) in [
             (&["push 1000 kept", "push 3000 kept", "push 2000 kept"][..], "2.00 (1.00 – 3.00)"),
             (&["push 1000 kept", "push 3000 kept"], "2.00 (1.00 – 3.00), 1 of 3 not delivered **missed**"),
             (&["push 1000 kept", "push 200000 kept", "push 2000 kept"], "2.00 (1.00 – 200.00) **missed**"),
         ] {
-            let mut column = column(Peer::StillingUring, None);
+            let mut column = column(CollectPeer::StillingUring, None);
             column.deliveries[0] = deliveries(lines);
             let (rows, _) = table(&[column], 3);
             assert_eq!(rows[1][2], shown);
@@ -400,13 +408,15 @@ mod tests {
     #[test]
     fn seconds_below_the_least_are_refused() {
         #[derive(clap::Parser)]
-        struct Line {
+        struct TestCommandLine {
             #[command(flatten)]
-            arguments: Arguments,
+            arguments: IdleConsumersArguments,
         }
         let parse = |seconds: u64| {
-            let line =
-                <Line as clap::Parser>::try_parse_from(["x".to_owned(), format!("--seconds={seconds}")]);
+            let line = <TestCommandLine as clap::Parser>::try_parse_from([
+                "x".to_owned(),
+                format!("--seconds={seconds}"),
+            ]);
             line.map(|line| line.arguments.seconds).ok()
         };
         assert_eq!((parse(SECONDS_MIN - 1), parse(SECONDS_MIN)), (None, Some(SECONDS_MIN)));
@@ -417,7 +427,7 @@ mod tests {
         assert!(
             ["", "waiting", "push x kept", "push 5", "push 5 lost"]
                 .iter()
-                .all(|line| Delivery::parse(line).is_none())
+                .all(|line| FirstDelivery::parse(line).is_none())
         );
     }
 }

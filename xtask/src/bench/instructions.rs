@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::Outcome;
+use crate::XtaskResult;
 
 /// Whether this machine counts.
 pub(super) fn are_counted() -> bool {
@@ -22,7 +22,7 @@ pub(super) struct Instructions {
 
 impl Instructions {
     /// Counts what these processes and their threads execute from now on.
-    pub(super) fn of(processes: &[u32], folder: &Path) -> Outcome<Instructions> {
+    pub(super) fn of(processes: &[u32], folder: &Path) -> XtaskResult<Instructions> {
         let file = folder.join("instructions.csv");
         let list = processes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let mut perf = Command::new("perf");

@@ -7,10 +7,10 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::XtaskResult;
 
 /// Set in the process that runs inside.
-pub(crate) const MARK: &str = "STILLING_OWN_NETWORK";
+pub(crate) const NAMESPACE_VARIABLE: &str = "STILLING_OWN_NETWORK";
 
 /// What is measured with: the system's default may be BBR, which paces every connection with timers of its own.
 const CONGESTION: &str = "reno";
@@ -24,8 +24,8 @@ const PORTS_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Whether this process is the one inside.
-pub(crate) fn is_inside() -> bool {
-    std::env::var_os(MARK).is_some()
+pub(crate) fn is_in_namespace() -> bool {
+    std::env::var_os(NAMESPACE_VARIABLE).is_some()
 }
 
 /// Starts this program again with the same arguments in a network of its own, and does not return then. Where only
@@ -33,8 +33,8 @@ pub(crate) fn is_inside() -> bool {
 ///
 /// # Errors
 /// If this is the process inside and the network cannot be set up.
-pub(crate) fn enter() -> Outcome {
-    if is_inside() {
+pub(crate) fn enter_namespace() -> XtaskResult {
+    if is_in_namespace() {
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
         if !up.success() {
             return Err("`ip link set lo up` failed in the network namespace".into());
@@ -51,13 +51,17 @@ pub(crate) fn enter() -> Outcome {
         return Ok(());
     }
     let mut again = Command::new("unshare");
-    again.arg("--net").arg(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(MARK, "1");
+    again
+        .arg("--net")
+        .arg(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(NAMESPACE_VARIABLE, "1");
     Err(format!("unshare does not start: {}", again.exec()).into())
 }
 
 /// The congestion control in use, with whose choice it is.
 pub(crate) fn congestion() -> String {
     let name = fs::read_to_string(CONGESTION_FILE).unwrap_or_default();
-    let whose = if is_inside() { "in a network namespace of its own" } else { "the system's own" };
+    let whose = if is_in_namespace() { "in a network namespace of its own" } else { "the system's own" };
     format!("{} ({whose}, for all servers and clients)", name.trim())
 }

@@ -6,26 +6,26 @@ use std::process::Stdio;
 
 use clap::Args;
 
-use super::frame::{self, Options};
+use super::harness::{self, BenchOptions};
 use super::machine;
 use crate::steps::{cargo, shown};
-use crate::{Outcome, tree};
+use crate::{XtaskResult, tree};
 
 /// The section of the page that this command writes.
 pub(super) const TITLE: &str = "The journal alone";
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct JournalBenchArguments {
     #[command(flatten)]
-    options: Options,
+    options: BenchOptions,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl JournalBenchArguments {
+    pub(super) fn run(self) -> XtaskResult {
         // Not where the system keeps its temporary files: that may be memory.
         let target = tree::target();
         fs::create_dir_all(&target)?;
-        let Options { rounds, quick, write } = self.options;
+        let BenchOptions { rounds, quick, write } = self.options;
         let (target, mebibytes) = (target.canonicalize()?, if quick { 16 } else { 512 });
         let mut command =
             cargo(["run", "--release", "-q", "-p", "stilling-journal", "--example", "append", "--"]);
@@ -46,6 +46,6 @@ impl Arguments {
             self.options.command("journal"),
             String::from_utf8_lossy(&output.stdout)
         );
-        frame::publish(TITLE, &text, write)
+        harness::publish(TITLE, &text, write)
     }
 }

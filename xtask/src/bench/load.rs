@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::instructions::{self, Instructions};
-use super::own::{Manner, Plan};
+use super::load_generator::{LoadPlan, LoadShape};
 use super::programs::taken;
-use super::sample::Sample;
-use super::server::{PIPELINE, Server};
-use crate::Outcome;
+use super::sample::BenchSample;
+use super::server::{BenchServer, PIPELINE};
+use crate::XtaskResult;
 use crate::steps::{run, shown};
 
 /// What a generator needs besides a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BenchEnvironment {
     /// Where generators leave their files.
     pub(crate) folder: PathBuf,
     /// The `stilling` command.
@@ -22,18 +22,18 @@ pub(crate) struct Place {
     pub(crate) counts_instructions: bool,
 }
 
-impl Place {
+impl BenchEnvironment {
     /// A place in a folder that all users may read: nginx gives its workers to another one.
-    pub(super) fn of(folder: &Path) -> Outcome<Place> {
+    pub(super) fn of(folder: &Path) -> XtaskResult<BenchEnvironment> {
         run(Command::new("chmod").arg("755").arg(folder))?;
         let (binary, counts_instructions) = (taken("stilling", folder)?, instructions::are_counted());
-        Ok(Place { folder: folder.to_owned(), binary, counts_instructions })
+        Ok(BenchEnvironment { folder: folder.to_owned(), binary, counts_instructions })
     }
 }
 
 /// A way of asking.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Load {
+pub(crate) enum HttpLoad {
     /// `ab`: so many requests over so many connections, kept or closed after each.
     Ab { requests: u64, connections: u32, keep: bool },
     /// `wrk`: for so long over so many kept connections, pipelined or not.
@@ -43,19 +43,19 @@ pub(crate) enum Load {
     Own { seconds: u32, connections: u32, close: bool, pipeline: u32 },
 }
 
-impl Load {
+impl HttpLoad {
     /// The command, with a place for the generator's own files.
-    fn command(&self, url: &str, place: &Place) -> Outcome<Command> {
+    fn command(&self, url: &str, place: &BenchEnvironment) -> XtaskResult<Command> {
         let folder = &place.folder;
         let mut command;
         match self {
-            Load::Ab { requests, connections, keep } => {
+            HttpLoad::Ab { requests, connections, keep } => {
                 command = Command::new("ab");
                 command.arg("-q").args(keep.then_some("-k"));
                 command.args(["-n", &requests.to_string(), "-c", &connections.to_string()]);
                 command.arg("-e").arg(folder.join("ab.csv")).arg(url);
             }
-            Load::Wrk { seconds, connections, pipelined } => {
+            HttpLoad::Wrk { seconds, connections, pipelined } => {
                 command = Command::new("wrk");
                 command.args(["-t1", &format!("-c{connections}"), &format!("-d{seconds}"), "--latency"]);
                 let (name, text) = if *pipelined {
@@ -67,7 +67,7 @@ impl Load {
                 std::fs::write(&script, text)?;
                 command.arg("-s").arg(script).arg(url);
             }
-            Load::Own { .. } => command = self.own().command(&place.binary, url),
+            HttpLoad::Own { .. } => command = self.own().command(&place.binary, url),
         }
         Ok(command)
     }
@@ -75,31 +75,36 @@ impl Load {
     /// The command as a reader would type it.
     pub(crate) fn shown(&self, path: &str) -> String {
         match self {
-            Load::Ab { requests, connections, keep } => {
+            HttpLoad::Ab { requests, connections, keep } => {
                 format!("ab -q{} -n {requests} -c {connections} URL{path}", if *keep { " -k" } else { "" })
             }
-            Load::Wrk { seconds, connections, pipelined } => {
+            HttpLoad::Wrk { seconds, connections, pipelined } => {
                 let script = if *pipelined { " -s pipeline.lua" } else { "" };
                 format!("wrk -t1 -c{connections} -d{seconds} --latency{script} URL{path}")
             }
-            Load::Own { .. } => self.own().shown(path),
+            HttpLoad::Own { .. } => self.own().shown(path),
         }
     }
 
     /// The plan of our own generator, which has the patience of the others.
-    fn own(&self) -> Plan {
-        let Load::Own { seconds, connections, close, pipeline } = *self else {
+    fn own(&self) -> LoadPlan {
+        let HttpLoad::Own { seconds, connections, close, pipeline } = *self else {
             unreachable!("only asked for our own generator")
         };
-        let manner = Manner::Closed { seconds: seconds.into(), close, pipeline };
-        Plan { connections, patience_s: 30.0, manner }
+        let manner = LoadShape::Closed { seconds: seconds.into(), close, pipeline };
+        LoadPlan { connections, patience_s: 30.0, manner }
     }
 
     /// Puts the load on a server and measures both.
     ///
     /// # Errors
     /// If the generator gives up, or prints what cannot be read.
-    pub(crate) fn measure(&self, server: &Server, path: &str, place: &Place) -> Outcome<Sample> {
+    pub(crate) fn measure(
+        &self,
+        server: &BenchServer,
+        path: &str,
+        place: &BenchEnvironment,
+    ) -> XtaskResult<BenchSample> {
         let folder = &place.folder;
         let counting =
             place.counts_instructions.then(|| Instructions::of(&server.processes(), folder)).transpose()?;
@@ -111,14 +116,14 @@ impl Load {
         let requests = sample.requests.max(1) as f64;
         let instructions = instructions.map(|instructions| instructions / requests);
         let switches = switches.map(|switches| switches as f64 * 1e3 / requests);
-        Ok(Sample { cpu_s: used * 1e6 / requests, instructions, switches, ..sample })
+        Ok(BenchSample { cpu_s: used * 1e6 / requests, instructions, switches, ..sample })
     }
 
     /// Puts the load on whatever is at the address, and measures the clients alone.
     ///
     /// # Errors
     /// Those of [`measure`](Self::measure).
-    pub(crate) fn run(&self, url: &str, place: &Place) -> Outcome<Sample> {
+    pub(crate) fn run(&self, url: &str, place: &BenchEnvironment) -> XtaskResult<BenchSample> {
         let folder = &place.folder;
         let mut command = self.command(url, place)?;
         // What an earlier run left must not be taken for what this one found.
@@ -130,22 +135,27 @@ impl Load {
             format!("`{}` said:\n{printed}{complaint}", shown(&command))
         };
         // Our own generator says with its status that something failed, which is a figure here.
-        if !output.status.success() && !matches!(self, Load::Own { .. }) {
+        if !output.status.success() && !matches!(self, HttpLoad::Own { .. }) {
             return Err(unreadable().into());
         }
         let sample = match self {
-            Load::Ab { requests, .. } => {
+            HttpLoad::Ab { requests, .. } => {
                 let table = std::fs::read_to_string(folder.join("ab.csv"))?;
                 read_ab(&printed, &table, *requests)
             }
-            Load::Wrk { pipelined, .. } => read_wrk(&printed, *pipelined),
-            Load::Own { .. } => read_own(&printed),
+            HttpLoad::Wrk { pipelined, .. } => read_wrk(&printed, *pipelined),
+            HttpLoad::Own { .. } => read_own(&printed),
         };
         Ok(sample.ok_or_else(unreadable)?)
     }
 
     /// Puts the load on a server until the returned guard is dropped.
-    pub(super) fn keep_up(&self, server: &Server, path: &str, place: &Place) -> Outcome<Background> {
+    pub(super) fn run_in_background(
+        &self,
+        server: &BenchServer,
+        path: &str,
+        place: &BenchEnvironment,
+    ) -> XtaskResult<Background> {
         let mut command = self.command(&server.url(path), place)?;
         Ok(Background(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
@@ -185,13 +195,13 @@ fn number(printed: &str, label: &str) -> Option<f64> {
 }
 
 /// Reads what `ab` printed and its table of percentiles; `asked` is how many requests it was told to make.
-fn read_ab(printed: &str, table: &str, asked: u64) -> Option<Sample> {
+fn read_ab(printed: &str, table: &str, asked: u64) -> Option<BenchSample> {
     let complete = number(printed, "Complete requests:")? as u64;
     let failed = number(printed, "Failed requests:")? as u64;
     let refused = number(printed, "Non-2xx responses:").unwrap_or(0.0) as u64;
     // `ab` calls an answer failed when its length differs from the first one's. A refusal has another length, so
     // it is in both counts; only what refusals do not explain is a failure.
-    let odd_lengths = between(printed, ", Length: ", ',').unwrap_or(0);
+    let odd_lengths = section_between(printed, ", Length: ", ',').unwrap_or(0);
     let failures = failed - odd_lengths.min(refused).min(failed) + asked.saturating_sub(complete);
     let percentile = |wanted: u64| {
         // `ab` looks this far into its sorted times; of few requests that is beyond the last one.
@@ -203,7 +213,7 @@ fn read_ab(printed: &str, table: &str, asked: u64) -> Option<Sample> {
     };
     // Of one request there is one time.
     let only = if complete == 1 { number(printed, "Time per request:") } else { None };
-    Some(Sample {
+    Some(BenchSample {
         requests: complete,
         took_s: number(printed, "Time taken for tests:")?,
         rate: number(printed, "Requests per second:")?,
@@ -213,12 +223,12 @@ fn read_ab(printed: &str, table: &str, asked: u64) -> Option<Sample> {
         max_ms: number(printed, "100%").or(only),
         failures,
         refused,
-        ..Sample::default()
+        ..BenchSample::default()
     })
 }
 
 /// The whole number between a label and what ends it, anywhere in the text.
-fn between(printed: &str, label: &str, end: char) -> Option<u64> {
+fn section_between(printed: &str, label: &str, end: char) -> Option<u64> {
     let rest = &printed[printed.find(label)? + label.len()..];
     rest.split(end).next()?.trim().parse().ok()
 }
@@ -227,7 +237,7 @@ fn between(printed: &str, label: &str, end: char) -> Option<u64> {
 ///
 /// With pipelining `wrk` spreads its correction for waiting over single answers although it waits for batches:
 /// its percentiles then contradict each other (a 99th below the 50th), so none of them is taken.
-fn read_wrk(printed: &str, pipelined: bool) -> Option<Sample> {
+fn read_wrk(printed: &str, pipelined: bool) -> Option<BenchSample> {
     let line = |label: &str| printed.lines().find_map(|line| line.trim_start().strip_prefix(label));
     let total = printed.lines().find(|line| line.contains(" requests in "))?;
     let requests: u64 = total.split_whitespace().next()?.parse().ok()?;
@@ -242,7 +252,7 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<Sample> {
     let (p50_ms, p99_ms) = (milliseconds(line("50%")?)?, milliseconds(line("99%")?)?);
     let is_possible = !pipelined && p50_ms <= p99_ms && p99_ms <= max_ms;
     let taken = |ms: f64| is_possible.then_some(ms);
-    Some(Sample {
+    Some(BenchSample {
         requests,
         took_s,
         rate: number(printed, "Requests/sec:")?,
@@ -252,15 +262,15 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<Sample> {
         max_ms: taken(max_ms),
         failures,
         refused: number(printed, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64,
-        ..Sample::default()
+        ..BenchSample::default()
     })
 }
 
 /// Reads the report of our own generator.
-fn read_own(printed: &str) -> Option<Sample> {
-    let report = super::own::read(printed)?;
+fn read_own(printed: &str) -> Option<BenchSample> {
+    let report = super::load_generator::read(printed)?;
     let ms = |us: f64| (report.ok > 0).then_some(us / 1e3);
-    Some(Sample {
+    Some(BenchSample {
         requests: report.ok + report.shed,
         took_s: report.elapsed_s,
         rate: report.rate_per_s,
@@ -270,7 +280,7 @@ fn read_own(printed: &str) -> Option<Sample> {
         max_ms: ms(report.latency.max_us),
         failures: report.failures_total,
         refused: report.shed,
-        ..Sample::default()
+        ..BenchSample::default()
     })
 }
 
@@ -308,7 +318,7 @@ Percentage of the requests served within a certain time (ms)
     fn ab_is_read_with_all_that_went_wrong() {
         let table = "Percentage served,Time in ms\n0,1.000\n50,24.125\n99,60.500\n";
         let sample = read_ab(AB, table, 1010).expect("it is complete");
-        let expected = Sample {
+        let expected = BenchSample {
             requests: 1000,
             took_s: 2.5,
             rate: 400.0,
@@ -317,7 +327,7 @@ Percentage of the requests served within a certain time (ms)
             max_ms: Some(61.0),
             failures: 10,
             refused: 3,
-            ..Sample::default()
+            ..BenchSample::default()
         };
         assert_eq!(sample, expected);
         assert_eq!(read_ab("apr_socket_recv: Connection reset by peer (104)", "", 10), None);
@@ -390,7 +400,7 @@ p99.9 21.250ms
         let printed = r#"{"elapsed_s":4.0,"requests":10,"ok":7,"rate_per_s":1.75,"shed":2,"failures_total":1,
             "evidence":{"timeout":"no answer within 30 s"},"steps":[],"windows":[],
             "latency":{"p50_us":100.0,"p99_us":200.0,"p999_us":300.0,"max_us":400.0}}"#;
-        let expected = Sample {
+        let expected = BenchSample {
             requests: 9,
             took_s: 4.0,
             rate: 1.75,
@@ -400,7 +410,7 @@ p99.9 21.250ms
             max_ms: Some(0.4),
             failures: 1,
             refused: 2,
-            ..Sample::default()
+            ..BenchSample::default()
         };
         assert_eq!(read_own(printed), Some(expected));
         assert_eq!(read_own("stilling: nobody is there"), None);
@@ -408,7 +418,7 @@ p99.9 21.250ms
 
     #[test]
     fn impossible_percentiles_are_not_taken() {
-        let none = |sample: Sample| {
+        let none = |sample: BenchSample| {
             [sample.p50_ms, sample.p99_ms, sample.p999_ms, sample.max_ms].iter().all(Option::is_none)
         };
         assert!(none(read_wrk(WRK, true).expect("it is complete")));
@@ -418,9 +428,9 @@ p99.9 21.250ms
 
     #[test]
     fn a_load_is_shown_as_it_is_typed() {
-        let load = Load::Ab { requests: 5, connections: 2, keep: true };
+        let load = HttpLoad::Ab { requests: 5, connections: 2, keep: true };
         assert_eq!(load.shown("/x"), "ab -q -k -n 5 -c 2 URL/x");
-        let load = Load::Wrk { seconds: 4, connections: 64, pipelined: true };
+        let load = HttpLoad::Wrk { seconds: 4, connections: 64, pipelined: true };
         assert_eq!(load.shown("/x"), "wrk -t1 -c64 -d4 --latency -s pipeline.lua URL/x");
     }
 }

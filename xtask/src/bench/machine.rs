@@ -10,9 +10,9 @@ use crate::tree;
 /// The programs that HTTP is measured with and beside.
 pub(super) fn http_programs(hyper: &str) -> Vec<String> {
     let versions = [
-        ("ab", said("ab", &["-V"])),
-        ("wrk", said("wrk", &["-v"])),
-        ("nginx", said("/usr/sbin/nginx", &["-v"])),
+        ("ab", command_output("ab", &["-V"])),
+        ("wrk", command_output("wrk", &["-v"])),
+        ("nginx", command_output("/usr/sbin/nginx", &["-v"])),
     ];
     let mut lines = Vec::from(versions.map(|(name, version)| format!("{name}: {}", short(&version))));
     lines.push(format!("hyper: {hyper}"));
@@ -33,7 +33,7 @@ fn where_and_when() -> Vec<String> {
     let memory = read("/proc/meminfo");
     let memory_kib: u64 = memory.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
     vec![
-        format!("Date: {}", said("date", &["-u", "+%Y-%m-%d"])),
+        format!("Date: {}", command_output("date", &["-u", "+%Y-%m-%d"])),
         format!("Commit: {}", commit()),
         format!("Machine: {model}, {} cores, {:.0} GiB", cores(), memory_kib as f64 / (1024.0 * 1024.0)),
         format!("Kernel: Linux {}", read("/proc/sys/kernel/osrelease").trim()),
@@ -73,7 +73,7 @@ fn read(path: &str) -> String {
 }
 
 /// The first line that a command prints, wherever it prints it.
-pub(super) fn said(program: &str, arguments: &[&str]) -> String {
+pub(super) fn command_output(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else { return "unknown".to_owned() };
     let all = [output.stdout, output.stderr].concat();
     String::from_utf8_lossy(&all).lines().next().unwrap_or_default().trim().to_owned()

@@ -6,18 +6,18 @@ pub(crate) mod collect;
 mod fairness;
 pub(crate) mod figures;
 mod flood;
-mod frame;
+mod handwritten;
+mod harness;
 pub(crate) mod idle;
 mod idle_consumers;
 mod instructions;
 pub(crate) mod isolation;
 mod journal;
-mod kept;
 pub(crate) mod load;
+pub(crate) mod load_generator;
 pub(crate) mod machine;
 pub(crate) mod monitor;
 pub(crate) mod overload;
-pub(crate) mod own;
 pub(crate) mod page;
 mod programs;
 mod refusals;
@@ -32,20 +32,20 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 
 pub(crate) use app::stilling_before_node;
-pub(crate) use frame::enter;
+pub(crate) use harness::enter_namespace;
 pub(crate) use programs::taken;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::packages;
 use crate::steps::{cargo, run};
 use crate::tree;
-use figures::{Section, Series};
-use frame::Options;
-use load::{Load, Place};
+use figures::{PageSection, Series};
+use harness::BenchOptions;
+use load::{BenchEnvironment, HttpLoad};
 use page::PAGE;
-use sample::Sample;
-use server::{Driver, Server};
-use targets::{Target, Targets};
+use sample::BenchSample;
+use server::{BenchDriver, BenchServer};
+use targets::{BenchTarget, BenchTargets};
 
 /// Connections of the idle measurement: so many that what is shared does not count.
 const IDLE_CONNECTIONS: usize = 10_000;
@@ -69,41 +69,41 @@ const SWITCHES_FACTOR_MAX: f64 = 1.0;
 const PEER_LIBRARIES: [&str; 3] = ["hyper", "hyper-util", "tokio"];
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchCommand {
     /// The HTTP server beside nginx and hyper
-    Http(Http),
+    Http(HttpBenchArguments),
     /// Tens of thousands of live connections in one process, beyond its limit of open files
-    Sockets(sockets::Sockets),
+    Sockets(sockets::SocketsArguments),
     /// Worker processes behind the server, beside the same behind nginx
-    App(app::Arguments),
+    App(app::AppBenchArguments),
     /// One-way messages beside nats-server, Redis and rsyslog
-    Collect(collect::Arguments),
+    Collect(collect::CollectBenchArguments),
     /// A well-behaved publisher and subscriber beside clients that would harm them
-    Fairness(fairness::Arguments),
+    Fairness(fairness::FairnessArguments),
     /// The first message after a silence to ordered consumers of NATS clients, beside nats-server
-    IdleConsumers(idle_consumers::Arguments),
+    IdleConsumers(idle_consumers::IdleConsumersArguments),
     /// The journal alone: each way of writing to this disk
-    Journal(journal::Arguments),
+    Journal(journal::JournalBenchArguments),
 }
 
 #[derive(Args)]
-struct Http {
+struct HttpBenchArguments {
     #[command(flatten)]
-    options: Options,
+    options: BenchOptions,
     /// Only this part; repeatable
     #[arg(long, value_enum, conflicts_with = "write")]
-    only: Vec<Part>,
+    only: Vec<HttpPart>,
 }
 
 /// A part of the page.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum HttpPart {
     /// Requests per second and what they cost
     Throughput,
     /// At the start and per idle connection
@@ -120,62 +120,62 @@ enum Part {
     Flood,
 }
 
-type Measure = fn(&Bench) -> Outcome<Vec<Section>>;
+type MeasurePart = fn(&HttpBench) -> XtaskResult<Vec<PageSection>>;
 
-const PARTS: [(Part, Measure); 7] = [
-    (Part::Throughput, Bench::throughput),
-    (Part::Memory, Bench::memory),
-    (Part::Known, Bench::known_figures),
-    (Part::Refusals, Bench::refusals),
-    (Part::Slow, Bench::slow_beside_fast),
-    (Part::Overload, Bench::overload),
-    (Part::Flood, Bench::flood),
+const PARTS: [(HttpPart, MeasurePart); 7] = [
+    (HttpPart::Throughput, HttpBench::throughput),
+    (HttpPart::Memory, HttpBench::memory),
+    (HttpPart::Known, HttpBench::reference_figures),
+    (HttpPart::Refusals, HttpBench::refusals),
+    (HttpPart::Slow, HttpBench::slow_beside_fast),
+    (HttpPart::Overload, HttpBench::overload),
+    (HttpPart::Flood, HttpBench::flood),
 ];
 
 /// What all measurements share.
-struct Bench {
-    options: Options,
-    place: Place,
+struct HttpBench {
+    options: BenchOptions,
+    place: BenchEnvironment,
     /// The peer on hyper.
     peer: PathBuf,
     /// The peer that does the I/O and nothing else.
     bare: PathBuf,
     /// The example with an inline route.
     inline_route: PathBuf,
-    targets: Targets,
+    targets: BenchTargets,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
+impl BenchArguments {
+    pub(crate) fn run(self) -> XtaskResult {
         match self.what {
-            What::Http(arguments) => arguments.run(),
-            What::Sockets(arguments) => arguments.run(),
-            What::App(arguments) => arguments.run(),
-            What::Collect(arguments) => arguments.run(),
-            What::Fairness(arguments) => arguments.run(),
-            What::IdleConsumers(arguments) => arguments.run(),
-            What::Journal(arguments) => arguments.run(),
+            BenchCommand::Http(arguments) => arguments.run(),
+            BenchCommand::Sockets(arguments) => arguments.run(),
+            BenchCommand::App(arguments) => arguments.run(),
+            BenchCommand::Collect(arguments) => arguments.run(),
+            BenchCommand::Fairness(arguments) => arguments.run(),
+            BenchCommand::IdleConsumers(arguments) => arguments.run(),
+            BenchCommand::Journal(arguments) => arguments.run(),
         }
     }
 }
 
-impl Http {
-    fn run(self) -> Outcome {
-        let Http { options, only } = self;
-        enter(|| {
+impl HttpBenchArguments {
+    fn run(self) -> XtaskResult {
+        let HttpBenchArguments { options, only } = self;
+        enter_namespace(|| {
             packages::install(&packages::FOR_BENCH)?;
             run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
             run(&mut cargo(["build", "--release", "-p", "stilling-peer-hyper", "-p", "stilling-peer-bare"]))?;
             run(&mut cargo(["build", "--release", "-p", "stilling", "--example", "constant"]))
         })?;
         let folder = tempfile::tempdir()?;
-        let bench = Bench {
+        let bench = HttpBench {
             options,
-            place: Place::of(folder.path())?,
+            place: BenchEnvironment::of(folder.path())?,
             peer: taken("stilling-peer-hyper", folder.path())?,
             bare: taken("stilling-peer-bare", folder.path())?,
             inline_route: taken("examples/constant", folder.path())?,
-            targets: Targets::default(),
+            targets: BenchTargets::default(),
         };
         let introduction = bench.introduction()?;
         let mut sections = String::new();
@@ -196,11 +196,11 @@ impl Http {
         }
         let page = format!("{introduction}\n{verdicts}{sections}");
         let former = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
-        tree::write(PAGE, &(page + &kept::kept_sections(&former)))
+        tree::write(PAGE, &(page + &handwritten::preserved_sections(&former)))
     }
 }
 
-impl Bench {
+impl HttpBench {
     fn folder(&self) -> &Path {
         &self.place.folder
     }
@@ -211,24 +211,24 @@ impl Bench {
     }
 
     /// Notes what was found out about a target.
-    fn aim(&self, target: Target) {
-        self.targets.aim(target);
+    fn add_target(&self, target: BenchTarget) {
+        self.targets.add_target(target);
     }
 
     /// So many, or a tenth of it.
-    fn many(&self, full: u64) -> u64 {
+    fn quick_or_full(&self, full: u64) -> u64 {
         if self.options.quick { full / 10 } else { full }
     }
 
-    fn stilling(&self, driver: Driver, options: &[&str]) -> Outcome<Server> {
-        Server::stilling(self.binary(), driver, options)
+    fn stilling(&self, driver: BenchDriver, options: &[&str]) -> XtaskResult<BenchServer> {
+        BenchServer::stilling(self.binary(), driver, options)
     }
 
-    fn hyper(&self, workers: u64, slow_ms: u64) -> Outcome<Server> {
-        Server::hyper(&self.peer, workers, slow_ms)
+    fn hyper(&self, workers: u64, slow_ms: u64) -> XtaskResult<BenchServer> {
+        BenchServer::hyper(&self.peer, workers, slow_ms)
     }
 
-    fn introduction(&self) -> Outcome<String> {
+    fn introduction(&self) -> XtaskResult<String> {
         let lock = std::fs::read_to_string(tree::root().join("Cargo.lock"))?;
         let hyper = machine::locked(&lock, &PEER_LIBRARIES);
         let instructions = if self.place.counts_instructions {
@@ -255,26 +255,27 @@ impl Bench {
     }
 
     /// The servers, each with all of its defaults.
-    fn contenders(&self) -> Outcome<Vec<Server>> {
+    fn contenders(&self) -> XtaskResult<Vec<BenchServer>> {
         Ok(vec![
-            self.stilling(Driver::Uring, &[])?,
-            self.stilling(Driver::Poll, &[])?,
-            Server::nginx(self.folder(), machine::cores(), None, None)?,
+            self.stilling(BenchDriver::Uring, &[])?,
+            self.stilling(BenchDriver::Poll, &[])?,
+            BenchServer::nginx(self.folder(), machine::cores(), None, None)?,
             self.hyper(machine::cores() as u64, 30)?,
         ])
     }
 
     /// Requests per second and what they cost the server.
-    fn throughput(&self) -> Outcome<Vec<Section>> {
+    fn throughput(&self) -> XtaskResult<Vec<PageSection>> {
         let mut servers: Vec<_> =
             self.contenders()?.into_iter().map(|server| (server, "/test/fast")).collect();
         // What a program of one's own gets, beside the demonstration and nginx's `return 200`.
-        servers.push((Server::inline_route(&self.inline_route, Driver::Uring)?, server::CONSTANT));
-        servers.push((Server::bare(&self.bare, machine::cores())?, "/test/fast"));
+        servers.push((BenchServer::inline_route(&self.inline_route, BenchDriver::Uring)?, server::CONSTANT));
+        servers.push((BenchServer::bare(&self.bare, machine::cores())?, "/test/fast"));
         let seconds = if self.options.quick { 1 } else { 4 };
-        let wrk = |pipelined| Load::Wrk { seconds, connections: 64, pipelined };
-        let ab = |requests, keep| Load::Ab { requests: self.many(requests), connections: 100, keep };
-        let own = |close, pipeline| Load::Own { seconds, connections: 64, close, pipeline };
+        let wrk = |pipelined| HttpLoad::Wrk { seconds, connections: 64, pipelined };
+        let ab =
+            |requests, keep| HttpLoad::Ab { requests: self.quick_or_full(requests), connections: 100, keep };
+        let own = |close, pipeline| HttpLoad::Own { seconds, connections: 64, close, pipeline };
         let loads = [
             ("A connection per request (ab)", ab(150_000, false), Some(0.65)),
             ("A connection per request (stilling bench)", own(true, 1), None),
@@ -286,12 +287,12 @@ impl Bench {
         ];
         let mut sections = Vec::new();
         for (title, load, cpu_factor_max) in loads {
-            let series = frame::series(self.options.rounds, title, &servers, |(server, path)| {
+            let series = harness::series(self.options.rounds, title, &servers, |(server, path)| {
                 load.measure(server, path, &self.place)
             })?;
             self.judge(title, &series, cpu_factor_max);
             let words = format!("`{}`", load.shown("/test/fast"));
-            sections.push(Section { title: title.to_owned(), words, table: figures::compared(&series) });
+            sections.push(PageSection { title: title.to_owned(), words, table: figures::compared(&series) });
         }
         let commands: Vec<_> = servers.iter().map(|(server, _)| format!("`{}`", server.command)).collect();
         sections[0].words += &format!(
@@ -306,27 +307,32 @@ impl Bench {
 
     /// Compares a load's figures with what the project wants of them.
     fn judge(&self, title: &str, series: &[Series], cpu_factor_max: Option<f64>) {
-        let p99 = |sample: &Sample| sample.p99_ms;
-        let cpu = |sample: &Sample| Some(sample.cpu_s);
-        for driver in [Driver::Uring, Driver::Poll] {
+        let p99 = |sample: &BenchSample| sample.p99_ms;
+        let cpu = |sample: &BenchSample| Some(sample.cpu_s);
+        for driver in [BenchDriver::Uring, BenchDriver::Poll] {
             if let Some(ratio) = figures::ratio(series, driver.name(), "nginx", p99) {
                 let what = format!("p99, {} ÷ nginx: {title}", driver.option());
-                self.aim(Target::at_most(what, 1.0, Some(ratio), "×"));
+                self.add_target(BenchTarget::at_most(what, 1.0, Some(ratio), "×"));
             }
         }
         if let Some(bound) = cpu_factor_max {
             let ratio = figures::ratio(series, "stilling uring", "nginx", cpu);
-            self.aim(Target::at_most(format!("server CPU, uring ÷ nginx: {title}"), bound, ratio, "×"));
-            for name in [Driver::Uring, Driver::Poll].map(Driver::name) {
+            self.add_target(BenchTarget::at_most(
+                format!("server CPU, uring ÷ nginx: {title}"),
+                bound,
+                ratio,
+                "×",
+            ));
+            for name in [BenchDriver::Uring, BenchDriver::Poll].map(BenchDriver::name) {
                 let ratio = figures::ratio(series, name, "hyper", |sample| sample.switches);
                 let what = format!("context switches per request, {name} ÷ hyper: {title}");
-                self.aim(Target::at_most(what, SWITCHES_FACTOR_MAX, ratio, "×"));
+                self.add_target(BenchTarget::at_most(what, SWITCHES_FACTOR_MAX, ratio, "×"));
             }
             let ratio = figures::ratio(series, "stilling uring, inline route", "stilling uring", cpu);
             let what = format!("server CPU, inline route ÷ /test/fast: {title}");
-            self.aim(Target::at_most(what, INLINE_FACTOR_MAX, ratio, "×"));
+            self.add_target(BenchTarget::at_most(what, INLINE_FACTOR_MAX, ratio, "×"));
             let ratio = figures::ratio(series, "stilling poll", "stilling uring", cpu);
-            self.aim(Target::at_most(
+            self.add_target(BenchTarget::at_most(
                 format!("server CPU, poll ÷ uring: {title}"),
                 POLL_FACTOR_MAX,
                 ratio,
@@ -336,7 +342,7 @@ impl Bench {
     }
 
     /// What a server occupies at the start, and what an idle connection adds.
-    fn memory(&self) -> Outcome<Vec<Section>> {
+    fn memory(&self) -> XtaskResult<Vec<PageSection>> {
         let connections = IDLE_CONNECTIONS;
         let mut table = figures::table(
             "server | at the start | warm, without connections | bytes per connection | bytes, just answered",
@@ -346,9 +352,9 @@ impl Bench {
             if server.name.starts_with("stilling") {
                 let start_mb = idle.at_start as f64 / 1e6;
                 let what = format!("memory at the start, {}", server.name);
-                self.aim(Target::at_most(what, START_MB_MAX, Some(start_mb), "MB"));
+                self.add_target(BenchTarget::at_most(what, START_MB_MAX, Some(start_mb), "MB"));
                 let what = format!("memory per idle connection, {}", server.name);
-                self.aim(Target::at_most(what, IDLE_BYTES_MAX, Some(idle.per_connection()), "B"));
+                self.add_target(BenchTarget::at_most(what, IDLE_BYTES_MAX, Some(idle.per_connection()), "B"));
             }
             table.push(vec![
                 server.name.to_owned(),
@@ -363,9 +369,9 @@ impl Bench {
              `{}`, and with {} connections that were each answered once and then rested for 7 s. The kernel's \
              own memory for sockets, about the same for all, is not in it. nginx makes room for all connections when \
              it starts, so a part of theirs stands in its first column.",
-            Load::Ab { requests: 20_000, connections: 100, keep: true }.shown("/test/fast"),
+            HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.shown("/test/fast"),
             figures::thousands(connections as f64)
         );
-        Ok(vec![Section { title: "Memory".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Memory".to_owned(), words, table }])
     }
 }

@@ -4,18 +4,18 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::Outcome;
+use crate::XtaskResult;
 
 /// How long the answer may take under load.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A figure without labels of the server that speaks HTTP there, such as `connections`.
 ///
 /// # Errors
 /// If it does not answer, or does not tell this figure.
-pub(crate) fn figure(address: SocketAddr, name: &str) -> Outcome<u64> {
+pub(crate) fn figure(address: SocketAddr, name: &str) -> XtaskResult<u64> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

@@ -7,13 +7,13 @@
 //! The work is slow and the workers few, so that the server is what cannot follow and not the generator. A client
 //! waits a second: what is answered later is of no use to it, and nobody's goodput.
 
-use super::figures::{self, Section};
-use super::frame;
-use super::own::{Manner, Plan, Report, Step, StepFigures, WindowFigures};
-use super::server::{Driver, Server};
-use super::targets::Target;
-use super::{Bench, machine};
-use crate::Outcome;
+use super::figures::{self, PageSection};
+use super::harness;
+use super::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep, LoadStepFigures, LoadWindowFigures};
+use super::server::{BenchDriver, BenchServer};
+use super::targets::BenchTarget;
+use super::{HttpBench, machine};
+use crate::XtaskResult;
 
 /// What the server is asked to do, and with how much.
 const SLOW: &str = "/test/slow";
@@ -24,10 +24,10 @@ const WORK_MS: u64 = 5;
 const CAPACITY: f64 = (WORKERS * 1000 / WORK_MS) as f64;
 
 /// How long a client waits, in seconds.
-const PATIENCE_S: f64 = 1.0;
+const TIMEOUT_S: f64 = 1.0;
 
 /// What nginx lets through: a little less than there is, or the server behind it fills up slowly.
-const LET_THROUGH: f64 = 0.95;
+const ADMITTED_FACTOR: f64 = 0.95;
 
 /// The loads, in multiples of the capacity, and half of it before and between them.
 const MULTIPLES: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
@@ -47,43 +47,43 @@ const GOODPUT_PART_MIN: f64 = 0.9;
 const NORMAL_AGAIN_S: f64 = 1.0;
 
 /// A server in the comparison.
-struct Contender {
+struct OverloadContender {
     name: &'static str,
-    start: fn(&Bench) -> Outcome<Vec<Server>>,
+    start: fn(&HttpBench) -> XtaskResult<Vec<BenchServer>>,
 }
 
-const CONTENDERS: [Contender; 5] = [
-    Contender { name: "stilling uring", start: |bench| stilling(bench, Driver::Uring, &[]) },
-    Contender { name: "stilling poll", start: |bench| stilling(bench, Driver::Poll, &[]) },
-    Contender {
+const CONTENDERS: [OverloadContender; 5] = [
+    OverloadContender { name: "stilling uring", start: |bench| stilling(bench, BenchDriver::Uring, &[]) },
+    OverloadContender { name: "stilling poll", start: |bench| stilling(bench, BenchDriver::Poll, &[]) },
+    OverloadContender {
         name: "stilling uring, --queue-target off",
-        start: |bench| stilling(bench, Driver::Uring, &OFF),
+        start: |bench| stilling(bench, BenchDriver::Uring, &OFF),
     },
-    Contender { name: "nginx, limit_req", start: nginx },
-    Contender { name: "hyper", start: |bench| Ok(vec![bench.hyper(WORKERS, WORK_MS)?]) },
+    OverloadContender { name: "nginx, limit_req", start: nginx },
+    OverloadContender { name: "hyper", start: |bench| Ok(vec![bench.hyper(WORKERS, WORK_MS)?]) },
 ];
 
 /// Without overload control: what nginx controls in its stead, and what shows the difference.
 const OFF: [&str; 2] = ["--queue-target", "off"];
 
-fn stilling(bench: &Bench, driver: Driver, further: &[&str]) -> Outcome<Vec<Server>> {
+fn stilling(bench: &HttpBench, driver: BenchDriver, further: &[&str]) -> XtaskResult<Vec<BenchServer>> {
     let (workers, work) = (WORKERS.to_string(), WORK_MS.to_string());
     let options = [&["-w", &workers, "-D", &work][..], further].concat();
     Ok(vec![bench.stilling(driver, &options)?])
 }
 
 /// nginx and, behind it, what does its work.
-fn nginx(bench: &Bench) -> Outcome<Vec<Server>> {
-    let behind = stilling(bench, Driver::Uring, &OFF)?.remove(0);
-    let rate = (CAPACITY * LET_THROUGH) as u32;
-    let front = Server::nginx(bench.folder(), machine::cores(), Some(behind.address), Some(rate))?;
+fn nginx(bench: &HttpBench) -> XtaskResult<Vec<BenchServer>> {
+    let behind = stilling(bench, BenchDriver::Uring, &OFF)?.remove(0);
+    let rate = (CAPACITY * ADMITTED_FACTOR) as u32;
+    let front = BenchServer::nginx(bench.folder(), machine::cores(), Some(behind.address), Some(rate))?;
     Ok(vec![front, behind])
 }
 
-impl Bench {
+impl HttpBench {
     /// Goodput and latency up to ten times the capacity, and the way back.
-    pub(super) fn overload(&self) -> Outcome<Vec<Section>> {
-        let runs = frame::in_turn(self.options.rounds, &CONTENDERS, |round, contender| {
+    pub(super) fn overload(&self) -> XtaskResult<Vec<PageSection>> {
+        let runs = harness::run_rounds(self.options.rounds, &CONTENDERS, |round, contender| {
             println!("overload, round {round}, {}", contender.name);
             self.overloaded(contender)
         })?;
@@ -100,7 +100,7 @@ impl Bench {
              times it, each time followed by {NORMAL} × again. The capacity is what the server answers to 64 clients \
              in a closed loop, measured before. Work takes {WORK_MS} ms and there are {WORKERS} workers (`-w {WORKERS} \
              -D {WORK_MS}`), about {CAPACITY} requests/s, so that the server is the bottleneck and ten times as much is \
-             still little for the generator. A client gives up after {PATIENCE_S} s. *Goodput* counts right answers \
+             still little for the generator. A client gives up after {TIMEOUT_S} s. *Goodput* counts right answers \
              that came during the step; latencies are those of the right answers, from the moment at which a request \
              was due; *given up* are requests without an answer in time; *not begun* those for which no connection was \
              free in time. *Normal again* is the time from the fall of the load to the first half second in which \
@@ -112,30 +112,32 @@ impl Bench {
              capacity that the others find. hyper queues without a limit (`spawn_blocking`).",
             plan = self.overload_plan(CAPACITY).shown(SLOW),
             multiples = MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
-            let_through = LET_THROUGH * 100.0,
+            let_through = ADMITTED_FACTOR * 100.0,
         );
-        Ok(vec![Section { title: "Overload".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Overload".to_owned(), words, table }])
     }
 
-    fn overload_plan(&self, capacity: f64) -> Plan {
+    fn overload_plan(&self, capacity: f64) -> LoadPlan {
         let (short, long) = if self.options.quick { (1.0, 1.5) } else { (2.0, 4.0) };
-        let normal = Step { rate: capacity * NORMAL, seconds: short };
+        let normal = LoadStep { rate: capacity * NORMAL, seconds: short };
         let mut steps = vec![normal];
         for multiple in MULTIPLES {
-            steps
-                .push(Step { rate: capacity * multiple, seconds: if multiple > 5.0 { long } else { short } });
+            steps.push(LoadStep {
+                rate: capacity * multiple,
+                seconds: if multiple > 5.0 { long } else { short },
+            });
             // Long enough to see the end of a slow recovery.
-            steps.push(Step { seconds: if multiple > 5.0 { 2.0 * long } else { long }, ..normal });
+            steps.push(LoadStep { seconds: if multiple > 5.0 { 2.0 * long } else { long }, ..normal });
         }
-        Plan { connections: 10_000, patience_s: PATIENCE_S, manner: Manner::Steps(steps) }
+        LoadPlan { connections: 10_000, patience_s: TIMEOUT_S, manner: LoadShape::Steps(steps) }
     }
 
-    fn overloaded(&self, contender: &Contender) -> Outcome<Report> {
+    fn overloaded(&self, contender: &OverloadContender) -> XtaskResult<LoadReport> {
         let servers = (contender.start)(self)?;
         let url = servers[0].url(SLOW);
         let seconds = if self.options.quick { 0.5 } else { 2.0 };
-        let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
-        let probe = Plan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
+        let manner = LoadShape::Closed { seconds, close: false, pipeline: 1 };
+        let probe = LoadPlan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
         // What nginx refuses is no capacity, and a server that refuses answers as fast as one can ask.
         let capacity = if probe.shed > 0 { probe.rate_per_s.min(CAPACITY) } else { probe.rate_per_s };
         if capacity < 1.0 {
@@ -144,42 +146,44 @@ impl Bench {
         self.overload_plan(capacity).run(self.binary(), &url)
     }
 
-    fn judge_overload(&self, runs: &[Vec<Report>]) {
+    fn judge_overload(&self, runs: &[Vec<LoadReport>]) {
         let last = 2 * MULTIPLES.len() - 1;
         for (contender, runs) in CONTENDERS.iter().zip(runs).take(2) {
             let parts = runs.iter().map(|run| run.steps[last].goodput_per_s / best(run)).collect();
             let part = Some(figures::median(parts));
             let what = format!("goodput at 10 × overload, part of the best, {}", contender.name);
-            self.aim(Target::at_least(what, GOODPUT_PART_MIN, part, ""));
+            self.add_target(BenchTarget::at_least(what, GOODPUT_PART_MIN, part, ""));
             let what = format!("normal again after 10 × overload, {}", contender.name);
-            self.aim(Target::at_most(what, NORMAL_AGAIN_S, recovery(runs, last + 1), "s"));
+            self.add_target(BenchTarget::at_most(what, NORMAL_AGAIN_S, recovery(runs, last + 1), "s"));
         }
     }
 }
 
 /// The best goodput of any step of a run.
-pub(super) fn best(report: &Report) -> f64 {
+pub(super) fn best(report: &LoadReport) -> f64 {
     report.steps.iter().map(|step| step.goodput_per_s).fold(0.0, f64::max)
 }
 
 /// The figures of one step over all runs; none for the ways back, which stand with the load before them.
-fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
-    let all = |of: &dyn Fn(&Report, &StepFigures) -> f64| {
+fn row(name: &str, runs: &[LoadReport], at: usize) -> Option<Vec<String>> {
+    let all = |of: &dyn Fn(&LoadReport, &LoadStepFigures) -> f64| {
         runs.iter().map(|run| of(run, &run.steps[at])).collect::<Vec<f64>>()
     };
     if at > 0 && at.is_multiple_of(2) {
         return None;
     }
     let multiple = if at == 0 { NORMAL } else { MULTIPLES[at / 2] };
-    let milliseconds =
-        |of: fn(&StepFigures) -> f64| figures::spread(all(&|_, step| of(step) / 1e3), figures::two_places);
-    let part = |of: fn(&StepFigures) -> u64| {
+    let milliseconds = |of: fn(&LoadStepFigures) -> f64| {
+        figures::spread(all(&|_, step| of(step) / 1e3), figures::two_places)
+    };
+    let part = |of: fn(&LoadStepFigures) -> u64| {
         let parts = all(&|_, step| of(step) as f64 / step.due.max(1) as f64);
         figures::spread(parts, |part| format!("{:.1} %", 100.0 * part))
     };
     let refused = figures::median(all(&|_, step| step.shed as f64));
     let answered = figures::median(all(&|_, step| step.ok as f64)) > 0.0;
-    let latency = |of: fn(&StepFigures) -> f64| if answered { milliseconds(of) } else { figures::unknown() };
+    let latency =
+        |of: fn(&LoadStepFigures) -> f64| if answered { milliseconds(of) } else { figures::unknown() };
     let again = if at == 0 {
         String::new()
     } else {
@@ -208,7 +212,7 @@ fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
 }
 
 /// The median time until all was normal in a step; none if it did not become so in half of the runs or more.
-pub(crate) fn recovery(runs: &[Report], at: usize) -> Option<f64> {
+pub(crate) fn recovery(runs: &[LoadReport], at: usize) -> Option<f64> {
     let seconds = runs.iter().map(|report| {
         let before: f64 = report.steps[..at].iter().map(|step| step.span_s).sum();
         let first = report.steps[0].span_s;
@@ -221,21 +225,21 @@ pub(crate) fn recovery(runs: &[Report], at: usize) -> Option<f64> {
 }
 
 /// The mean latency of the windows before `end_s`.
-fn usual_ms(windows: &[WindowFigures], end_s: f64) -> Option<f64> {
+fn usual_ms(windows: &[LoadWindowFigures], end_s: f64) -> Option<f64> {
     let means = windows.iter().filter(|window| window.at_s < end_s - 0.05 && window.ok > 0);
     let means: Vec<f64> = means.map(|window| window.mean_us / 1e3).collect();
     (!means.is_empty()).then(|| figures::median(means))
 }
 
 /// Seconds from `from_s` until windows are as usual, and stay so for a while.
-fn normal_again(windows: &[WindowFigures], from_s: f64, until_s: f64, usual_ms: f64) -> Option<f64> {
+fn normal_again(windows: &[LoadWindowFigures], from_s: f64, until_s: f64, usual_ms: f64) -> Option<f64> {
     let bound_ms = usual_ms * NORMAL_FACTOR + NORMAL_EXTRA_MS;
     // A window that begins before the fall of the load still has a part of it.
     let after: Vec<_> = windows
         .iter()
         .filter(|window| window.at_s > from_s - 0.001 && window.at_s < until_s - 0.001)
         .collect();
-    let is_normal = |window: &&WindowFigures| window.ok == window.due && window.mean_us / 1e3 <= bound_ms;
+    let is_normal = |window: &&LoadWindowFigures| window.ok == window.due && window.mean_us / 1e3 <= bound_ms;
     let first = after.windows(NORMAL_WINDOWS).position(|run| run.iter().all(is_normal))?;
     Some((after[first].at_s - from_s).max(0.0))
 }
@@ -245,8 +249,8 @@ mod tests {
     use super::*;
 
     /// Windows from (right answers of ten, mean in ms).
-    fn windows(all: &[(u64, f64)]) -> Vec<WindowFigures> {
-        let window = |(at, (ok, mean)): (usize, &(u64, f64))| WindowFigures {
+    fn windows(all: &[(u64, f64)]) -> Vec<LoadWindowFigures> {
+        let window = |(at, (ok, mean)): (usize, &(u64, f64))| LoadWindowFigures {
             at_s: at as f64 / 10.0,
             due: 10,
             ok: *ok,
@@ -271,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_row_stands_for_a_load_and_the_way_back_from_it() {
-        let step = |rate: f64, goodput_per_s: f64| StepFigures {
+        let step = |rate: f64, goodput_per_s: f64| LoadStepFigures {
             rate,
             span_s: 0.5,
             due: 100,
@@ -280,12 +284,12 @@ mod tests {
             shed: 20,
             failed: 10,
             goodput_per_s,
-            ..StepFigures::default()
+            ..LoadStepFigures::default()
         };
-        let report = Report {
+        let report = LoadReport {
             steps: vec![step(5.0, 4.0), step(10.0, 9.0), step(5.0, 5.0)],
             windows: windows(&[(10, 5.0); 15]),
-            ..Report::default()
+            ..LoadReport::default()
         };
         let runs = [report];
         let load = row("one", &runs, 1).expect("it is a load");

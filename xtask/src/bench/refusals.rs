@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use super::figures::{self, Section};
-use super::frame;
-use super::server::{Driver, PATIENCE, Server};
-use super::targets::Target;
-use super::{Bench, machine};
-use crate::Outcome;
+use super::figures::{self, PageSection};
+use super::harness;
+use super::server::{BenchDriver, BenchServer, READY_TIMEOUT};
+use super::targets::BenchTarget;
+use super::{HttpBench, machine};
+use crate::XtaskResult;
 
 /// Wrong requests per server and round.
 const REQUESTS: u64 = 2000;
@@ -43,10 +43,10 @@ impl CloseTimes {
 ///
 /// # Errors
 /// If there is no answer, or it is not one of status 400.
-fn close_time(address: SocketAddr, request: &str) -> Outcome<f64> {
+fn close_time(address: SocketAddr, request: &str) -> XtaskResult<f64> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(READY_TIMEOUT))?;
     let (start, last) = request.as_bytes().split_at(request.len() - 1);
     stream.write_all(start)?;
     let mut answer = Vec::with_capacity(1024);
@@ -61,17 +61,17 @@ fn close_time(address: SocketAddr, request: &str) -> Outcome<f64> {
     Ok(took_ms)
 }
 
-impl Bench {
+impl HttpBench {
     /// Row 4.14: a wrong request is answered and its connection closed at once.
-    pub(super) fn refusals(&self) -> Outcome<Vec<Section>> {
+    pub(super) fn refusals(&self) -> XtaskResult<Vec<PageSection>> {
         let servers = [
-            self.stilling(Driver::Uring, &[])?,
-            self.stilling(Driver::Poll, &[])?,
-            Server::nginx(self.folder(), machine::cores(), None, None)?,
+            self.stilling(BenchDriver::Uring, &[])?,
+            self.stilling(BenchDriver::Poll, &[])?,
+            BenchServer::nginx(self.folder(), machine::cores(), None, None)?,
         ];
-        let times = frame::in_turn(self.options.rounds, &servers, |round, server| {
-            let requests = WRONG.iter().cycle().take(self.many(REQUESTS) as usize);
-            let all: Outcome<Vec<f64>> =
+        let times = harness::run_rounds(self.options.rounds, &servers, |round, server| {
+            let requests = WRONG.iter().cycle().take(self.quick_or_full(REQUESTS) as usize);
+            let all: XtaskResult<Vec<f64>> =
                 requests.map(|request| close_time(server.address, request)).collect();
             let found = CloseTimes::of(all?);
             println!("wrong requests, round {round}, {}: p50 {:.3} ms", server.name, found.p50_ms);
@@ -86,7 +86,7 @@ impl Bench {
                     let what =
                         format!("last byte of a wrong request to end of connection, {name}, {}", server.name);
                     let measured = figures::median(values.clone());
-                    self.aim(Target::at_most(what, CLOSE_MS_MAX, Some(measured), "ms"));
+                    self.add_target(BenchTarget::at_most(what, CLOSE_MS_MAX, Some(measured), "ms"));
                 }
             }
             let shown = |values: Vec<f64>| figures::spread(values, |ms| format!("{ms:.3}"));
@@ -97,9 +97,9 @@ impl Bench {
             "Row 4.14: {} requests with three faults (no request line, two Host fields, a negative Content-Length), one \
              after another, each on a connection of its own. Times run from the write of the last byte to the end of \
              the stream at the client. Between them lies the answer of status 400.",
-            figures::thousands(self.many(REQUESTS) as f64)
+            figures::thousands(self.quick_or_full(REQUESTS) as f64)
         );
-        Ok(vec![Section { title: "Wrong requests".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Wrong requests".to_owned(), words, table }])
     }
 }
 

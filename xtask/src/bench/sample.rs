@@ -2,7 +2,7 @@
 
 /// What one run of a generator found.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Sample {
+pub(crate) struct BenchSample {
     /// Requests that were answered.
     pub(crate) requests: u64,
     /// How long all took.

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use super::figures::BARE;
 use super::isolation;
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::steps::shown;
 
 /// Clock ticks per second in `/proc`: the same on every Linux that a person meets (`getconf CLK_TCK`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// How long a server may take to start or to end.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections that each nginx worker may have; the idle measurement needs 10,000 in all.
 const NGINX_CONNECTIONS: u32 = 16_384;
@@ -28,7 +28,7 @@ const NGINX_CONNECTIONS: u32 = 16_384;
 pub(super) const PIPELINE: u32 = 16;
 
 /// A running server; dropping it ends it.
-pub(crate) struct Server {
+pub(crate) struct BenchServer {
     /// What the tables call it.
     pub(crate) name: &'static str,
     /// Where it listens.
@@ -45,75 +45,87 @@ pub(crate) struct Server {
 /// The path of the ordinary inline route.
 pub(super) const CONSTANT: &str = "/constant";
 
-impl Server {
+impl BenchServer {
     /// Stilling on one of its drivers, with further options.
-    pub(crate) fn stilling(binary: &Path, driver: Driver, options: &[&str]) -> Outcome<Server> {
+    pub(crate) fn stilling(binary: &Path, driver: BenchDriver, options: &[&str]) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         // The server takes variables of this prefix for its settings.
-        command.env_remove(isolation::MARK);
+        command.env_remove(isolation::NAMESPACE_VARIABLE);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
         let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
-        Server::that_says_where(driver.name(), shown.collect::<Vec<_>>().join(" "), command)
+        BenchServer::announcing_address(driver.name(), shown.collect::<Vec<_>>().join(" "), command)
     }
 
     /// A server on the library, whose [`CONSTANT`] is an ordinary inline route.
-    pub(super) fn inline_route(example: &Path, driver: Driver) -> Outcome<Server> {
+    pub(super) fn inline_route(example: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
         let mut command = Command::new(example);
         command.args(["127.0.0.1:0", driver.option()]);
         let shown = format!("the example `constant` with an inline route ({})", driver.option());
-        let server = Server::that_says_where("stilling uring, inline route", shown, command)?;
+        let server = BenchServer::announcing_address("stilling uring, inline route", shown, command)?;
         server.answers(CONSTANT)?;
         Ok(server)
     }
 
     /// The peer on hyper, with so many threads for slow work that takes so long.
-    pub(super) fn hyper(binary: &Path, workers: u64, slow_ms: u64) -> Outcome<Server> {
+    pub(super) fn hyper(binary: &Path, workers: u64, slow_ms: u64) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         command.args([workers.to_string(), slow_ms.to_string()]);
         let shown = format!(
             "stilling-peer-hyper {workers} {slow_ms} (a thread per core and {workers} for slow work)"
         );
-        Server::that_says_where("hyper", shown, command)
+        BenchServer::announcing_address("hyper", shown, command)
     }
 
     /// The peer that does the I/O and nothing else, with so many threads.
-    pub(super) fn bare(binary: &Path, threads: usize) -> Outcome<Server> {
+    pub(super) fn bare(binary: &Path, threads: usize) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         command.args(["http", "127.0.0.1:0", &threads.to_string()]);
-        Server::that_says_where(BARE, format!("stilling-peer-bare http 127.0.0.1:0 {threads}"), command)
+        BenchServer::announcing_address(
+            BARE,
+            format!("stilling-peer-bare http 127.0.0.1:0 {threads}"),
+            command,
+        )
     }
 
     /// A server whose first line says where it listens.
-    pub(super) fn that_says_where(name: &'static str, words: String, command: Command) -> Outcome<Server> {
-        let server = Server::announced(name, words, command)?;
+    pub(super) fn announcing_address(
+        name: &'static str,
+        words: String,
+        command: Command,
+    ) -> XtaskResult<BenchServer> {
+        let server = BenchServer::announced(name, words, command)?;
         server.answers("/test/fast")?;
         Ok(server)
     }
 
     /// The same, whatever it answers.
-    pub(crate) fn announced(name: &'static str, words: String, mut command: Command) -> Outcome<Server> {
+    pub(crate) fn announced(
+        name: &'static str,
+        words: String,
+        mut command: Command,
+    ) -> XtaskResult<BenchServer> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
         stdout.read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening http://").and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| format!("`{}` said {line:?} first", shown(&command)))?;
-        Ok(Server { name, address, command: words, child, has_app: false, _stdout: Some(stdout) })
+        Ok(BenchServer { name, address, command: words, child, has_app: false, _stdout: Some(stdout) })
     }
 
     /// A server that was told where to listen, as soon as it does; whatever it answers.
-    pub(super) fn told_where(
+    pub(super) fn with_address(
         name: &'static str,
         words: String,
         address: SocketAddr,
         mut command: Command,
-    ) -> Outcome<Server> {
+    ) -> XtaskResult<BenchServer> {
         let child = command.stdin(Stdio::null()).spawn();
         let child = child.map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let server = Server { name, address, command: words, child, has_app: false, _stdout: None };
+        let server = BenchServer { name, address, command: words, child, has_app: false, _stdout: None };
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > READY_TIMEOUT {
                 return Err(format!("{name} does not listen on {address}").into());
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -122,7 +134,7 @@ impl Server {
     }
 
     /// The same server, whose children are an app behind it: what they use is not the server's.
-    pub(super) fn with_app(mut self) -> Server {
+    pub(super) fn with_app(mut self) -> BenchServer {
         self.has_app = true;
         self
     }
@@ -134,10 +146,10 @@ impl Server {
         cores: usize,
         slow: Option<SocketAddr>,
         slow_rate: Option<u32>,
-    ) -> Outcome<Server> {
+    ) -> XtaskResult<BenchServer> {
         let shown = format!("nginx, {cores} workers, reuseport, no access log");
         let config = |address| nginx_slow_config(folder, cores, address, slow, slow_rate);
-        let server = Server::nginx_with("nginx", shown, folder, config)?;
+        let server = BenchServer::nginx_with("nginx", shown, folder, config)?;
         server.answers("/test/fast")?;
         Ok(server)
     }
@@ -148,14 +160,14 @@ impl Server {
         words: String,
         folder: &Path,
         config: impl FnOnce(SocketAddr) -> String,
-    ) -> Outcome<Server> {
+    ) -> XtaskResult<BenchServer> {
         // nginx cannot say which port it took, so the free one is found here.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let file = folder.join(format!("nginx-{}.conf", address.port()));
         fs::write(&file, config(address))?;
         let mut command = Command::new(nginx_binary());
         command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file);
-        Server::told_where(name, words, address, command)
+        BenchServer::with_address(name, words, address, command)
     }
 
     /// The address of a path, as generators take it.
@@ -165,13 +177,13 @@ impl Server {
 
     /// Checks that the server answers 200 with an empty body, alone and pipelined: a rate of anything else counts
     /// for nothing.
-    fn answers(&self, path: &str) -> Outcome {
+    fn answers(&self, path: &str) -> XtaskResult {
         let host = self.address;
         let kept = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         let last = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         for count in [1, PIPELINE as usize] {
             let mut stream = TcpStream::connect(host)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(READY_TIMEOUT))?;
             stream.write_all((kept.repeat(count - 1) + &last).as_bytes())?;
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer)?;
@@ -196,12 +208,12 @@ impl Server {
         }
         let ids = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let is_child = |id: &u32| Stat::of(*id).is_some_and(|stat| stat.parent == parent);
+        let is_child = |id: &u32| ProcessStat::of(*id).is_some_and(|stat| stat.parent == parent);
         std::iter::once(parent).chain(ids.filter(is_child)).collect()
     }
 
     /// Descriptors that the server's first process has open.
-    pub(super) fn descriptors(&self) -> Outcome<usize> {
+    pub(super) fn descriptors(&self) -> XtaskResult<usize> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
@@ -209,7 +221,7 @@ impl Server {
     pub(crate) fn cpu_s(&self) -> f64 {
         self.processes()
             .into_iter()
-            .filter_map(Stat::of)
+            .filter_map(ProcessStat::of)
             .map(|stat| stat.cpu_ticks as f64 / TICKS_PER_SECOND)
             .sum()
     }
@@ -252,7 +264,7 @@ impl ContextSwitches {
     }
 }
 
-impl Server {
+impl BenchServer {
     /// Asks the server to end; whether it did, and said that all was well.
     pub(crate) fn end(mut self) -> bool {
         self.stop().is_some_and(|status| status.success())
@@ -274,7 +286,7 @@ impl Server {
 
     fn wait(&mut self) -> Option<ExitStatus> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < READY_TIMEOUT {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
@@ -284,7 +296,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         if self.stop().is_none() {
             let _ = self.child.kill();
@@ -295,23 +307,23 @@ impl Drop for Server {
 
 /// How Stilling talks to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Driver {
+pub(crate) enum BenchDriver {
     Uring,
     Poll,
 }
 
-impl Driver {
+impl BenchDriver {
     pub(crate) fn option(self) -> &'static str {
         match self {
-            Driver::Uring => "uring",
-            Driver::Poll => "poll",
+            BenchDriver::Uring => "uring",
+            BenchDriver::Poll => "poll",
         }
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Driver::Uring => "stilling uring",
-            Driver::Poll => "stilling poll",
+            BenchDriver::Uring => "stilling uring",
+            BenchDriver::Poll => "stilling poll",
         }
     }
 }
@@ -382,21 +394,21 @@ fn are_empty_oks(answers: &str, count: usize) -> bool {
 
 /// What `/proc/PID/stat` says of a process.
 #[derive(PartialEq, Eq, Debug)]
-struct Stat {
+struct ProcessStat {
     parent: u32,
     cpu_ticks: u64,
 }
 
-impl Stat {
-    fn of(id: u32) -> Option<Stat> {
-        Stat::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+impl ProcessStat {
+    fn of(id: u32) -> Option<ProcessStat> {
+        ProcessStat::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
     /// proc(5): the name is in brackets and may contain anything, so fields are counted from the last one.
-    fn parse(stat: &str) -> Option<Stat> {
+    fn parse(stat: &str) -> Option<ProcessStat> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu_ticks: ticks(11)? + ticks(12)? })
+        Some(ProcessStat { parent: fields.get(1)?.parse().ok()?, cpu_ticks: ticks(11)? + ticks(12)? })
     }
 }
 
@@ -419,8 +431,8 @@ mod tests {
     #[test]
     fn proc_is_read_as_the_manual_says() {
         let stat = "42 (a ) b) S 7 42 42 0 -1 4194304 100 0 0 0 250 150 3 4 20 0 5 0 100 1 2";
-        assert_eq!(Stat::parse(stat), Some(Stat { parent: 7, cpu_ticks: 400 }));
-        assert_eq!(Stat::parse("42 (a"), None);
+        assert_eq!(ProcessStat::parse(stat), Some(ProcessStat { parent: 7, cpu_ticks: 400 }));
+        assert_eq!(ProcessStat::parse("42 (a"), None);
         assert_eq!(pss("Rss:      900 kB\nPss:      123 kB\nPss_Anon: 5 kB\n"), Some(123 * 1024));
         assert_eq!(pss("Rss: 900 kB\n"), None);
         assert_eq!(switches("Name:\ta\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n"), 42);

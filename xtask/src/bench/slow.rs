@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use super::figures::{self, Section, Series};
-use super::frame;
-use super::load::{Load, Place};
-use super::sample::Sample;
-use super::server::{Driver, Server};
-use super::targets::Target;
-use super::{Bench, machine};
-use crate::Outcome;
+use super::figures::{self, PageSection, Series};
+use super::harness;
+use super::load::{BenchEnvironment, HttpLoad};
+use super::sample::BenchSample;
+use super::server::{BenchDriver, BenchServer};
+use super::targets::BenchTarget;
+use super::{HttpBench, machine};
+use crate::XtaskResult;
 
 /// Requests that a generator in the background never reaches: it is ended when the other is done. No more,
 /// because `ab` reserves 32 bytes for each.
@@ -19,7 +19,7 @@ const WITHOUT_END: u64 = 20_000_000;
 const SLOW_EXTRA_MS: f64 = 1.0;
 
 /// A line of server-demo's report, repeated.
-struct Known {
+struct ReferenceRow {
     /// The row of the requirements, and what the report says of it.
     row: &'static str,
     reported: &'static str,
@@ -28,12 +28,12 @@ struct Known {
     path: &'static str,
     requests: u64,
     connections: u32,
-    goal: Option<Goal>,
+    goal: Option<ReferenceTarget>,
 }
 
 /// What the requirements want of a line.
 #[derive(Clone, Copy)]
-enum Goal {
+enum ReferenceTarget {
     /// Milliseconds of the median at most.
     MedianMs(f64),
     /// Seconds for all requests at most.
@@ -42,20 +42,23 @@ enum Goal {
     Rate(f64),
 }
 
-impl Goal {
-    fn target(self, what: String, samples: &[Sample]) -> Target {
-        let all = |of: fn(&Sample) -> Option<f64>| samples.iter().map(of).collect::<Option<Vec<f64>>>();
+impl ReferenceTarget {
+    fn target(self, what: String, samples: &[BenchSample]) -> BenchTarget {
+        let all = |of: fn(&BenchSample) -> Option<f64>| samples.iter().map(of).collect::<Option<Vec<f64>>>();
         let median = |of| all(of).filter(|all| !all.is_empty()).map(figures::median);
         match self {
-            Goal::MedianMs(most) => {
-                Target::at_most(format!("{what}: median"), most, median(|sample| sample.p50_ms), "ms")
+            ReferenceTarget::MedianMs(most) => {
+                BenchTarget::at_most(format!("{what}: median"), most, median(|sample| sample.p50_ms), "ms")
             }
-            Goal::TookS(most) => {
-                Target::at_most(format!("{what}: time"), most, median(|sample| Some(sample.took_s)), "s")
+            ReferenceTarget::TookS(most) => {
+                BenchTarget::at_most(format!("{what}: time"), most, median(|sample| Some(sample.took_s)), "s")
             }
-            Goal::Rate(least) => {
-                Target::at_least(format!("{what}: requests/s"), least, median(|sample| Some(sample.rate)), "")
-            }
+            ReferenceTarget::Rate(least) => BenchTarget::at_least(
+                format!("{what}: requests/s"),
+                least,
+                median(|sample| Some(sample.rate)),
+                "",
+            ),
         }
     }
 }
@@ -63,71 +66,71 @@ impl Goal {
 const FAST: &str = "/test/fast";
 const SLOW: &str = "/test/slow";
 
-const KNOWN: [Known; 8] = [
-    Known {
+const KNOWN: [ReferenceRow; 8] = [
+    ReferenceRow {
         row: "4.20",
         reported: "0.250 ms",
         options: &[],
         path: FAST,
         requests: 1,
         connections: 1,
-        goal: Some(Goal::MedianMs(0.250)),
+        goal: Some(ReferenceTarget::MedianMs(0.250)),
     },
-    Known {
+    ReferenceRow {
         row: "4.20",
         reported: "30.389 ms",
         options: &[],
         path: SLOW,
         requests: 1,
         connections: 1,
-        goal: Some(Goal::MedianMs(30.389)),
+        goal: Some(ReferenceTarget::MedianMs(30.389)),
     },
-    Known {
+    ReferenceRow {
         row: "4.21",
         reported: "28,212/s",
         options: &[],
         path: FAST,
         requests: 100_000,
         connections: 1,
-        goal: Some(Goal::Rate(28_212.0)),
+        goal: Some(ReferenceTarget::Rate(28_212.0)),
     },
-    Known {
+    ReferenceRow {
         row: "4.22",
         reported: "3.035 s",
         options: &["--queue-target", "off"],
         path: SLOW,
         requests: 100,
         connections: 1,
-        goal: Some(Goal::TookS(3.04)),
+        goal: Some(ReferenceTarget::TookS(3.04)),
     },
-    Known {
+    ReferenceRow {
         row: "4.23",
         reported: "39,432/s",
         options: &["-A", "10"],
         path: FAST,
         requests: 100_000,
         connections: 10,
-        goal: Some(Goal::Rate(39_432.0)),
+        goal: Some(ReferenceTarget::Rate(39_432.0)),
     },
-    Known {
+    ReferenceRow {
         row: "4.24",
         reported: "0.307 s",
         options: &["-A", "10", "--queue-target", "off"],
         path: SLOW,
         requests: 100,
         connections: 10,
-        goal: Some(Goal::Rate(326.0)),
+        goal: Some(ReferenceTarget::Rate(326.0)),
     },
-    Known {
+    ReferenceRow {
         row: "4.25",
         reported: "15.053 s, median 3,008 ms",
         options: &["-C", "1000", "-A", "100", "-w", "1", "--queue-target", "off"],
         path: SLOW,
         requests: 500,
         connections: 100,
-        goal: Some(Goal::TookS(15.1)),
+        goal: Some(ReferenceTarget::TookS(15.1)),
     },
-    Known {
+    ReferenceRow {
         row: "4.26",
         reported: "(without a limit) 3,008 ms",
         options: &["-C", "1000", "-A", "100", "-w", "1", "--queue-target", "off", "--queue-timeout", "0.3"],
@@ -138,37 +141,38 @@ const KNOWN: [Known; 8] = [
     },
 ];
 
-impl Bench {
+impl HttpBench {
     /// The `ab` commands of server-demo's report.
-    pub(super) fn known_figures(&self) -> Outcome<Vec<Section>> {
+    pub(super) fn reference_figures(&self) -> XtaskResult<Vec<PageSection>> {
         let mut table = figures::table(
             "row | command | options | server-demo reported | server | took s | requests/s | p50 ms | \
              max ms | not 2xx | failed",
         );
         for known in &KNOWN {
             let mut servers = vec![
-                self.stilling(Driver::Uring, known.options)?,
-                self.stilling(Driver::Poll, known.options)?,
+                self.stilling(BenchDriver::Uring, known.options)?,
+                self.stilling(BenchDriver::Poll, known.options)?,
             ];
             if known.path == FAST {
-                servers.push(Server::nginx(self.folder(), machine::cores(), None, None)?);
+                servers.push(BenchServer::nginx(self.folder(), machine::cores(), None, None)?);
             }
             if !known.options.contains(&"-A") {
                 servers.push(self.hyper(machine::cores() as u64, 30)?);
             }
             // The slow ones take as long as they take; only the fast ones are many.
-            let requests = if known.requests > 1000 { self.many(known.requests) } else { known.requests };
-            let load = Load::Ab { requests, connections: known.connections, keep: false };
+            let requests =
+                if known.requests > 1000 { self.quick_or_full(known.requests) } else { known.requests };
+            let load = HttpLoad::Ab { requests, connections: known.connections, keep: false };
             let title = format!("row {}", known.row);
-            let series = frame::series(self.options.rounds, &title, &servers, |server| {
+            let series = harness::series(self.options.rounds, &title, &servers, |server| {
                 load.measure(server, known.path, &self.place)
             })?;
             for series in &series {
                 if let Some(goal) = known.goal.filter(|_| series.server.starts_with("stilling")) {
                     let what = format!("row {}, `{}`, {}", known.row, load.shown(known.path), series.server);
-                    self.aim(goal.target(what, &series.samples));
+                    self.add_target(goal.target(what, &series.samples));
                 }
-                table.push(known_row(known, &load, series));
+                table.push(reference_row(known, &load, series));
             }
         }
         let words = "The `ab` commands of the report of server-demo, whose figures come from another, older \
@@ -176,28 +180,28 @@ impl Bench {
                      only, hyper beside those with one client. server-demo never refuses, so rows 4.22 to 4.26 are \
                      measured with `--queue-target off`; the default answers a crowd like that of 4.25 with 503. Row 4.26 repeats 4.25 with a limit on waiting: what waited longer is answered 503, \
                      and the times are those of all answers, 503 or not.";
-        Ok(vec![Section { title: "The known figures".to_owned(), words: words.to_owned(), table }])
+        Ok(vec![PageSection { title: "The known figures".to_owned(), words: words.to_owned(), table }])
     }
 
     /// Slow requests alone, and with as many fast ones as the server can answer.
-    pub(super) fn slow_beside_fast(&self) -> Outcome<Vec<Section>> {
+    pub(super) fn slow_beside_fast(&self) -> XtaskResult<Vec<PageSection>> {
         let workers: &[&str] = &["-w", "300"];
-        let backend = self.stilling(Driver::Uring, workers)?;
+        let backend = self.stilling(BenchDriver::Uring, workers)?;
         let behind_nginx: Option<SocketAddr> = Some(backend.address);
         let servers = [
-            self.stilling(Driver::Uring, workers)?,
-            self.stilling(Driver::Poll, workers)?,
-            Server::nginx(self.folder(), machine::cores(), behind_nginx, None)?,
+            self.stilling(BenchDriver::Uring, workers)?,
+            self.stilling(BenchDriver::Poll, workers)?,
+            BenchServer::nginx(self.folder(), machine::cores(), behind_nginx, None)?,
             self.hyper(300, 30)?,
         ];
-        let slow = Load::Ab { requests: self.many(20_000), connections: 100, keep: false };
-        let fast = Load::Ab { requests: WITHOUT_END, connections: 100, keep: false };
-        let beside = Place { folder: self.folder().join("beside"), ..self.place.clone() };
+        let slow = HttpLoad::Ab { requests: self.quick_or_full(20_000), connections: 100, keep: false };
+        let fast = HttpLoad::Ab { requests: WITHOUT_END, connections: 100, keep: false };
+        let beside = BenchEnvironment { folder: self.folder().join("beside"), ..self.place.clone() };
         std::fs::create_dir_all(&beside.folder)?;
-        let found = frame::in_turn(self.options.rounds, &servers, |round, server| {
+        let found = harness::run_rounds(self.options.rounds, &servers, |round, server| {
             println!("slow beside fast, round {round}, {}", server.name);
             let alone = slow.measure(server, SLOW, &self.place)?;
-            let mut saturating = fast.keep_up(server, FAST, &beside)?;
+            let mut saturating = fast.run_in_background(server, FAST, &beside)?;
             let together = slow.measure(server, SLOW, &self.place)?;
             if !saturating.is_running() {
                 return Err(format!("{}: the fast load ended before the slow one", server.name).into());
@@ -219,12 +223,12 @@ impl Bench {
         let (uring, poll, nginx) = (added(), added(), added());
         for (name, measured) in [("uring", uring), ("poll", poll)] {
             let what = format!("row 4.29: what fast requests add to the p99 of slow ones, stilling {name}");
-            self.aim(Target::at_most(what, SLOW_EXTRA_MS, measured, "ms"));
+            self.add_target(BenchTarget::at_most(what, SLOW_EXTRA_MS, measured, "ms"));
             if let Some(nginx) = nginx {
                 let what = format!(
                     "what fast requests add to the p99 of slow ones, stilling {name}, as nginx + 1 ms"
                 );
-                self.aim(Target::at_most(what, nginx + SLOW_EXTRA_MS, measured, "ms"));
+                self.add_target(BenchTarget::at_most(what, nginx + SLOW_EXTRA_MS, measured, "ms"));
             }
         }
         let words = format!(
@@ -235,15 +239,15 @@ impl Bench {
              their own waiting for a core.",
             slow.shown(SLOW)
         );
-        Ok(vec![Section { title: "Slow requests beside fast ones".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Slow requests beside fast ones".to_owned(), words, table }])
     }
 }
 
-fn known_row(known: &Known, load: &Load, series: &Series) -> Vec<String> {
+fn reference_row(known: &ReferenceRow, load: &HttpLoad, series: &Series) -> Vec<String> {
     let Series { server, samples } = series;
     let spread =
-        |of: fn(&Sample) -> f64, show: fn(f64) -> String| figures::spread(samples.iter().map(of), show);
-    let latency = |of: fn(&Sample) -> Option<f64>| known_spread(samples, of);
+        |of: fn(&BenchSample) -> f64, show: fn(f64) -> String| figures::spread(samples.iter().map(of), show);
+    let latency = |of: fn(&BenchSample) -> Option<f64>| reference_spread(samples, of);
     vec![
         known.row.to_owned(),
         format!("`{}`", load.shown(known.path)),
@@ -259,8 +263,8 @@ fn known_row(known: &Known, load: &Load, series: &Series) -> Vec<String> {
     ]
 }
 
-fn known_spread(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> String {
-    figures::spread_of_known(samples.iter().map(of), figures::two_places)
+fn reference_spread(samples: &[BenchSample], of: fn(&BenchSample) -> Option<f64>) -> String {
+    figures::spread_of_measured(samples.iter().map(of), figures::two_places)
 }
 
 /// The median of what was added to the 99th percentile within each round, in milliseconds.
@@ -272,8 +276,8 @@ fn added_ms(alone: &Series, together: &Series) -> Option<f64> {
 }
 
 fn beside_row(alone: &Series, together: &Series) -> Vec<String> {
-    let p50 = |series: &Series| known_spread(&series.samples, |sample| sample.p50_ms);
-    let p99 = |series: &Series| known_spread(&series.samples, |sample| sample.p99_ms);
+    let p50 = |series: &Series| reference_spread(&series.samples, |sample| sample.p50_ms);
+    let p99 = |series: &Series| reference_spread(&series.samples, |sample| sample.p99_ms);
     let added = added_ms(alone, together).map_or_else(figures::unknown, |added| format!("{added:+.2} ms"));
     let both = alone.samples.iter().chain(&together.samples);
     let failures = both.map(|sample| sample.failures + sample.refused).sum::<u64>();
@@ -297,7 +301,7 @@ mod tests {
         let series = |p99s: [f64; 3]| Series {
             server: "one",
             samples: p99s
-                .map(|p99_ms| Sample { p99_ms: Some(p99_ms), failures: 1, ..Sample::default() })
+                .map(|p99_ms| BenchSample { p99_ms: Some(p99_ms), failures: 1, ..BenchSample::default() })
                 .to_vec(),
         };
         let row = beside_row(&series([30.0, 31.0, 40.0]), &series([31.0, 33.0, 41.0]));
@@ -306,30 +310,37 @@ mod tests {
 
     #[test]
     fn options_are_shown_only_beside_the_server_that_has_them() {
-        let load = Load::Ab { requests: 1, connections: 1, keep: false };
-        let series = |server| Series { server, samples: vec![Sample::default()] };
-        assert_eq!(known_row(&KNOWN[4], &load, &series("nginx"))[2], "");
-        assert_eq!(known_row(&KNOWN[4], &load, &series("stilling poll"))[2], "-A 10");
+        let load = HttpLoad::Ab { requests: 1, connections: 1, keep: false };
+        let series = |server| Series { server, samples: vec![BenchSample::default()] };
+        assert_eq!(reference_row(&KNOWN[4], &load, &series("nginx"))[2], "");
+        assert_eq!(reference_row(&KNOWN[4], &load, &series("stilling poll"))[2], "-A 10");
     }
 
     #[test]
     fn known_figures_are_judged_by_the_medians_of_their_rounds() {
-        let sample =
-            |took_s, rate, p50_ms| Sample { took_s, rate, p50_ms: Some(p50_ms), ..Sample::default() };
+        let sample = |took_s, rate, p50_ms| BenchSample {
+            took_s,
+            rate,
+            p50_ms: Some(p50_ms),
+            ..BenchSample::default()
+        };
         let samples = [sample(1.0, 30.0, 0.2), sample(3.0, 10.0, 0.3), sample(2.0, 20.0, 9.0)];
         let what = || "row".to_owned();
         assert_eq!(
-            Goal::MedianMs(0.25).target(what(), &samples),
-            Target::at_most("row: median", 0.25, Some(0.3), "ms")
+            ReferenceTarget::MedianMs(0.25).target(what(), &samples),
+            BenchTarget::at_most("row: median", 0.25, Some(0.3), "ms")
         );
         assert_eq!(
-            Goal::TookS(2.5).target(what(), &samples),
-            Target::at_most("row: time", 2.5, Some(2.0), "s")
+            ReferenceTarget::TookS(2.5).target(what(), &samples),
+            BenchTarget::at_most("row: time", 2.5, Some(2.0), "s")
         );
         assert_eq!(
-            Goal::Rate(15.0).target(what(), &samples),
-            Target::at_least("row: requests/s", 15.0, Some(20.0), "")
+            ReferenceTarget::Rate(15.0).target(what(), &samples),
+            BenchTarget::at_least("row: requests/s", 15.0, Some(20.0), "")
         );
-        assert_eq!(Goal::Rate(15.0).target(what(), &[]), Target::at_least("row: requests/s", 15.0, None, ""));
+        assert_eq!(
+            ReferenceTarget::Rate(15.0).target(what(), &[]),
+            BenchTarget::at_least("row: requests/s", 15.0, None, "")
+        );
     }
 }

@@ -13,20 +13,20 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::figures::{self, Section};
-use super::server::Server;
-use super::{enter, frame, machine, monitor, taken};
-use crate::Outcome;
+use super::figures::{self, PageSection};
+use super::server::BenchServer;
+use super::{enter_namespace, harness, machine, monitor, taken};
+use crate::XtaskResult;
 use crate::steps::{cargo, run, shown};
 
 /// How long connections rest before the last look: longer than a server waits until it parks one.
-const REST: Duration = Duration::from_secs(8);
+const SETTLE_TIME: Duration = Duration::from_secs(8);
 
 /// Connections per source address: fewer than the system has ephemeral ports for one.
 const CONNECTIONS_PER_SOURCE: u32 = 5000;
 
 #[derive(Args)]
-pub(super) struct Sockets {
+pub(super) struct SocketsArguments {
     /// Connections that are open at once
     #[arg(long, value_name = "N", default_value_t = 60_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
@@ -42,7 +42,7 @@ pub(super) struct Sockets {
 }
 
 /// What was seen at one moment.
-struct Look {
+struct SocketUsage {
     /// Bytes that the server occupies.
     user: u64,
     /// Bytes of the kernel's slabs, of the whole machine.
@@ -53,36 +53,38 @@ struct Look {
     descriptors: usize,
 }
 
-impl Sockets {
-    pub(super) fn run(self) -> Outcome {
-        enter(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
+impl SocketsArguments {
+    pub(super) fn run(self) -> XtaskResult {
+        enter_namespace(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
         let folder = tempfile::tempdir()?;
         let binary = taken("stilling", folder.path())?;
         let section = self.measure(&binary)?;
-        frame::publish(&section.title, &section.text(), self.write)
+        harness::publish(&section.title, &section.text(), self.write)
     }
 
     /// Measures, and checks that all were there and answered.
-    fn measure(&self, binary: &Path) -> Outcome<Section> {
+    fn measure(&self, binary: &Path) -> XtaskResult<PageSection> {
         let server = self.server(binary);
-        let server = Server::that_says_where("stilling uring", shown(&server), server)?;
-        let before = look(&server)?;
-        let mut holder = Holder::start(self.load(binary, &server), self.count)?;
-        let answered = look(&server)?;
-        std::thread::sleep(REST);
-        let parked = look(&server)?;
+        let server = BenchServer::announcing_address("stilling uring", shown(&server), server)?;
+        let before = read_usage(&server)?;
+        let mut holder = SocketHolder::start(self.load(binary, &server), self.count)?;
+        let answered = read_usage(&server)?;
+        std::thread::sleep(SETTLE_TIME);
+        let parked = read_usage(&server)?;
         let report = holder.finish(self.count)?;
-        for look in [&answered, &parked] {
-            if look.open <= u64::from(self.count) {
-                return Err(
-                    format!("the server had only {} connections, its watcher's included", look.open).into()
-                );
+        for read_usage in [&answered, &parked] {
+            if read_usage.open <= u64::from(self.count) {
+                return Err(format!(
+                    "the server had only {} connections, its watcher's included",
+                    read_usage.open
+                )
+                .into());
             }
         }
         println!("{report}");
         let commands = [&server.command, &holder.command]
             .map(|command| command.replace(&binary.display().to_string(), "stilling"));
-        Ok(Section {
+        Ok(PageSection {
             title: title(self.count),
             words: self.words(&commands),
             table: self.table(&before, &answered, &parked),
@@ -104,10 +106,10 @@ impl Sockets {
         command
     }
 
-    fn load(&self, binary: &Path, server: &Server) -> Command {
+    fn load(&self, binary: &Path, server: &BenchServer) -> Command {
         let (rings, count) = (self.rings.to_string(), self.count.to_string());
         let source = format!("127.0.1.1/{}", self.count.div_ceil(CONNECTIONS_PER_SOURCE));
-        let hold = (REST + REST).as_secs().to_string();
+        let hold = (SETTLE_TIME + SETTLE_TIME).as_secs().to_string();
         let mut command = self.limited(binary);
         command.args(["bench", "http", &server.url("/test/fast")]);
         command.args(["--direct-descriptors", "-c", &count, "-t", &rings, "--source", &source]);
@@ -116,7 +118,7 @@ impl Sockets {
     }
 
     fn words(&self, [server, load]: &[String; 2]) -> String {
-        let Sockets { count, open_files, rings, .. } = self;
+        let SocketsArguments { count, open_files, rings, .. } = self;
         format!(
             "One server process under a limit of {} open files (`prlimit --nofile`) holds {} live connections at \
              once: it keeps them in the descriptor tables of its {rings} rings (`--direct-descriptors`), and so does \
@@ -132,21 +134,21 @@ impl Sockets {
         )
     }
 
-    fn table(&self, before: &Look, answered: &Look, parked: &Look) -> Vec<Vec<String>> {
+    fn table(&self, before: &SocketUsage, answered: &SocketUsage, parked: &SocketUsage) -> Vec<Vec<String>> {
         let mut table = figures::table(
             "moment | connections | descriptors of the server | user bytes each | kernel bytes per socket",
         );
         let each = |bytes: u64, before: u64, ends: f64| (bytes as f64 - before as f64) / ends;
         let ends = f64::from(self.count);
-        for (moment, look) in [("before", before), ("all answered", answered), ("all parked", parked)] {
-            let is_before = std::ptr::eq(look, before);
+        for (moment, read_usage) in [("before", before), ("all answered", answered), ("all parked", parked)] {
+            let is_before = std::ptr::eq(read_usage, before);
             let figure = |value: f64| if is_before { figures::unknown() } else { figures::thousands(value) };
             table.push(vec![
                 moment.to_owned(),
-                figures::thousands((look.open - 1) as f64),
-                look.descriptors.to_string(),
-                figure(each(look.user, before.user, ends)),
-                figure(each(look.slab, before.slab, 2.0 * ends)),
+                figures::thousands((read_usage.open - 1) as f64),
+                read_usage.descriptors.to_string(),
+                figure(each(read_usage.user, before.user, ends)),
+                figure(each(read_usage.slab, before.slab, 2.0 * ends)),
             ]);
         }
         table
@@ -157,12 +159,12 @@ fn title(count: u32) -> String {
     format!("{} sockets", figures::thousands(count.into()))
 }
 
-fn look(server: &Server) -> Outcome<Look> {
+fn read_usage(server: &BenchServer) -> XtaskResult<SocketUsage> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let slab =
         meminfo.lines().find_map(|line| line.strip_prefix("Slab:")?.trim().strip_suffix(" kB")?.parse().ok());
     let slab: u64 = slab.ok_or("/proc/meminfo does not tell the slabs")?;
-    Ok(Look {
+    Ok(SocketUsage {
         user: server.memory(),
         slab: slab * 1024,
         open: open(server)?,
@@ -171,22 +173,22 @@ fn look(server: &Server) -> Outcome<Look> {
 }
 
 /// Connections that the server says are open.
-fn open(server: &Server) -> Outcome<u64> {
+fn open(server: &BenchServer) -> XtaskResult<u64> {
     monitor::figure(server.address, "connections")
 }
 
 /// The generator while it runs; dropping it ends it.
-struct Holder {
+struct SocketHolder {
     child: Child,
     command: String,
 }
 
-impl Holder {
+impl SocketHolder {
     /// Returns when all connections have been answered and are held.
-    fn start(mut command: Command, count: u32) -> Outcome<Holder> {
+    fn start(mut command: Command, count: u32) -> XtaskResult<SocketHolder> {
         let words = shown(&command);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let mut holder = Holder { child, command: words };
+        let mut holder = SocketHolder { child, command: words };
         let mut told = String::new();
         let mut stderr = BufReader::new(holder.child.stderr.take().expect("it is piped"));
         while stderr.read_line(&mut told)? > 0 {
@@ -200,7 +202,7 @@ impl Holder {
     }
 
     /// Waits for its end, which must be a good one with all connections still open.
-    fn finish(&mut self, count: u32) -> Outcome<String> {
+    fn finish(&mut self, count: u32) -> XtaskResult<String> {
         let mut report = String::new();
         self.child.stdout.take().expect("it is piped").read_to_string(&mut report)?;
         let status = self.child.wait()?;
@@ -213,7 +215,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for SocketHolder {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 
-use super::figures::{self, Section};
+use super::figures::{self, PageSection};
 
 /// One target with what was measured.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Target {
+pub(super) struct BenchTarget {
     what: String,
     /// The greatest good value, or the least.
     bound: Bound,
@@ -24,20 +24,35 @@ enum Bound {
     Above(f64),
 }
 
-impl Target {
+impl BenchTarget {
     /// Good are values up to `bound`.
-    pub(super) fn at_most(what: impl Into<String>, bound: f64, measured: Option<f64>, unit: Unit) -> Target {
-        Target { what: what.into(), bound: Bound::AtMost(bound), measured, unit }
+    pub(super) fn at_most(
+        what: impl Into<String>,
+        bound: f64,
+        measured: Option<f64>,
+        unit: Unit,
+    ) -> BenchTarget {
+        BenchTarget { what: what.into(), bound: Bound::AtMost(bound), measured, unit }
     }
 
     /// Good are values from `bound` on.
-    pub(super) fn at_least(what: impl Into<String>, bound: f64, measured: Option<f64>, unit: Unit) -> Target {
-        Target { what: what.into(), bound: Bound::AtLeast(bound), measured, unit }
+    pub(super) fn at_least(
+        what: impl Into<String>,
+        bound: f64,
+        measured: Option<f64>,
+        unit: Unit,
+    ) -> BenchTarget {
+        BenchTarget { what: what.into(), bound: Bound::AtLeast(bound), measured, unit }
     }
 
     /// Good are values greater than `bound`.
-    pub(super) fn above(what: impl Into<String>, bound: f64, measured: Option<f64>, unit: Unit) -> Target {
-        Target { what: what.into(), bound: Bound::Above(bound), measured, unit }
+    pub(super) fn above(
+        what: impl Into<String>,
+        bound: f64,
+        measured: Option<f64>,
+        unit: Unit,
+    ) -> BenchTarget {
+        BenchTarget { what: what.into(), bound: Bound::Above(bound), measured, unit }
     }
 
     fn verdict(&self) -> &'static str {
@@ -75,29 +90,29 @@ impl Target {
 
 /// The targets of a run, as far as they have been judged.
 #[derive(Default)]
-pub(super) struct Targets(RefCell<Vec<Target>>);
+pub(super) struct BenchTargets(RefCell<Vec<BenchTarget>>);
 
-impl Targets {
+impl BenchTargets {
     /// Notes what was found out about a target.
-    pub(super) fn aim(&self, target: Target) {
+    pub(super) fn add_target(&self, target: BenchTarget) {
         self.0.borrow_mut().push(target);
     }
 
     /// The table of all of them.
-    pub(super) fn section(&self) -> Section {
+    pub(super) fn section(&self) -> PageSection {
         section(&self.0.borrow())
     }
 }
 
-fn section(targets: &[Target]) -> Section {
+fn section(targets: &[BenchTarget]) -> PageSection {
     let missed = targets.iter().filter(|target| target.verdict() == "**missed**").count();
     let words = format!(
         "{} targets, {missed} missed. Ratios are medians of the ratios within each round.",
         targets.len()
     );
     let mut table = figures::table("target | wanted | measured | verdict");
-    table.extend(targets.iter().map(Target::row));
-    Section { title: "Targets".to_owned(), words, table }
+    table.extend(targets.iter().map(BenchTarget::row));
+    PageSection { title: "Targets".to_owned(), words, table }
 }
 
 #[cfg(test)]
@@ -106,15 +121,20 @@ mod tests {
 
     #[test]
     fn a_missed_target_is_marked_and_an_unmeasured_one_is_not_met() {
-        let row = |target: Target| target.row()[1..].join(" | ");
-        assert_eq!(row(Target::at_most("a", 0.65, Some(0.65), "×")), "≤ ×0.65 | ×0.65 | met");
-        assert_eq!(row(Target::at_most("a", 256.0, Some(300.0), "B")), "≤ 256 B | 300 B | **missed**");
-        assert_eq!(row(Target::at_least("a", 90.0, Some(89.99), "%")), "≥ 90.00 % | 89.99 % | **missed**");
-        assert_eq!(row(Target::at_least("a", 90.0, None, "%")), "≥ 90.00 % | – | not measured");
-        assert_eq!(row(Target::above("a", 1.0, Some(1.0), "×")), "> ×1.00 | ×1.00 | **missed**");
-        assert_eq!(row(Target::above("a", 1.0, Some(1.1), "×")), "> ×1.00 | ×1.10 | met");
-        let section =
-            section(&[Target::at_most("a", 1.0, Some(2.0), ""), Target::at_most("b", 1.0, None, "")]);
+        let row = |target: BenchTarget| target.row()[1..].join(" | ");
+        assert_eq!(row(BenchTarget::at_most("a", 0.65, Some(0.65), "×")), "≤ ×0.65 | ×0.65 | met");
+        assert_eq!(row(BenchTarget::at_most("a", 256.0, Some(300.0), "B")), "≤ 256 B | 300 B | **missed**");
+        assert_eq!(
+            row(BenchTarget::at_least("a", 90.0, Some(89.99), "%")),
+            "≥ 90.00 % | 89.99 % | **missed**"
+        );
+        assert_eq!(row(BenchTarget::at_least("a", 90.0, None, "%")), "≥ 90.00 % | – | not measured");
+        assert_eq!(row(BenchTarget::above("a", 1.0, Some(1.0), "×")), "> ×1.00 | ×1.00 | **missed**");
+        assert_eq!(row(BenchTarget::above("a", 1.0, Some(1.1), "×")), "> ×1.00 | ×1.10 | met");
+        let section = section(&[
+            BenchTarget::at_most("a", 1.0, Some(2.0), ""),
+            BenchTarget::at_most("b", 1.0, None, ""),
+        ]);
         assert!(section.words.starts_with("2 targets, 1 missed."), "{}", section.words);
     }
 }

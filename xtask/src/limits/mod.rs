@@ -5,9 +5,9 @@ mod source;
 
 use clap::Args;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::tree;
-use source::{Constant, Field, Flag};
+use source::{ConstantLimit, FieldLimit, FlagLimit};
 
 /// The page.
 const PAGE: &str = "docs/limits.md";
@@ -29,14 +29,14 @@ are at most as many of them as worker threads; the others wait in the queue, wit
 ";
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct LimitsArguments {
     /// Write docs/limits.md instead of showing it
     #[arg(long)]
     write: bool,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
+impl LimitsArguments {
+    pub(crate) fn run(self) -> XtaskResult {
         let page = page()?;
         if self.write {
             tree::write(PAGE, &page)
@@ -51,7 +51,7 @@ impl Arguments {
 ///
 /// # Errors
 /// If it does not, with the command that makes it so; if a maximum has no words about it.
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check() -> XtaskResult {
     let expected = page()?;
     let found = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
     if expected == found {
@@ -68,7 +68,7 @@ pub(crate) fn check() -> Outcome {
 }
 
 /// The page that belongs to the sources of now.
-fn page() -> Outcome<String> {
+fn page() -> XtaskResult<String> {
     let texts = tree::texts("crates")?;
     let shipped = texts.iter().filter(|text| {
         text.path.ends_with(".rs")
@@ -114,27 +114,27 @@ fn page() -> Outcome<String> {
     ))
 }
 
-fn constant_row(constant: &Constant, path: &str) -> Outcome<String> {
-    let Constant { name, kind, value, words } = constant;
-    said(words, name, path)?;
+fn constant_row(constant: &ConstantLimit, path: &str) -> XtaskResult<String> {
+    let ConstantLimit { name, kind, value, words } = constant;
+    require_text(words, name, path)?;
     let computed = source::product(value).filter(|_| value.contains('*'));
     let computed = computed.map(|product| format!(" = {product}")).unwrap_or_default();
     Ok(format!("| `{name}` | `{value}`{computed} ({kind}) | {} | `{path}` |\n", cell(words)))
 }
 
-fn field_row(field: &Field, structure: &str, path: &str) -> Outcome<String> {
-    let Field { name, default, words } = field;
-    said(words, &format!("{structure}::{name}"), path)?;
+fn field_row(field: &FieldLimit, structure: &str, path: &str) -> XtaskResult<String> {
+    let FieldLimit { name, default, words } = field;
+    require_text(words, &format!("{structure}::{name}"), path)?;
     Ok(format!("| `{name}` | `{default}` | {} |\n", cell(words)))
 }
 
-fn flag_row(flag: &Flag) -> String {
-    let Flag { name, default, range, words } = flag;
+fn flag_row(flag: &FlagLimit) -> String {
+    let FlagLimit { name, default, range, words } = flag;
     format!("| `--{name}` | {} | {} | {} |\n", cell(default), cell(range), cell(words))
 }
 
 /// A maximum without a word about it is an error: nobody could tell what happens when it is reached.
-fn said(words: &str, name: &str, path: &str) -> Outcome {
+fn require_text(words: &str, name: &str, path: &str) -> XtaskResult {
     if words.is_empty() {
         Err(format!("{path}: `{name}` does not say what it bounds").into())
     } else {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_maximum_without_words_is_an_error() {
-        let constant = |words: &str| Constant {
+        let constant = |words: &str| ConstantLimit {
             name: "A_MAX".to_owned(),
             kind: "usize".to_owned(),
             value: "4 * 1024".to_owned(),

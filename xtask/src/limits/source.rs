@@ -5,7 +5,7 @@
 
 /// A constant that is a maximum.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Constant {
+pub(super) struct ConstantLimit {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) value: String,
@@ -14,7 +14,7 @@ pub(super) struct Constant {
 
 /// A field of a structure of bounds, and what `Default` gives it.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Field {
+pub(super) struct FieldLimit {
     pub(super) name: String,
     pub(super) default: String,
     pub(super) words: String,
@@ -22,7 +22,7 @@ pub(super) struct Field {
 
 /// An option of the command line.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Flag {
+pub(super) struct FlagLimit {
     pub(super) name: String,
     pub(super) default: String,
     pub(super) range: String,
@@ -30,23 +30,31 @@ pub(super) struct Flag {
 }
 
 /// Structures whose fields are bounds.
-const STRUCTURES: [&str; 8] = [
-    "BudgetConfig",
-    "Config",
+const STRUCTURES: [&str; 16] = [
+    "BackoffConfig",
     "Growth",
-    "LadderConfig",
-    "Limits",
+    "HttpLimits",
+    "JournalLimits",
+    "LogConfig",
+    "NatsLimits",
+    "PoolLimits",
+    "ProcessLimits",
+    "PublisherConfig",
+    "QueueLimits",
+    "RetryBudgetConfig",
+    "ShardConfig",
     "SubjectLimits",
     "SubscriberConfig",
+    "SyslogLimits",
     "Timeouts",
 ];
 
 /// The constants of one file: all of them if the file is for limits, else spans of time and those with the name
 /// of a bound.
 /// Constants inside functions and tests bound nothing that a user meets.
-pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
+pub(super) fn constants(text: &str, all: bool) -> Vec<ConstantLimit> {
     let mut found = Vec::new();
-    let mut words = Words::default();
+    let mut words = DocText::default();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let item = without_visibility(line).strip_prefix("const ").and_then(|rest| rest.split_once(": "));
@@ -59,7 +67,7 @@ pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
                 rest = format!("{rest} {}", more.trim());
             }
             if let Some((kind, value)) = rest.trim_end_matches(';').split_once(" =") {
-                found.push(Constant {
+                found.push(ConstantLimit {
                     name: name.to_owned(),
                     kind: kind.to_owned(),
                     value: value.trim().to_owned(),
@@ -67,17 +75,17 @@ pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
                 });
             }
         }
-        words.hear(line);
+        words.read_line(line);
     }
     found
 }
 
 /// What the name of a bound ends with.
-const BOUNDS: [&str; 8] =
-    ["_MAX", "_LIMIT", "_BATCH", "_PER_TURN", "_PER_SHARD", "_SECONDS", "_KEPT", "PIECE_SIZE"];
+const BOUNDS: [&str; 9] =
+    ["_MAX", "_LIMIT", "_BATCH", "_PER_TURN", "_PER_SHARD", "_SECONDS", "_KEPT", "_SLOTS", "PIECE_SIZE"];
 
 fn names_a_bound(name: &str) -> bool {
-    BOUNDS.iter().any(|end| name.ends_with(end)) || name == "BACKLOG"
+    BOUNDS.iter().any(|end| name.ends_with(end)) || name == "DEFAULT_BACKLOG"
 }
 
 fn without_visibility(line: &str) -> &str {
@@ -89,7 +97,7 @@ fn without_visibility(line: &str) -> &str {
 }
 
 /// The structures of bounds in one file, each with those fields that have a default.
-pub(super) fn structures(text: &str) -> Vec<(String, Vec<Field>)> {
+pub(super) fn structures(text: &str) -> Vec<(String, Vec<FieldLimit>)> {
     let mut found = Vec::new();
     for name in STRUCTURES {
         let (Some(body), Some(defaults)) = (
@@ -99,15 +107,19 @@ pub(super) fn structures(text: &str) -> Vec<(String, Vec<Field>)> {
             continue;
         };
         let mut fields = Vec::new();
-        let mut words = Words::default();
+        let mut words = DocText::default();
         for line in body.lines() {
             let field = line.trim().strip_prefix("pub ").and_then(|rest| rest.split_once(": "));
             if let Some((field, _)) = field {
                 let said = words.take();
                 let default = default_of(field, defaults);
-                fields.extend(default.map(|default| Field { name: field.to_owned(), default, words: said }));
+                fields.extend(default.map(|default| FieldLimit {
+                    name: field.to_owned(),
+                    default,
+                    words: said,
+                }));
             }
-            words.hear(line);
+            words.read_line(line);
         }
         found.push((name.to_owned(), fields));
     }
@@ -142,9 +154,9 @@ fn default_of(field: &str, defaults: &str) -> Option<String> {
 }
 
 /// The options of one file that have a default or a range.
-pub(super) fn flags(text: &str) -> Vec<Flag> {
+pub(super) fn flags(text: &str) -> Vec<FlagLimit> {
     let mut found = Vec::new();
-    let mut words = Words::default();
+    let mut words = DocText::default();
     let mut attribute = String::new();
     for line in text.lines() {
         let trimmed = line.trim();
@@ -170,11 +182,11 @@ pub(super) fn flags(text: &str) -> Vec<Flag> {
             if !is_flag && !is_hidden && (!default.is_empty() || range.is_some()) {
                 let name =
                     field.trim_start_matches("pub(crate) ").trim_start_matches("pub ").replace('_', "-");
-                found.push(Flag { name, default, range: range.unwrap_or_default(), words: said });
+                found.push(FlagLimit { name, default, range: range.unwrap_or_default(), words: said });
             }
         }
         attribute.clear();
-        words.hear(line);
+        words.read_line(line);
     }
     found
 }
@@ -221,10 +233,10 @@ pub(super) fn product(value: &str) -> Option<u64> {
 
 /// The `///` words above an item, joined; attributes between them and the item are skipped.
 #[derive(Default)]
-struct Words(String);
+struct DocText(String);
 
-impl Words {
-    fn hear(&mut self, line: &str) {
+impl DocText {
+    fn read_line(&mut self, line: &str) {
         let line = line.trim();
         if let Some(words) = line.strip_prefix("///") {
             if !self.0.is_empty() {

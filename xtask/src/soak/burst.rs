@@ -11,11 +11,11 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::watch::Look;
-use super::{Verdict, conclude, everybody_gone, joined, look_on, page, verdict_table};
-use crate::Outcome;
-use crate::bench::own::{Manner, Plan, Report, Step};
-use crate::bench::server::{Driver, Server};
+use super::watch::ResourceSample;
+use super::{SoakVerdict, conclude, joined, page, sample_until, verdict_table, wait_for_release};
+use crate::XtaskResult;
+use crate::bench::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep};
+use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::{figures, isolation, monitor, overload, taken};
 
 /// The server's options: 2 I/O threads, and 4 workers with 5 ms of work per job, at most 800 jobs per second.
@@ -65,16 +65,16 @@ const GAUGES: [&str; 5] = [
 ];
 
 #[derive(Args)]
-pub(super) struct Burst {
+pub(super) struct BurstSoak {
     /// Write the judgements into docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
 
 /// All that was seen on one driver.
-struct Seen {
-    driver: Driver,
-    report: Report,
+struct BurstObservation {
+    driver: BenchDriver,
+    report: LoadReport,
     queued_max: u64,
     gauges: Vec<u64>,
     /// Resident memory before the burst, at most, and after it.
@@ -82,14 +82,14 @@ struct Seen {
     ended_well: bool,
 }
 
-impl Burst {
-    pub(super) fn soak(&self) -> Outcome {
+impl BurstSoak {
+    pub(super) fn soak(&self) -> XtaskResult {
         let folder = tempfile::tempdir()?;
         let binary = taken("stilling", folder.path())?;
         println!("TCP congestion control {}", isolation::congestion());
         let mut verdicts = Vec::new();
-        for driver in [Driver::Uring, Driver::Poll] {
-            let server = Server::stilling(&binary, driver, &OPTIONS)?;
+        for driver in [BenchDriver::Uring, BenchDriver::Poll] {
+            let server = BenchServer::stilling(&binary, driver, &OPTIONS)?;
             println!("`{}`", server.command);
             verdicts.extend(watched(server, &binary, driver)?.verdicts());
         }
@@ -101,52 +101,56 @@ impl Burst {
                 OPTIONS.join(" ")
             );
             let title = "A burst of ten times the load".to_owned();
-            page::Part { title, command: "cargo xtask soak burst --write".to_owned(), words }
+            page::SoakSection { title, command: "cargo xtask soak burst --write".to_owned(), words }
                 .write(&verdicts)?;
         }
         conclude(&verdicts)
     }
 }
 
-fn plan() -> Plan {
-    let step = |times: u32, seconds: f64| Step { rate: NOMINAL * f64::from(times), seconds };
+fn plan() -> LoadPlan {
+    let step = |times: u32, seconds: f64| LoadStep { rate: NOMINAL * f64::from(times), seconds };
     let mut steps = vec![step(1, BEFORE_S)];
     let rise = 1.0 / f64::from(RISE_STEPS);
     steps.extend((1..=RISE_STEPS).map(|at| step(at * TIMES / RISE_STEPS, rise)));
     steps.extend([step(TIMES, BURST_S), step(1, AFTER_S)]);
-    Plan { connections: 10_000, patience_s: 30.0, manner: Manner::Clients(steps) }
+    LoadPlan { connections: 10_000, patience_s: 30.0, manner: LoadShape::Clients(steps) }
 }
 
-fn watched(server: Server, binary: &std::path::Path, driver: Driver) -> Outcome<Seen> {
+fn watched(
+    server: BenchServer,
+    binary: &std::path::Path,
+    driver: BenchDriver,
+) -> XtaskResult<BurstObservation> {
     let (process, url, start) = (server.first_process(), server.url("/test/slow"), Instant::now());
-    let idle = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let idle = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
     let total_s = BEFORE_S + 1.0 + BURST_S + AFTER_S;
-    let (looks, report) = std::thread::scope(|threads| {
+    let (resource_samples, report) = std::thread::scope(|threads| {
         let generator = threads.spawn(|| plan().run(binary, &url).map_err(|error| error.to_string()));
-        (look_on(process, start, total_s, false), joined(generator))
+        (sample_until(process, start, total_s, false), joined(generator))
     });
     let report = report?;
-    let after = everybody_gone(process, start, &idle).ok_or("the server has gone")?;
-    let before = looks.iter().filter(|look| look.at_s < BEFORE_S).map(|look| look.resident);
+    let after = wait_for_release(process, start, &idle).ok_or("the server has gone")?;
+    let before = resource_samples.iter().filter(|look| look.at_s < BEFORE_S).map(|look| look.resident);
     let memory = [
         before.fold(idle.resident, f64::max),
-        looks.iter().map(|look| look.resident).fold(0.0, f64::max),
+        resource_samples.iter().map(|look| look.resident).fold(0.0, f64::max),
         after.resident,
     ];
     let figure = |name: &str| monitor::figure(server.address, name);
     let queued_max = figure("jobs_queued_max")?;
-    let gauges = GAUGES.iter().map(|name| figure(name)).collect::<Outcome<_>>()?;
-    Ok(Seen { driver, report, queued_max, gauges, memory, ended_well: server.end() })
+    let gauges = GAUGES.iter().map(|name| figure(name)).collect::<XtaskResult<_>>()?;
+    Ok(BurstObservation { driver, report, queued_max, gauges, memory, ended_well: server.end() })
 }
 
-impl Seen {
-    fn verdicts(&self) -> Vec<Verdict> {
+impl BurstObservation {
+    fn verdicts(&self) -> Vec<SoakVerdict> {
         let name = self.driver.option();
         let mut verdicts = Vec::new();
         let mut judge = |what: &str, limit: String, holds: bool, found: String| {
-            verdicts.push(Verdict { what: format!("{name}: {what}"), limit, holds, found });
+            verdicts.push(SoakVerdict { what: format!("{name}: {what}"), limit, holds, found });
         };
-        let Report { ok, shed, failures_total, steps, .. } = &self.report;
+        let LoadReport { ok, shed, failures_total, steps, .. } = &self.report;
         let due: u64 = steps.iter().map(|step| step.due).sum();
         judge(
             "refused or failed",
@@ -198,25 +202,26 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::own::{StepFigures, WindowFigures};
+    use crate::bench::load_generator::{LoadStepFigures, LoadWindowFigures};
 
-    fn seen() -> Seen {
-        let window = |at: u32| WindowFigures { at_s: f64::from(at) / 10.0, due: 2, ok: 2, mean_us: 100.0 };
-        let span = |step: &Step| StepFigures {
+    fn observation() -> BurstObservation {
+        let window =
+            |at: u32| LoadWindowFigures { at_s: f64::from(at) / 10.0, due: 2, ok: 2, mean_us: 100.0 };
+        let span = |step: &LoadStep| LoadStepFigures {
             span_s: step.seconds,
             due: 5,
             goodput_per_s: 790.0,
-            ..StepFigures::default()
+            ..LoadStepFigures::default()
         };
-        let Manner::Clients(steps) = plan().manner else { panic!("clients") };
-        let report = Report {
+        let LoadShape::Clients(steps) = plan().manner else { panic!("clients") };
+        let report = LoadReport {
             ok: 5 * steps.len() as u64,
             steps: steps.iter().map(span).collect(),
             windows: (0..360).map(window).collect(),
-            ..Report::default()
+            ..LoadReport::default()
         };
-        Seen {
-            driver: Driver::Poll,
+        BurstObservation {
+            driver: BenchDriver::Poll,
             report,
             queued_max: 2000,
             gauges: vec![0; GAUGES.len()],
@@ -228,20 +233,26 @@ mod tests {
     /// Row 5.4: each promise is judged alone.
     #[test]
     fn every_promise_of_a_burst_is_judged() {
-        let missed = |change: fn(&mut Seen)| -> Vec<String> {
-            let mut seen = seen();
-            change(&mut seen);
-            let missed = seen.verdicts().into_iter().filter(|verdict| !verdict.holds);
+        let missed = |change: fn(&mut BurstObservation)| -> Vec<String> {
+            let mut observation = observation();
+            change(&mut observation);
+            let missed = observation.verdicts().into_iter().filter(|verdict| !verdict.holds);
             missed.map(|verdict| verdict.what).collect()
         };
         assert!(missed(|_| ()).is_empty());
-        assert_eq!(missed(|seen| seen.report.shed = 1), ["poll: refused or failed"]);
-        assert_eq!(missed(|seen| seen.report.ok -= 1), ["poll: refused or failed"]);
-        assert_eq!(missed(|seen| seen.queued_max = 9), ["poll: most jobs in the queue"]);
-        assert_eq!(missed(|seen| seen.memory[2] = 9e6), ["poll: resident memory after the burst"]);
-        assert_eq!(missed(|seen| seen.gauges[1] = 1), ["poll: queues and held bytes after the burst"]);
-        let slow = |seen: &mut Seen| {
-            for window in seen.report.windows.iter_mut().skip(160) {
+        assert_eq!(missed(|observation| observation.report.shed = 1), ["poll: refused or failed"]);
+        assert_eq!(missed(|observation| observation.report.ok -= 1), ["poll: refused or failed"]);
+        assert_eq!(missed(|observation| observation.queued_max = 9), ["poll: most jobs in the queue"]);
+        assert_eq!(
+            missed(|observation| observation.memory[2] = 9e6),
+            ["poll: resident memory after the burst"]
+        );
+        assert_eq!(
+            missed(|observation| observation.gauges[1] = 1),
+            ["poll: queues and held bytes after the burst"]
+        );
+        let slow = |observation: &mut BurstObservation| {
+            for window in observation.report.windows.iter_mut().skip(160) {
                 window.mean_us = 90_000.0;
             }
         };
@@ -250,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_load_rises_to_ten_times_within_a_second() {
-        let Manner::Clients(steps) = plan().manner else { panic!("clients") };
+        let LoadShape::Clients(steps) = plan().manner else { panic!("clients") };
         let rise = &steps[1..steps.len() - 2];
         assert!((rise.iter().map(|step| step.seconds).sum::<f64>() - 1.0).abs() < 1e-9);
         assert!(rise.windows(2).all(|two| two[0].rate < two[1].rate));

@@ -19,11 +19,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Deserialize;
 
-use super::watch::Look;
-use super::{Options, Verdict, everybody_gone, joined, level, look_on, looks_table, schedule, verdict_table};
-use crate::Outcome;
+use super::watch::ResourceSample;
+use super::{
+    SoakOptions, SoakVerdict, joined, level, looks_table, sample_until, schedule, verdict_table,
+    wait_for_release,
+};
+use crate::XtaskResult;
 use crate::bench::figures::{self, median};
-use crate::bench::server::Server;
+use crate::bench::server::BenchServer;
 use crate::bench::{isolation, taken};
 use crate::steps::shown;
 use crate::tree;
@@ -61,56 +64,56 @@ const RATE_PART: f64 = 0.8;
 const WAIT_PART: f64 = 1.5;
 
 #[derive(Args)]
-pub(super) struct Collect {
+pub(super) struct CollectSoak {
     #[command(flatten)]
-    options: Options,
+    options: SoakOptions,
 }
 
 /// One run of a generator.
-struct Segment {
+struct LoadSegment {
     at_s: f64,
-    report: Report,
+    report: SegmentReport,
 }
 
 #[derive(Deserialize)]
-struct Report {
-    accounting: Accounting,
+struct SegmentReport {
+    accounting: SegmentAccounting,
     rate_per_s: f64,
     failures_total: u64,
     /// How long after the last write everything was there.
     settled_s: f64,
-    send_time: Spread,
+    send_time: SegmentSpread,
 }
 
 #[derive(Deserialize)]
-struct Accounting {
+struct SegmentAccounting {
     sends: u64,
     unexplained: u64,
     invented: u64,
 }
 
 #[derive(Deserialize)]
-struct Spread {
+struct SegmentSpread {
     mean_us: f64,
     p99_us: f64,
     max_us: f64,
 }
 
 /// All that was seen.
-struct Seen {
-    before: Look,
-    looks: Vec<Look>,
-    after: Option<Look>,
-    flood: Vec<Segment>,
-    waiting: Vec<Segment>,
-    nominal: [Report; 2],
+struct CollectObservation {
+    before: ResourceSample,
+    resource_samples: Vec<ResourceSample>,
+    after: Option<ResourceSample>,
+    flood: Vec<LoadSegment>,
+    waiting: Vec<LoadSegment>,
+    nominal: [SegmentReport; 2],
     /// How long after the last write of the flood nothing was pending any more and the rate was nominal, in seconds.
-    calm: Calm,
+    recovery: FloodRecovery,
     ended_well: bool,
 }
 
 /// What came after the flood.
-struct Calm {
+struct FloodRecovery {
     /// Nothing is pending; `None`: not in the time for it.
     settled_s: Option<f64>,
     /// A run of the nominal load ends that had the rate of before; `None`: not in the time for it.
@@ -118,14 +121,14 @@ struct Calm {
 }
 
 /// Where everything is.
-struct Stage {
+struct CollectServer {
     binary: PathBuf,
     nats: SocketAddr,
     metrics: String,
 }
 
-impl Collect {
-    pub(super) fn soak(&self) -> Outcome {
+impl CollectSoak {
+    pub(super) fn soak(&self) -> XtaskResult {
         // Not where the system keeps its temporary files: that may be memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
         let binary = taken("stilling", folder.path())?;
@@ -138,9 +141,9 @@ impl Collect {
             isolation::congestion()
         );
         let command = server.command.clone();
-        let seen = watched(server, &stage, total_s)?;
-        let verdicts = verdicts(&seen, total_s);
-        print!("{}", tables(&seen, &verdicts, total_s));
+        let observation = watched(server, &stage, total_s)?;
+        let verdicts = verdicts(&observation, total_s);
+        print!("{}", tables(&observation, &verdicts, total_s));
         let words = format!(
             "Rows 0.17 and 0.33. Publishers that wait for nothing (`{}`) and confirmed ones with a connection per message \
              (`{}`) on `{command}`; before and after, confirmed publishers alone (`{}`).",
@@ -151,7 +154,7 @@ impl Collect {
         self.options.conclude("collect", "Publishers faster than the server", words, &verdicts)
     }
 
-    fn start(&self, binary: &Path, data: &Path) -> Outcome<(Server, Stage)> {
+    fn start(&self, binary: &Path, data: &Path) -> XtaskResult<(BenchServer, CollectServer)> {
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let nats = free()?;
         let streams = ["flood", "waiting", "nominal"]
@@ -163,15 +166,15 @@ impl Collect {
             "stilling serve --driver {} --nats … --data … --stream …:disk:retention-bytes=1GiB",
             self.options.driver().option()
         );
-        let server = Server::announced("stilling", words, command)?;
+        let server = BenchServer::announced("stilling", words, command)?;
         let metrics = server.url("/metrics");
-        Ok((server, Stage { binary: binary.to_owned(), nats, metrics }))
+        Ok((server, CollectServer { binary: binary.to_owned(), nats, metrics }))
     }
 }
 
-impl Stage {
+impl CollectServer {
     /// Runs the generator on one stream.
-    fn run(&self, stream: &str, options: &[&str]) -> Outcome<Report> {
+    fn run(&self, stream: &str, options: &[&str]) -> XtaskResult<SegmentReport> {
         let mut command = Command::new(&self.binary);
         command.args(["bench", "collect", &self.nats.to_string(), "--json", "--stream", stream]);
         command.args(["--subject", stream]).args(options).stderr(Stdio::inherit());
@@ -187,25 +190,25 @@ impl Stage {
         options: &[&str],
         start: Instant,
         over: &AtomicBool,
-    ) -> Result<Vec<Segment>, String> {
+    ) -> Result<Vec<LoadSegment>, String> {
         let seconds = format!("--seconds={SEGMENT_S}");
         let options: Vec<&str> = options.iter().copied().chain([seconds.as_str()]).collect();
         let mut segments = Vec::new();
         while !over.load(Relaxed) {
             let at_s = start.elapsed().as_secs_f64();
             let report = self.run(stream, &options).map_err(|error| error.to_string())?;
-            segments.push(Segment { at_s, report });
+            segments.push(LoadSegment { at_s, report });
         }
         Ok(segments)
     }
 
     /// The nominal load alone.
-    fn nominal(&self, seconds: &str) -> Outcome<Report> {
+    fn nominal(&self, seconds: &str) -> XtaskResult<SegmentReport> {
         self.run("nominal", &[&NOMINAL[..], &[seconds]].concat())
     }
 
     /// Waits until nothing is pending any more and then until the rate is nominal; the last write was so long ago.
-    fn calm(&self, since_s: f64, nominal_rate: f64) -> Outcome<Calm> {
+    fn recovery(&self, since_s: f64, nominal_rate: f64) -> XtaskResult<FloodRecovery> {
         let begun = Instant::now();
         let now_s = || since_s + begun.elapsed().as_secs_f64();
         let settled_s = loop {
@@ -226,11 +229,11 @@ impl Stage {
                 break None;
             }
         };
-        Ok(Calm { settled_s, nominal_s })
+        Ok(FloodRecovery { settled_s, nominal_s })
     }
 
     /// Messages that the server has and that are not durable yet.
-    fn pending(&self) -> Outcome<u64> {
+    fn pending(&self) -> XtaskResult<u64> {
         let output = Command::new("curl").args(["-sS", "--max-time", "5", &self.metrics]).output()?;
         pending(&String::from_utf8_lossy(&output.stdout))
             .ok_or_else(|| format!("{} does not say what is pending", self.metrics).into())
@@ -244,53 +247,54 @@ fn pending(metrics: &str) -> Option<u64> {
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-fn watched(server: Server, stage: &Stage, total_s: f64) -> Outcome<Seen> {
+fn watched(server: BenchServer, stage: &CollectServer, total_s: f64) -> XtaskResult<CollectObservation> {
     let process = server.first_process();
-    let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let before = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
     let nominal_before = stage.nominal(NOMINAL_SECONDS)?;
     let (waited, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let start = Instant::now();
-    let (looks, flood, waiting) = std::thread::scope(|threads| {
+    let (resource_samples, flood, waiting) = std::thread::scope(|threads| {
         let flood = threads.spawn(|| stage.keep_running("flood", &FLOOD, start, &over));
         let waiting = threads.spawn(|| stage.keep_running("waiting", &WAITING, start, &waited));
-        let looks = look_on(process, start, total_s, true);
+        let resource_samples = sample_until(process, start, total_s, true);
         waited.store(true, Relaxed);
         let waiting = joined(waiting);
         over.store(true, Relaxed);
-        (looks, joined(flood), waiting)
+        (resource_samples, joined(flood), waiting)
     });
     let (flood, waiting) = (flood?, waiting?);
     let last = flood.last().ok_or("the flood was shorter than one run of it")?;
-    let calm = stage.calm(last.report.settled_s, nominal_before.rate_per_s)?;
+    let recovery = stage.recovery(last.report.settled_s, nominal_before.rate_per_s)?;
     let nominal_after = stage.nominal(NOMINAL_SECONDS)?;
-    let after = everybody_gone(process, start, &before);
+    let after = wait_for_release(process, start, &before);
     let ended_well = server.end();
     let nominal = [nominal_before, nominal_after];
-    Ok(Seen { before, looks, after, flood, waiting, nominal, calm, ended_well })
+    Ok(CollectObservation { before, resource_samples, after, flood, waiting, nominal, recovery, ended_well })
 }
 
 /// How long clients waited in a stretch of the time, in milliseconds: the middle of the runs' means.
-fn waited_ms(segments: &[Segment], stretch: schedule::Stretch) -> f64 {
+fn waited_ms(segments: &[LoadSegment], stretch: schedule::SoakWindow) -> f64 {
     let within = segments.iter().filter(|segment| stretch.contains(segment.at_s));
     median(within.map(|segment| segment.report.send_time.mean_us / 1e3).collect())
 }
 
-fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
-    let mut verdicts = losses(seen);
-    verdicts.extend([waiting(seen, total_s), settling(seen)]);
-    verdicts.extend(calm(seen));
-    verdicts.extend(ending(seen));
-    verdicts.extend(level(", row 0.33", &seen.looks, total_s));
+fn verdicts(observation: &CollectObservation, total_s: f64) -> Vec<SoakVerdict> {
+    let mut verdicts = losses(observation);
+    verdicts.extend([waiting(observation, total_s), settling(observation)]);
+    verdicts.extend(recovery(observation));
+    verdicts.extend(ending(observation));
+    verdicts.extend(level(", row 0.33", &observation.resource_samples, total_s));
     verdicts
 }
 
-fn losses(seen: &Seen) -> Vec<Verdict> {
-    let judge = |(name, segments): (&str, &Vec<Segment>)| {
-        let sum = |of: fn(&Report) -> u64| segments.iter().map(|segment| of(&segment.report)).sum::<u64>();
+fn losses(observation: &CollectObservation) -> Vec<SoakVerdict> {
+    let judge = |(name, segments): (&str, &Vec<LoadSegment>)| {
+        let sum =
+            |of: fn(&SegmentReport) -> u64| segments.iter().map(|segment| of(&segment.report)).sum::<u64>();
         let (sends, failures) = (sum(|report| report.accounting.sends), sum(|report| report.failures_total));
         let [unexplained, invented] =
             [sum(|report| report.accounting.unexplained), sum(|report| report.accounting.invented)];
-        Verdict {
+        SoakVerdict {
             what: format!("nothing fails, and every loss is one that the server counts: {name}"),
             limit: "0".to_owned(),
             holds: sends > 0 && failures + unexplained + invented == 0,
@@ -299,13 +303,15 @@ fn losses(seen: &Seen) -> Vec<Verdict> {
             ),
         }
     };
-    [("flood", &seen.flood), ("waiting", &seen.waiting)].map(judge).into()
+    [("flood", &observation.flood), ("waiting", &observation.waiting)].map(judge).into()
 }
 
-fn waiting(seen: &Seen, total_s: f64) -> Verdict {
-    let (warm, end) =
-        (waited_ms(&seen.waiting, schedule::warm(total_s)), waited_ms(&seen.waiting, schedule::end(total_s)));
-    Verdict {
+fn waiting(observation: &CollectObservation, total_s: f64) -> SoakVerdict {
+    let (warm, end) = (
+        waited_ms(&observation.waiting, schedule::warm(total_s)),
+        waited_ms(&observation.waiting, schedule::end(total_s)),
+    );
+    SoakVerdict {
         what: "row 0.33, latency is flat: clients wait no longer at the end, mean".to_owned(),
         limit: format!("≤ × {WAIT_PART} of after the warm-up"),
         holds: end <= warm * WAIT_PART,
@@ -314,9 +320,9 @@ fn waiting(seen: &Seen, total_s: f64) -> Verdict {
 }
 
 /// Each run of the flood ends, and the others go on: that is how often it is looked at.
-fn settling(seen: &Seen) -> Verdict {
-    let settled = seen.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
-    Verdict {
+fn settling(observation: &CollectObservation) -> SoakVerdict {
+    let settled = observation.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
+    SoakVerdict {
         what: "all of each run is there soon after its last write".to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
         holds: settled < CALM_WITHIN_S,
@@ -325,16 +331,16 @@ fn settling(seen: &Seen) -> Verdict {
 }
 
 /// How soon the flood is over for everybody else.
-fn calm(seen: &Seen) -> Vec<Verdict> {
-    let Calm { settled_s, nominal_s } = seen.calm;
-    let soon = |what: &str, end_s: Option<f64>| Verdict {
+fn recovery(observation: &CollectObservation) -> Vec<SoakVerdict> {
+    let FloodRecovery { settled_s, nominal_s } = observation.recovery;
+    let soon = |what: &str, end_s: Option<f64>| SoakVerdict {
         what: what.to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
         holds: end_s.is_some_and(|end_s| end_s < CALM_WITHIN_S),
         found: end_s.map_or_else(|| format!("not in {CALM_AWAITED_S} s"), |end_s| format!("{end_s:.2} s")),
     };
-    let [rate_before, rate_after] = seen.nominal.each_ref().map(|report| report.rate_per_s);
-    let rate = Verdict {
+    let [rate_before, rate_after] = observation.nominal.each_ref().map(|report| report.rate_per_s);
+    let rate = SoakVerdict {
         what: "row 0.17: the rate after the flood".to_owned(),
         limit: format!("≥ × {RATE_PART} of before"),
         holds: rate_after >= rate_before * RATE_PART,
@@ -352,20 +358,20 @@ fn calm(seen: &Seen) -> Vec<Verdict> {
 }
 
 /// What is left when all clients have gone, and how the server ends.
-fn ending(seen: &Seen) -> [Verdict; 2] {
-    let (before, after) = (seen.before.descriptors, seen.after);
+fn ending(observation: &CollectObservation) -> [SoakVerdict; 2] {
+    let (before, after) = (observation.before.descriptors, observation.after);
     let descriptors_max = before + 3.0 * DESCRIPTORS_PER_STREAM;
-    let descriptors = Verdict {
+    let descriptors = SoakVerdict {
         what: "all descriptors are given back, but those of three streams' segments".to_owned(),
         limit: format!("≤ {descriptors_max}"),
         holds: after.is_some_and(|after| after.descriptors <= descriptors_max),
         found: after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
     };
-    let end = Verdict {
+    let end = SoakVerdict {
         what: "the server ends when asked to".to_owned(),
         limit: "status 0".to_owned(),
-        holds: seen.ended_well,
-        found: if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
+        holds: observation.ended_well,
+        found: if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
     };
     [descriptors, end]
 }
@@ -373,27 +379,28 @@ fn ending(seen: &Seen) -> [Verdict; 2] {
 /// Files that a stream has open once something was written to it.
 const DESCRIPTORS_PER_STREAM: f64 = 6.0;
 
-fn tables(seen: &Seen, verdicts: &[Verdict], total_s: f64) -> String {
+fn tables(observation: &CollectObservation, verdicts: &[SoakVerdict], total_s: f64) -> String {
     let mut text = String::from(
         "\n| minute | flood, messages/s | confirmed, a connection each, messages/s | mean ms | p99 ms | max ms |\n|---|---|---|---|---|---|\n",
     );
     for minute in 0..(total_s / 60.0).ceil() as u32 {
         let from_s = f64::from(minute) * 60.0;
-        let stretch = schedule::Stretch { from_s, to_s: from_s + 60.0 };
-        let middle = |segments: &[Segment], of: fn(&Report) -> f64| {
+        let stretch = schedule::SoakWindow { from_s, to_s: from_s + 60.0 };
+        let middle = |segments: &[LoadSegment], of: fn(&SegmentReport) -> f64| {
             let within = segments.iter().filter(|segment| stretch.contains(segment.at_s));
             median(within.map(|segment| of(&segment.report)).collect())
         };
         text += &format!(
             "| {minute} | {} | {} | {} | {} | {} |\n",
-            figures::thousands(middle(&seen.flood, |report| report.rate_per_s)),
-            figures::thousands(middle(&seen.waiting, |report| report.rate_per_s)),
-            figures::two_places(middle(&seen.waiting, |report| report.send_time.mean_us / 1e3)),
-            figures::two_places(middle(&seen.waiting, |report| report.send_time.p99_us / 1e3)),
-            figures::two_places(middle(&seen.waiting, |report| report.send_time.max_us / 1e3)),
+            figures::thousands(middle(&observation.flood, |report| report.rate_per_s)),
+            figures::thousands(middle(&observation.waiting, |report| report.rate_per_s)),
+            figures::two_places(middle(&observation.waiting, |report| report.send_time.mean_us / 1e3)),
+            figures::two_places(middle(&observation.waiting, |report| report.send_time.p99_us / 1e3)),
+            figures::two_places(middle(&observation.waiting, |report| report.send_time.max_us / 1e3)),
         );
     }
-    text += &looks_table(&seen.before, &seen.looks, seen.after.as_ref(), total_s);
+    text +=
+        &looks_table(&observation.before, &observation.resource_samples, observation.after.as_ref(), total_s);
     text += &verdict_table(verdicts);
     text
 }
@@ -402,47 +409,49 @@ fn tables(seen: &Seen, verdicts: &[Verdict], total_s: f64) -> String {
 mod tests {
     use super::*;
 
-    fn report(rate_per_s: f64, mean_us: f64) -> Report {
-        Report {
-            accounting: Accounting { sends: 5, unexplained: 0, invented: 0 },
+    fn report(rate_per_s: f64, mean_us: f64) -> SegmentReport {
+        SegmentReport {
+            accounting: SegmentAccounting { sends: 5, unexplained: 0, invented: 0 },
             rate_per_s,
             failures_total: 0,
             settled_s: 0.1,
-            send_time: Spread { mean_us, p99_us: mean_us, max_us: mean_us },
+            send_time: SegmentSpread { mean_us, p99_us: mean_us, max_us: mean_us },
         }
     }
 
-    fn seen() -> Seen {
+    fn observation() -> CollectObservation {
         let segments = || {
-            (0..10).map(|at| Segment { at_s: f64::from(at) * 10.0, report: report(10.0, 100.0) }).collect()
+            (0..10)
+                .map(|at| LoadSegment { at_s: f64::from(at) * 10.0, report: report(10.0, 100.0) })
+                .collect()
         };
-        let look = Look { at_s: 0.0, resident: 1e8, descriptors: 20.0, threads: 9.0 };
-        Seen {
+        let look = ResourceSample { at_s: 0.0, resident: 1e8, descriptors: 20.0, threads: 9.0 };
+        CollectObservation {
             before: look,
-            looks: (0..100).map(|at| Look { at_s: f64::from(at), ..look }).collect(),
+            resource_samples: (0..100).map(|at| ResourceSample { at_s: f64::from(at), ..look }).collect(),
             after: Some(look),
             flood: segments(),
             waiting: segments(),
             nominal: [report(100.0, 1.0), report(90.0, 1.0)],
-            calm: Calm { settled_s: Some(0.2), nominal_s: Some(0.3) },
+            recovery: FloodRecovery { settled_s: Some(0.2), nominal_s: Some(0.3) },
             ended_well: true,
         }
     }
 
-    fn broken(seen: &Seen) -> Vec<String> {
-        let broken = verdicts(seen, 100.0).into_iter().filter(|verdict| !verdict.holds);
+    fn broken(observation: &CollectObservation) -> Vec<String> {
+        let broken = verdicts(observation, 100.0).into_iter().filter(|verdict| !verdict.holds);
         broken.map(|verdict| verdict.what).collect()
     }
 
     #[test]
     fn what_does_not_hold_is_named() {
-        assert!(broken(&seen()).is_empty());
-        let mut slower = seen();
+        assert!(broken(&observation()).is_empty());
+        let mut slower = observation();
         slower.waiting[9].report.send_time.mean_us = 1000.0;
         slower.waiting[8].report.send_time.mean_us = 1000.0;
         slower.nominal[1].rate_per_s = 10.0;
         slower.flood[2].report.settled_s = 5.5;
-        slower.calm.settled_s = None;
+        slower.recovery.settled_s = None;
         slower.flood[3].report.accounting.unexplained = 1;
         assert_eq!(
             broken(&slower),
@@ -458,10 +467,10 @@ mod tests {
 
     #[test]
     fn the_rate_has_to_be_nominal_soon_after_the_flood() {
-        let mut late = seen();
-        late.calm.nominal_s = Some(5.5);
+        let mut late = observation();
+        late.recovery.nominal_s = Some(5.5);
         assert_eq!(broken(&late), ["row 0.17: the rate is nominal again after the flood's last write"]);
-        late.calm.nominal_s = None;
+        late.recovery.nominal_s = None;
         assert_eq!(broken(&late).len(), 1);
     }
 

@@ -15,15 +15,18 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::foes::Foes;
-use super::honest::{self, Met};
-use super::side::{self, SideSeen};
-use super::succession::{self, Succession};
-use super::watch::Look;
-use super::{Options, Verdict, everybody_gone, joined, level, look_on, looks_table, schedule, verdict_table};
-use crate::Outcome;
-use crate::bench::load::Place;
-use crate::bench::server::{Driver, Server};
+use super::hostile_traffic::HostileTraffic;
+use super::side::{self, SideObservation};
+use super::succession::{self, HandoverObservation};
+use super::watch::ResourceSample;
+use super::well_behaved::{self, RequestTally};
+use super::{
+    SoakOptions, SoakVerdict, joined, level, looks_table, sample_until, schedule, verdict_table,
+    wait_for_release,
+};
+use crate::XtaskResult;
+use crate::bench::load::BenchEnvironment;
+use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::{figures, isolation, taken};
 
 /// Descriptors that a side server may keep: connections to its worker processes, and what tells of these.
@@ -33,35 +36,35 @@ const SIDE_SPARE: f64 = 24.0;
 const OPTIONS: [&str; 6] = ["-C", "1000", "-w", "300", "--queue-target", "off"];
 
 #[derive(Args)]
-pub(super) struct Http {
+pub(super) struct HttpSoak {
     #[command(flatten)]
-    options: Options,
+    options: SoakOptions,
 }
 
 /// All that was seen.
-struct Seen {
+struct HttpObservation {
     /// Before any load.
-    before: Look,
-    looks: Vec<Look>,
+    before: ResourceSample,
+    resource_samples: Vec<ResourceSample>,
     /// When everybody had gone.
-    after: Option<Look>,
-    met: Vec<Met>,
-    foes: Foes,
+    after: Option<ResourceSample>,
+    tally: Vec<RequestTally>,
+    hostile_traffic: HostileTraffic,
     ended_well: bool,
-    succession: Option<Succession>,
-    sides: Vec<SideSeen>,
+    succession: Option<HandoverObservation>,
+    sides: Vec<SideObservation>,
 }
 
-impl Http {
-    pub(super) fn soak(&self) -> Outcome {
+impl HttpSoak {
+    pub(super) fn soak(&self) -> XtaskResult {
         let folder = tempfile::tempdir()?;
         let binary = taken("stilling", folder.path())?;
         let driver = self.options.driver();
-        let server = Server::stilling(&binary, driver, &OPTIONS)?;
-        let place = |name: &str| -> Outcome<Place> {
+        let server = BenchServer::stilling(&binary, driver, &OPTIONS)?;
+        let place = |name: &str| -> XtaskResult<BenchEnvironment> {
             let folder = folder.path().join(name);
             std::fs::create_dir(&folder)?;
-            Ok(Place { folder, binary: binary.clone(), counts_instructions: false })
+            Ok(BenchEnvironment { folder, binary: binary.clone(), counts_instructions: false })
         };
         let places = [place("slow")?, place("fast")?, place("burst")?, place("succession")?, place("side")?];
         let total_s = self.options.total_s();
@@ -72,9 +75,9 @@ impl Http {
             isolation::congestion()
         );
         let command = server.command.clone();
-        let seen = watched(server, &places, driver, total_s)?;
-        let verdicts = verdicts(&seen, total_s);
-        print!("{}", tables(&seen, &verdicts, total_s));
+        let observation = watched(server, &places, driver, total_s)?;
+        let verdicts = verdicts(&observation, total_s);
+        print!("{}", tables(&observation, &verdicts, total_s));
         let words = format!(
             "Slow and fast clients, bursts, resets, connections that trickle, hand-overs and worker processes at once on \
              `{command}`."
@@ -84,21 +87,26 @@ impl Http {
 }
 
 /// Puts all load on the server and looks at it all the while.
-fn watched(server: Server, places: &[Place; 5], driver: Driver, total_s: f64) -> Outcome<Seen> {
+fn watched(
+    server: BenchServer,
+    places: &[BenchEnvironment; 5],
+    driver: BenchDriver,
+    total_s: f64,
+) -> XtaskResult<HttpObservation> {
     let process = server.processes()[0];
-    let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let before = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
     let over = AtomicBool::new(false);
     let sides = side::all(&places[4], driver)?;
-    let foes = Foes::default();
+    let hostile_traffic = HostileTraffic::default();
     let bursts = schedule::bursts(total_s);
     let start = Instant::now();
     let address = server.address;
-    let (looks, met, succession, sides) = std::thread::scope(|threads| {
-        let slow = threads.spawn(|| honest::slow(&server, &places[0], &over));
-        let fast = threads.spawn(|| honest::fast(&server, &places[1], &over));
-        let burst = threads.spawn(|| honest::bursts(&server, &places[2], &bursts, start, &over));
-        threads.spawn(|| foes.reset(address, &over));
-        threads.spawn(|| foes.trickle(address, &over));
+    let (resource_samples, tally, succession, sides) = std::thread::scope(|threads| {
+        let slow = threads.spawn(|| well_behaved::slow(&server, &places[0], &over));
+        let fast = threads.spawn(|| well_behaved::fast(&server, &places[1], &over));
+        let burst = threads.spawn(|| well_behaved::bursts(&server, &places[2], &bursts, start, &over));
+        threads.spawn(|| hostile_traffic.reset(address, &over));
+        threads.spawn(|| hostile_traffic.trickle(address, &over));
         let succession = threads
             .spawn(|| succession::run(&places[3], driver, total_s, &over).map_err(|error| error.to_string()));
         let over = &over;
@@ -108,53 +116,69 @@ fn watched(server: Server, places: &[Place; 5], driver: Driver, total_s: f64) ->
                 threads.spawn(move || side.run(start, total_s, over).map_err(|error| error.to_string()))
             })
             .collect();
-        let looks = look_on(process, start, total_s, true);
+        let resource_samples = sample_until(process, start, total_s, true);
         over.store(true, Relaxed);
-        let mut met = vec![joined(slow)];
-        met.extend(joined(fast));
-        met.push(joined(burst));
+        let mut tally = vec![joined(slow)];
+        tally.extend(joined(fast));
+        tally.push(joined(burst));
         let sides: Vec<_> = sides.into_iter().map(joined).collect();
-        (looks, met, joined(succession), sides)
+        (resource_samples, tally, joined(succession), sides)
     });
     let succession = Some(succession?);
     let sides = sides.into_iter().collect::<Result<_, _>>()?;
-    let after = everybody_gone(process, start, &before);
+    let after = wait_for_release(process, start, &before);
     let ended_well = server.end();
-    Ok(Seen { before, looks, after, met, foes, ended_well, succession, sides })
+    Ok(HttpObservation {
+        before,
+        resource_samples,
+        after,
+        tally,
+        hostile_traffic,
+        ended_well,
+        succession,
+        sides,
+    })
 }
 
-fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
+fn verdicts(observation: &HttpObservation, total_s: f64) -> Vec<SoakVerdict> {
     let mut verdicts = Vec::new();
     let mut judge = |what: String, limit: &str, holds: bool, found: String| {
-        verdicts.push(Verdict { what, limit: limit.to_owned(), holds, found });
+        verdicts.push(SoakVerdict { what, limit: limit.to_owned(), holds, found });
     };
-    for met in everybody(seen) {
-        let broken = met.broken.iter().map(|words| format!("; {words}")).collect::<String>();
-        let found = format!("{} of {} failed, {} refused{broken}", met.failures, met.requests, met.refused);
-        judge(format!("nobody fails: {}", met.name), "0", met.is_good(), found);
+    for tally in run_all_clients(observation) {
+        let broken = tally.broken.iter().map(|words| format!("; {words}")).collect::<String>();
+        let found =
+            format!("{} of {} failed, {} refused{broken}", tally.failures, tally.requests, tally.refused);
+        judge(format!("nobody fails: {}", tally.name), "0", tally.is_good(), found);
     }
-    verdicts.extend(level("", &seen.looks, total_s));
-    for side in &seen.sides {
-        verdicts.extend(level(&format!(" with {}", side.name), &side.looks, total_s));
+    verdicts.extend(level("", &observation.resource_samples, total_s));
+    for side in &observation.sides {
+        verdicts.extend(level(&format!(" with {}", side.name), &side.resource_samples, total_s));
     }
     let mut judge = |what: String, limit: &str, holds: bool, found: String| {
-        verdicts.push(Verdict { what, limit: limit.to_owned(), holds, found });
+        verdicts.push(SoakVerdict { what, limit: limit.to_owned(), holds, found });
     };
-    let foes = &seen.foes;
-    let [resets, trickled, ended, refused] =
-        [&foes.resets, &foes.trickled, &foes.ended, &foes.refused].map(|count| count.load(Relaxed));
+    let hostile_traffic = &observation.hostile_traffic;
+    let [resets, trickled, ended, refused] = [
+        &hostile_traffic.resets,
+        &hostile_traffic.trickled,
+        &hostile_traffic.ended,
+        &hostile_traffic.refused,
+    ]
+    .map(|count| count.load(Relaxed));
     let found = format!(
         "{resets} connections reset, {trickled} trickled, {ended} of them ended by the server, {refused} not accepted"
     );
     judge("the server ends connections that trickle".to_owned(), "≥ 1", resets > 0 && ended > 0, found);
-    let before = seen.before.descriptors;
-    let found =
-        seen.after.map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
-    let all_closed = seen.after.is_some_and(|after| after.descriptors <= before);
+    let before = observation.before.descriptors;
+    let found = observation
+        .after
+        .map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
+    let all_closed = observation.after.is_some_and(|after| after.descriptors <= before);
     judge("all descriptors are given back".to_owned(), "as before", all_closed, found);
-    let found = if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned();
-    judge("the server ends when asked to".to_owned(), "status 0", seen.ended_well, found);
-    for side in &seen.sides {
+    let found = if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned();
+    judge("the server ends when asked to".to_owned(), "status 0", observation.ended_well, found);
+    for side in &observation.sides {
         let before = side.before.descriptors + SIDE_SPARE;
         let found =
             side.after.map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
@@ -162,33 +186,34 @@ fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
         let what = format!("with {} all descriptors are given back, and it ends when asked to", side.name);
         judge(what, "as before, with spare ones", is_empty && side.ended_well, found);
     }
-    verdicts.extend(seen.succession.iter().flat_map(Succession::verdicts));
+    verdicts.extend(observation.succession.iter().flat_map(HandoverObservation::verdicts));
     verdicts
 }
 
 /// All clients that mean well.
-fn everybody(seen: &Seen) -> impl Iterator<Item = &Met> {
-    let hand_overs = seen.succession.iter().flat_map(|succession| &succession.met);
-    seen.met.iter().chain(hand_overs).chain(seen.sides.iter().flat_map(|side| &side.met))
+fn run_all_clients(observation: &HttpObservation) -> impl Iterator<Item = &RequestTally> {
+    let hand_overs = observation.succession.iter().flat_map(|succession| &succession.tally);
+    observation.tally.iter().chain(hand_overs).chain(observation.sides.iter().flat_map(|side| &side.tally))
 }
 
-fn tables(seen: &Seen, verdicts: &[Verdict], total_s: f64) -> String {
+fn tables(observation: &HttpObservation, verdicts: &[SoakVerdict], total_s: f64) -> String {
     let mut text = String::from(
         "\n| clients | requests | per second | failed | refused | p99 ms | max ms |\n|---|---|---|---|---|---|---|\n",
     );
-    for met in everybody(seen) {
+    for tally in run_all_clients(observation) {
         text += &format!(
             "| {} | {} | {} | {} | {} | {} | {} |\n",
-            met.name,
-            figures::thousands(met.requests as f64),
-            figures::thousands(met.rate()),
-            met.failures,
-            met.refused,
-            figures::two_places(figures::median(met.p99s_ms.clone())),
-            figures::two_places(met.max_ms)
+            tally.name,
+            figures::thousands(tally.requests as f64),
+            figures::thousands(tally.rate()),
+            tally.failures,
+            tally.refused,
+            figures::two_places(figures::median(tally.p99s_ms.clone())),
+            figures::two_places(tally.max_ms)
         );
     }
-    text += &looks_table(&seen.before, &seen.looks, seen.after.as_ref(), total_s);
+    text +=
+        &looks_table(&observation.before, &observation.resource_samples, observation.after.as_ref(), total_s);
     text += &verdict_table(verdicts);
     text
 }
@@ -197,40 +222,40 @@ fn tables(seen: &Seen, verdicts: &[Verdict], total_s: f64) -> String {
 mod tests {
     use super::*;
 
-    fn seen(resident_at_end: f64) -> Seen {
+    fn observation(resident_at_end: f64) -> HttpObservation {
         let look = |at: u32| {
             let resident = if at < 80 { 100e6 } else { resident_at_end };
-            Look { at_s: f64::from(at), resident, descriptors: 50.0, threads: 9.0 }
+            ResourceSample { at_s: f64::from(at), resident, descriptors: 50.0, threads: 9.0 }
         };
-        let foes = Foes::default();
-        foes.resets.store(1, Relaxed);
-        foes.ended.store(1, Relaxed);
-        let before = Look { descriptors: 12.0, ..Look::default() };
-        let met = Met { requests: 5, ..Met::new("one") };
-        Seen {
+        let hostile_traffic = HostileTraffic::default();
+        hostile_traffic.resets.store(1, Relaxed);
+        hostile_traffic.ended.store(1, Relaxed);
+        let before = ResourceSample { descriptors: 12.0, ..ResourceSample::default() };
+        let tally = RequestTally { requests: 5, ..RequestTally::new("one") };
+        HttpObservation {
             before,
-            looks: (0..100).map(look).collect(),
+            resource_samples: (0..100).map(look).collect(),
             after: Some(before),
-            met: vec![met],
-            foes,
+            tally: vec![tally],
+            hostile_traffic,
             ended_well: true,
             succession: None,
             sides: Vec::new(),
         }
     }
 
-    fn broken(seen: &Seen) -> Vec<String> {
-        let broken = verdicts(seen, 100.0).into_iter().filter(|verdict| !verdict.holds);
+    fn broken(observation: &HttpObservation) -> Vec<String> {
+        let broken = verdicts(observation, 100.0).into_iter().filter(|verdict| !verdict.holds);
         broken.map(|verdict| verdict.what).collect()
     }
 
     #[test]
     fn what_does_not_hold_is_named() {
-        assert!(broken(&seen(100e6)).is_empty());
-        assert_eq!(broken(&seen(120e6)), ["level: resident memory"]);
-        let mut leaky = seen(100e6);
-        leaky.after = Some(Look { descriptors: 13.0, ..Look::default() });
-        leaky.met[0].failures = 1;
+        assert!(broken(&observation(100e6)).is_empty());
+        assert_eq!(broken(&observation(120e6)), ["level: resident memory"]);
+        let mut leaky = observation(100e6);
+        leaky.after = Some(ResourceSample { descriptors: 13.0, ..ResourceSample::default() });
+        leaky.tally[0].failures = 1;
         assert_eq!(broken(&leaky), ["nobody fails: one", "all descriptors are given back"]);
         let text = tables(&leaky, &verdicts(&leaky, 100.0), 100.0);
         assert_eq!(text.matches("**missed**").count(), 2, "{text}");
@@ -238,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_server_that_is_gone_holds_nothing() {
-        let mut gone = seen(100e6);
-        gone.looks.truncate(40);
+        let mut gone = observation(100e6);
+        gone.resource_samples.truncate(40);
         gone.after = None;
         gone.ended_well = false;
         assert_eq!(broken(&gone).len(), 3 + 2, "{:?}", broken(&gone));

@@ -4,9 +4,8 @@
 
 mod burst;
 mod collect;
-mod foes;
-mod honest;
 mod hostile;
+mod hostile_traffic;
 mod http;
 pub(crate) mod page;
 mod parallel;
@@ -14,61 +13,62 @@ mod schedule;
 mod side;
 mod succession;
 mod watch;
+mod well_behaved;
 
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::Outcome;
-use crate::bench::server::Driver;
-use crate::bench::{enter, figures};
+use crate::XtaskResult;
+use crate::bench::server::BenchDriver;
+use crate::bench::{enter_namespace, figures};
 use crate::packages;
 use crate::steps::{cargo, run};
-use watch::{Look, MEASURES};
+use watch::{MEASURES, ResourceSample};
 
 /// Between two looks at the server.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long the server has after the load, to be as it was before it: longer than it waits for a head, and than it
 /// lingers.
-const AFTERWARDS: Duration = Duration::from_secs(20);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SoakArguments {
     #[command(subcommand)]
-    what: What,
+    what: SoakCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum SoakCommand {
     /// The HTTP server
-    Http(http::Http),
+    Http(http::HttpSoak),
     /// Slow and fast requests in parallel and nothing else: server-demo's own hour
-    Parallel(parallel::Parallel),
+    Parallel(parallel::ParallelSoak),
     /// Streams, with publishers faster than the server
-    Collect(collect::Collect),
+    Collect(collect::CollectSoak),
     /// Ten times the usual load within a second, and back
-    Burst(burst::Burst),
+    Burst(burst::BurstSoak),
     /// Harmful clients of every kind beside a valid load
-    Hostile(hostile::Hostile),
+    Hostile(hostile::HostileSoak),
 }
 
 /// The options of every long soak.
 #[derive(Args)]
-struct Options {
+struct SoakOptions {
     /// How long the load lasts
     #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     minutes: u32,
     /// How the server talks to the kernel
-    #[arg(long, value_enum, default_value_t = Choice::Uring)]
-    driver: Choice,
+    #[arg(long, value_enum, default_value_t = SoakDriver::Uring)]
+    driver: SoakDriver,
     /// Write the judgements into docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
 
-impl Options {
-    fn driver(&self) -> Driver {
+impl SoakOptions {
+    fn driver(&self) -> BenchDriver {
         self.driver.driver()
     }
 
@@ -77,52 +77,52 @@ impl Options {
     }
 
     /// Writes the part, if asked to, and fails with everything that was missed.
-    fn conclude(&self, name: &str, title: &str, words: String, verdicts: &[Verdict]) -> Outcome {
+    fn conclude(&self, name: &str, title: &str, words: String, verdicts: &[SoakVerdict]) -> XtaskResult {
         if self.write {
             let driver = self.driver().option();
             let command =
                 format!("cargo xtask soak {name} --minutes {} --driver {driver} --write", self.minutes);
-            page::Part { title: format!("{title}, {driver}"), command, words }.write(verdicts)?;
+            page::SoakSection { title: format!("{title}, {driver}"), command, words }.write(verdicts)?;
         }
         conclude(verdicts)
     }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Choice {
+enum SoakDriver {
     Uring,
     Poll,
 }
 
-impl Choice {
-    fn driver(self) -> Driver {
+impl SoakDriver {
+    fn driver(self) -> BenchDriver {
         match self {
-            Choice::Uring => Driver::Uring,
-            Choice::Poll => Driver::Poll,
+            SoakDriver::Uring => BenchDriver::Uring,
+            SoakDriver::Poll => BenchDriver::Poll,
         }
     }
 }
 
 /// A judgement: what has to hold, its limit, and whether it does.
-struct Verdict {
+struct SoakVerdict {
     what: String,
     limit: String,
     holds: bool,
     found: String,
 }
 
-impl Arguments {
-    pub(crate) fn run(self) -> Outcome {
-        enter(|| {
+impl SoakArguments {
+    pub(crate) fn run(self) -> XtaskResult {
+        enter_namespace(|| {
             packages::install(&packages::FOR_SOAK)?;
             run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
         })?;
         match self.what {
-            What::Http(soak) => soak.soak(),
-            What::Parallel(soak) => soak.soak(),
-            What::Collect(soak) => soak.soak(),
-            What::Burst(soak) => soak.soak(),
-            What::Hostile(soak) => soak.soak(),
+            SoakCommand::Http(soak) => soak.soak(),
+            SoakCommand::Parallel(soak) => soak.soak(),
+            SoakCommand::Collect(soak) => soak.soak(),
+            SoakCommand::Burst(soak) => soak.soak(),
+            SoakCommand::Hostile(soak) => soak.soak(),
         }
     }
 }
@@ -132,17 +132,17 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Looks at the server until the time is over or it has gone, and says once a minute how it is, if it `talks`.
-fn look_on(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<Look> {
-    let mut looks = Vec::new();
+fn sample_until(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<ResourceSample> {
+    let mut resource_samples = Vec::new();
     let mut minute = 0;
     loop {
         let at_s = start.elapsed().as_secs_f64();
         if at_s >= total_s {
-            return looks;
+            return resource_samples;
         }
-        let Some(look) = Look::at(process, at_s) else {
+        let Some(look) = ResourceSample::at(process, at_s) else {
             println!("the server has gone after {at_s:.0} s");
-            return looks;
+            return resource_samples;
         };
         if talks && at_s as u64 / 60 >= minute {
             let row: Vec<_> = MEASURES
@@ -152,30 +152,30 @@ fn look_on(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<Look>
             println!("minute {minute}: {}", row.join(", "));
             minute += 1;
         }
-        looks.push(look);
-        std::thread::sleep(LOOK_EVERY);
+        resource_samples.push(look);
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
 }
 
 /// Waits until the server has no more descriptors than before the load, for a bounded time.
-fn everybody_gone(process: u32, start: Instant, before: &Look) -> Option<Look> {
-    let end = Instant::now() + AFTERWARDS;
+fn wait_for_release(process: u32, start: Instant, before: &ResourceSample) -> Option<ResourceSample> {
+    let end = Instant::now() + RELEASE_TIMEOUT;
     loop {
-        let look = Look::at(process, start.elapsed().as_secs_f64())?;
+        let look = ResourceSample::at(process, start.elapsed().as_secs_f64())?;
         if look.descriptors <= before.descriptors || Instant::now() >= end {
             return Some(look);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
 }
 
 /// Whether what a server has stays level.
-fn level(whose: &str, looks: &[Look], total_s: f64) -> Vec<Verdict> {
+fn level(whose: &str, resource_samples: &[ResourceSample], total_s: f64) -> Vec<SoakVerdict> {
     let (warm, end) = (schedule::warm(total_s), schedule::end(total_s));
-    let judged = |measure: &watch::Measure| {
-        let (warm, end) = (measure.middle(looks, warm), measure.middle(looks, end));
+    let judged = |measure: &watch::ResourceMeasure| {
+        let (warm, end) = (measure.middle(resource_samples, warm), measure.middle(resource_samples, end));
         let bound = measure.shown(measure.bound(warm));
-        Verdict {
+        SoakVerdict {
             what: format!("level{whose}: {}", measure.name),
             limit: format!("≤ {bound} at the end"),
             holds: measure.is_level(warm, end),
@@ -186,16 +186,21 @@ fn level(whose: &str, looks: &[Look], total_s: f64) -> Vec<Verdict> {
 }
 
 /// What a server had, as a table.
-fn looks_table(before: &Look, looks: &[Look], after: Option<&Look>, total_s: f64) -> String {
+fn looks_table(
+    before: &ResourceSample,
+    resource_samples: &[ResourceSample],
+    after: Option<&ResourceSample>,
+    total_s: f64,
+) -> String {
     let mut text = String::new();
     text += "\n| server | before | after the warm-up | at the end | most | when all had gone |\n|---|---|---|---|---|---|\n";
     let (warm, end) = (schedule::warm(total_s), schedule::end(total_s));
     for measure in MEASURES {
-        let most = looks.iter().map(measure.of).fold(0.0, f64::max);
+        let most = resource_samples.iter().map(measure.of).fold(0.0, f64::max);
         let cells = [
             measure.shown((measure.of)(before)),
-            measure.shown(measure.middle(looks, warm)),
-            measure.shown(measure.middle(looks, end)),
+            measure.shown(measure.middle(resource_samples, warm)),
+            measure.shown(measure.middle(resource_samples, end)),
             measure.shown(most),
             after.map_or_else(figures::unknown, |after| measure.shown((measure.of)(after))),
         ];
@@ -204,9 +209,9 @@ fn looks_table(before: &Look, looks: &[Look], after: Option<&Look>, total_s: f64
     text
 }
 
-fn verdict_table(verdicts: &[Verdict]) -> String {
+fn verdict_table(verdicts: &[SoakVerdict]) -> String {
     let mut text = "\n| judgement | limit | found | verdict |\n|---|---|---|---|\n".to_owned();
-    for Verdict { what, limit, holds, found } in verdicts {
+    for SoakVerdict { what, limit, holds, found } in verdicts {
         let verdict = if *holds { "met" } else { "**missed**" };
         text += &format!("| {what} | {limit} | {found} | {verdict} |\n");
     }
@@ -214,7 +219,7 @@ fn verdict_table(verdicts: &[Verdict]) -> String {
 }
 
 /// Fails with everything that was missed.
-fn conclude(verdicts: &[Verdict]) -> Outcome {
+fn conclude(verdicts: &[SoakVerdict]) -> XtaskResult {
     let missed: Vec<&str> =
         verdicts.iter().filter(|verdict| !verdict.holds).map(|verdict| verdict.what.as_str()).collect();
     if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join("; ")).into()) }

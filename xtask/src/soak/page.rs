@@ -1,7 +1,7 @@
 //! The section of docs/benchmarks.md that `cargo xtask soak … --write` writes: one part per soak, each replaced alone.
 
-use super::{Verdict, verdict_table};
-use crate::Outcome;
+use super::{SoakVerdict, verdict_table};
+use crate::XtaskResult;
 use crate::bench::machine;
 use crate::bench::page::{PAGE, section_of, with_section};
 use crate::tree;
@@ -14,7 +14,7 @@ const WORDS: &str = "Long loads after which the server has to be as it was. Serv
                      limit; a run with a missed judgement is written too.";
 
 /// The result of one soak, as a part of the section.
-pub(super) struct Part {
+pub(super) struct SoakSection {
     pub(super) title: String,
     /// The command that repeats it.
     pub(super) command: String,
@@ -22,8 +22,8 @@ pub(super) struct Part {
     pub(super) words: String,
 }
 
-impl Part {
-    fn text(&self, verdicts: &[Verdict]) -> String {
+impl SoakSection {
+    fn text(&self, verdicts: &[SoakVerdict]) -> String {
         let missed = verdicts.iter().filter(|verdict| !verdict.holds).count();
         let lines = machine::listed([]);
         format!(
@@ -40,7 +40,7 @@ impl Part {
     ///
     /// # Errors
     /// If the page cannot be read or written.
-    pub(super) fn write(&self, verdicts: &[Verdict]) -> Outcome {
+    pub(super) fn write(&self, verdicts: &[SoakVerdict]) -> XtaskResult {
         let page = std::fs::read_to_string(tree::root().join(PAGE))?;
         tree::write(PAGE, &with_part(&page, &self.title, &self.text(verdicts)))
     }
@@ -77,13 +77,14 @@ mod tests {
 
     #[test]
     fn a_part_has_every_judgement_with_its_limit() {
-        let verdict = |holds| Verdict {
+        let verdict = |holds| SoakVerdict {
             what: "rate".to_owned(),
             limit: "≥ 5/s".to_owned(),
             holds,
             found: "4/s".to_owned(),
         };
-        let part = Part { title: "One".to_owned(), command: "run".to_owned(), words: "load".to_owned() };
+        let part =
+            SoakSection { title: "One".to_owned(), command: "run".to_owned(), words: "load".to_owned() };
         let text = part.text(&[verdict(true), verdict(false)]);
         assert!(text.contains("2 judgements, 1 missed."), "{text}");
         assert!(

@@ -7,20 +7,22 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::watch::Look;
-use super::{Options, Verdict, everybody_gone, joined, level, look_on, looks_table, verdict_table};
-use crate::Outcome;
+use super::watch::ResourceSample;
+use super::{
+    SoakOptions, SoakVerdict, joined, level, looks_table, sample_until, verdict_table, wait_for_release,
+};
+use crate::XtaskResult;
 use crate::bench::figures;
-use crate::bench::load::{Load, Place};
-use crate::bench::sample::Sample;
-use crate::bench::server::Server;
+use crate::bench::load::{BenchEnvironment, HttpLoad};
+use crate::bench::sample::BenchSample;
+use crate::bench::server::BenchServer;
 use crate::bench::{isolation, taken};
 
 /// The server's options in rows 4.27 and 4.28.
 const OPTIONS: [&str; 4] = ["-C", "1000", "-w", "300"];
 
 /// One row of the requirements: a path and the figures that server-demo reached on its author's machine.
-struct Row {
+struct ParallelTarget {
     number: &'static str,
     path: &'static str,
     rate_min: f64,
@@ -29,56 +31,66 @@ struct Row {
 }
 
 /// A slow request takes 30 ms, the default.
-const ROWS: [Row; 2] = [
-    Row { number: "4.27", path: "/test/slow", rate_min: 3_313.0, max_ms: 49.0, p99_ms: None },
-    Row { number: "4.28", path: "/test/fast", rate_min: 40_184.0, max_ms: 22.0, p99_ms: Some(3.0) },
+const ROWS: [ParallelTarget; 2] = [
+    ParallelTarget { number: "4.27", path: "/test/slow", rate_min: 3_313.0, max_ms: 49.0, p99_ms: None },
+    ParallelTarget {
+        number: "4.28",
+        path: "/test/fast",
+        rate_min: 40_184.0,
+        max_ms: 22.0,
+        p99_ms: Some(3.0),
+    },
 ];
 
 #[derive(Args)]
-pub(super) struct Parallel {
+pub(super) struct ParallelSoak {
     #[command(flatten)]
-    options: Options,
+    options: SoakOptions,
 }
 
-impl Parallel {
-    pub(super) fn soak(&self) -> Outcome {
+impl ParallelSoak {
+    pub(super) fn soak(&self) -> XtaskResult {
         let folder = tempfile::tempdir()?;
         let binary = taken("stilling", folder.path())?;
-        let server = Server::stilling(&binary, self.options.driver(), &OPTIONS)?;
+        let server = BenchServer::stilling(&binary, self.options.driver(), &OPTIONS)?;
         let (command, total_s) = (server.command.clone(), self.options.total_s());
-        let place = Place { folder: folder.path().to_owned(), binary, counts_instructions: false };
+        let place = BenchEnvironment { folder: folder.path().to_owned(), binary, counts_instructions: false };
         println!(
             "`{command}` for {} min; TCP congestion control {}",
             self.options.minutes,
             isolation::congestion()
         );
         let load =
-            Load::Own { seconds: self.options.minutes * 60, connections: 100, close: true, pipeline: 1 };
+            HttpLoad::Own { seconds: self.options.minutes * 60, connections: 100, close: true, pipeline: 1 };
         let process = server.first_process();
-        let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+        let before = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
         let start = Instant::now();
-        let (looks, samples) = std::thread::scope(|threads| {
+        let (resource_samples, samples) = std::thread::scope(|threads| {
             let generators = ROWS.map(|row| {
                 let (load, place, url) = (&load, &place, server.url(row.path));
                 threads.spawn(move || load.run(&url, place).map_err(|error| error.to_string()))
             });
-            let looks = look_on(process, start, total_s, true);
-            (looks, generators.map(joined))
+            let resource_samples = sample_until(process, start, total_s, true);
+            (resource_samples, generators.map(joined))
         });
         let [slow, fast] = samples;
         let samples = [slow?, fast?];
-        let after = everybody_gone(process, start, &before);
+        let after = wait_for_release(process, start, &before);
         let ended_well = server.end();
-        let mut verdicts: Vec<Verdict> =
+        let mut verdicts: Vec<SoakVerdict> =
             ROWS.iter().zip(&samples).flat_map(|(row, sample)| row.verdicts(sample)).collect();
-        verdicts.extend(level("", &looks, total_s));
-        verdicts.push(Verdict {
+        verdicts.extend(level("", &resource_samples, total_s));
+        verdicts.push(SoakVerdict {
             what: "the server ends when asked to".to_owned(),
             limit: "status 0".to_owned(),
             holds: ended_well,
             found: if ended_well { "status 0" } else { "it did not" }.to_owned(),
         });
-        print!("{}{}", looks_table(&before, &looks, after.as_ref(), total_s), verdict_table(&verdicts));
+        print!(
+            "{}{}",
+            looks_table(&before, &resource_samples, after.as_ref(), total_s),
+            verdict_table(&verdicts)
+        );
         let words = format!(
             "Rows 4.27 and 4.28: server-demo's own test, whose figures are the limits. 100 clients ask for a slow request \
              (30 ms) and 100 others for a fast one, each request over a connection of its own \
@@ -90,10 +102,10 @@ impl Parallel {
     }
 }
 
-impl Row {
-    fn verdicts(&self, sample: &Sample) -> Vec<Verdict> {
+impl ParallelTarget {
+    fn verdicts(&self, sample: &BenchSample) -> Vec<SoakVerdict> {
         let name = format!("row {}, {}", self.number, self.path);
-        let judged = |what: &str, limit: String, holds: bool, found: String| Verdict {
+        let judged = |what: &str, limit: String, holds: bool, found: String| SoakVerdict {
             what: format!("{name}: {what}"),
             limit,
             holds,
@@ -132,14 +144,14 @@ mod tests {
     /// Rows 4.27 and 4.28: each figure of the row is judged alone, and a silent generator has met nothing.
     #[test]
     fn every_figure_of_a_row_is_judged() {
-        let good = Sample {
+        let good = BenchSample {
             requests: 9,
             rate: 40_184.0,
             p99_ms: Some(3.0),
             max_ms: Some(22.0),
-            ..Sample::default()
+            ..BenchSample::default()
         };
-        let missed = |row: &Row, change: fn(&mut Sample)| -> Vec<String> {
+        let missed = |row: &ParallelTarget, change: fn(&mut BenchSample)| -> Vec<String> {
             let mut sample = good.clone();
             change(&mut sample);
             let missed = row.verdicts(&sample).into_iter().filter(|verdict| !verdict.holds);
@@ -156,6 +168,6 @@ mod tests {
         assert_eq!(missed(fast, |sample| sample.rate = 40_183.0), ["rate"]);
         assert_eq!(missed(fast, |sample| sample.max_ms = Some(22.1)), ["longest"]);
         assert_eq!(missed(fast, |sample| sample.p99_ms = Some(3.1)), ["p99"]);
-        assert_eq!(missed(fast, |sample| *sample = Sample::default()).len(), 4);
+        assert_eq!(missed(fast, |sample| *sample = BenchSample::default()).len(), 4);
     }
 }

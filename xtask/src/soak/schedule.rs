@@ -17,19 +17,19 @@ const WARM: f64 = 0.25;
 
 /// A stretch of time, in seconds after the start.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Stretch {
+pub(super) struct SoakWindow {
     pub(super) from_s: f64,
     pub(super) to_s: f64,
 }
 
-impl Stretch {
+impl SoakWindow {
     pub(super) fn contains(&self, at_s: f64) -> bool {
         (self.from_s..self.to_s).contains(&at_s)
     }
 }
 
 /// The bursts of a soak of so many seconds: one in the warm-up, then hourly, and at least one.
-pub(super) fn bursts(total_s: f64) -> Vec<Stretch> {
+pub(super) fn bursts(total_s: f64) -> Vec<SoakWindow> {
     let length = BURST_S.min(total_s * BURST_PART);
     let hours = (total_s * (1.0 - WARM) / BURST_EVERY_S).floor().max(1.0);
     // Evenly over what follows the warm-up, each in the middle of its share.
@@ -37,18 +37,18 @@ pub(super) fn bursts(total_s: f64) -> Vec<Stretch> {
     let later = (0..hours as u64).map(|hour| total_s * WARM + share * (hour as f64 + 0.4));
     std::iter::once(total_s * FIRST_BURST)
         .chain(later)
-        .map(|from_s| Stretch { from_s, to_s: from_s + length })
+        .map(|from_s| SoakWindow { from_s, to_s: from_s + length })
         .collect()
 }
 
 /// Right after the warm-up.
-pub(super) fn warm(total_s: f64) -> Stretch {
-    Stretch { from_s: total_s * WARM, to_s: total_s * (WARM + 0.2) }
+pub(super) fn warm(total_s: f64) -> SoakWindow {
+    SoakWindow { from_s: total_s * WARM, to_s: total_s * (WARM + 0.2) }
 }
 
 /// The end.
-pub(super) fn end(total_s: f64) -> Stretch {
-    Stretch { from_s: total_s * 0.8, to_s: total_s }
+pub(super) fn end(total_s: f64) -> SoakWindow {
+    SoakWindow { from_s: total_s * 0.8, to_s: total_s }
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
-use super::honest::Met;
-use super::watch::Look;
-use crate::Outcome;
-use crate::bench::load::{Load, Place};
-use crate::bench::server::{Driver, Server};
+use super::watch::ResourceSample;
+use super::well_behaved::RequestTally;
+use crate::XtaskResult;
+use crate::bench::load::{BenchEnvironment, HttpLoad};
+use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::stilling_before_node;
 
 /// Requests of one run of `ab`.
@@ -22,41 +22,41 @@ const APP_OPTIONS: [&str; 8] =
 const DIRECT_OPTIONS: [&str; 3] = ["-C", "1000", "--direct-descriptors"];
 
 /// A server with what is asked of it.
-pub(super) struct Side {
+pub(super) struct SideServer {
     name: &'static str,
-    server: Server,
+    server: BenchServer,
     path: &'static str,
-    place: Place,
+    place: BenchEnvironment,
 }
 
 /// What was seen of it.
-pub(super) struct SideSeen {
+pub(super) struct SideObservation {
     pub(super) name: &'static str,
-    pub(super) before: Look,
-    pub(super) looks: Vec<Look>,
-    pub(super) after: Option<Look>,
-    pub(super) met: [Met; 2],
+    pub(super) before: ResourceSample,
+    pub(super) resource_samples: Vec<ResourceSample>,
+    pub(super) after: Option<ResourceSample>,
+    pub(super) tally: [RequestTally; 2],
     pub(super) ended_well: bool,
 }
 
 /// The side servers of a soak on this driver.
-pub(super) fn all(place: &Place, driver: Driver) -> Outcome<Vec<Side>> {
-    let place_of = |name: &str| -> Outcome<Place> {
+pub(super) fn all(place: &BenchEnvironment, driver: BenchDriver) -> XtaskResult<Vec<SideServer>> {
+    let place_of = |name: &str| -> XtaskResult<BenchEnvironment> {
         let folder = place.folder.join(name);
         std::fs::create_dir(&folder)?;
-        Ok(Place { folder, ..place.clone() })
+        Ok(BenchEnvironment { folder, ..place.clone() })
     };
     let (app, direct) = (place_of("app")?, place_of("direct")?);
-    let mut sides = vec![Side {
+    let mut sides = vec![SideServer {
         name: "--app",
         server: stilling_before_node(&app, driver, &APP_OPTIONS)?,
         path: "/",
         place: app,
     }];
-    if driver == Driver::Uring {
-        sides.push(Side {
+    if driver == BenchDriver::Uring {
+        sides.push(SideServer {
             name: "--direct-descriptors",
-            server: Server::stilling(&direct.binary, driver, &DIRECT_OPTIONS)?,
+            server: BenchServer::stilling(&direct.binary, driver, &DIRECT_OPTIONS)?,
             path: "/test/fast",
             place: direct,
         });
@@ -64,32 +64,33 @@ pub(super) fn all(place: &Place, driver: Driver) -> Outcome<Vec<Side>> {
     Ok(sides)
 }
 
-impl Side {
+impl SideServer {
     /// Asks until `over`, and looks at the server all the while; then ends it.
-    pub(super) fn run(self, start: Instant, total_s: f64, over: &AtomicBool) -> Outcome<SideSeen> {
+    pub(super) fn run(self, start: Instant, total_s: f64, over: &AtomicBool) -> XtaskResult<SideObservation> {
         let process = self.server.first_process();
-        let before = Look::at(process, 0.0).ok_or("a side server has gone before it began")?;
-        let (looks, met) = std::thread::scope(|threads| {
+        let before = ResourceSample::at(process, 0.0).ok_or("a side server has gone before it began")?;
+        let (resource_samples, tally) = std::thread::scope(|threads| {
             let load = threads.spawn(|| self.load(over));
-            let looks = super::look_on(process, start, total_s, false);
-            (looks, super::joined(load))
+            let resource_samples = super::sample_until(process, start, total_s, false);
+            (resource_samples, super::joined(load))
         });
-        let after = super::everybody_gone(process, start, &before);
+        let after = super::wait_for_release(process, start, &before);
         let ended_well = self.server.end();
-        Ok(SideSeen { name: self.name, before, looks, after, met, ended_well })
+        Ok(SideObservation { name: self.name, before, resource_samples, after, tally, ended_well })
     }
 
     /// A connection each and kept ones, in turn.
-    fn load(&self, over: &AtomicBool) -> [Met; 2] {
+    fn load(&self, over: &AtomicBool) -> [RequestTally; 2] {
         let name = |kept: &str| format!("{}, c=20{kept} (ab)", self.name);
-        let mut met = [Met::new(name("")), Met::new(name(", kept"))];
-        let loads = [false, true].map(|keep| Load::Ab { requests: SEGMENT_REQUESTS, connections: 20, keep });
+        let mut tally = [RequestTally::new(name("")), RequestTally::new(name(", kept"))];
+        let loads =
+            [false, true].map(|keep| HttpLoad::Ab { requests: SEGMENT_REQUESTS, connections: 20, keep });
         let url = self.server.url(self.path);
         let mut turn = 0;
         while !over.load(Relaxed) {
-            met[turn % 2].run_at(&loads[turn % 2], &url, &self.place);
+            tally[turn % 2].run_at(&loads[turn % 2], &url, &self.place);
             turn += 1;
         }
-        met
+        tally
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::honest::Met;
-use super::watch::{Look, MEASURES, Measure};
-use super::{LOOK_EVERY, Verdict};
-use crate::Outcome;
-use crate::bench::load::{Load, Place};
-use crate::bench::server::{Driver, Server};
+use super::watch::{MEASURES, ResourceMeasure, ResourceSample};
+use super::well_behaved::RequestTally;
+use super::{SAMPLE_INTERVAL, SoakVerdict};
+use crate::XtaskResult;
+use crate::bench::load::{BenchEnvironment, HttpLoad};
+use crate::bench::server::{BenchDriver, BenchServer};
 
 /// Seconds between two hand-overs of a long soak.
 const HAND_OVER_EVERY_S: f64 = 60.0;
@@ -38,16 +38,16 @@ const OPTIONS: [&str; 12] = [
 ];
 
 /// Threads that one server has more in a wave than in the rest after it, at least.
-const GROWN_MIN: f64 = 10.0;
+const WORKERS_GROWN_MIN: f64 = 10.0;
 
 /// What was seen of all servers together.
-pub(super) struct Succession {
+pub(super) struct HandoverObservation {
     /// Each server's last look before it was succeeded, in a rest; the last server's at the end.
-    lives: Vec<Look>,
+    processes: Vec<ResourceSample>,
     /// By how many the threads of one server became fewer after they had become more.
-    grown: f64,
+    workers_grown: f64,
     ended_well: bool,
-    pub(super) met: Vec<Met>,
+    pub(super) tally: Vec<RequestTally>,
     broken: Option<String>,
 }
 
@@ -57,52 +57,63 @@ fn every(total_s: f64) -> Duration {
 }
 
 /// Runs it until `over`.
-pub(super) fn run(place: &Place, driver: Driver, total_s: f64, over: &AtomicBool) -> Outcome<Succession> {
+pub(super) fn run(
+    place: &BenchEnvironment,
+    driver: BenchDriver,
+    total_s: f64,
+    over: &AtomicBool,
+) -> XtaskResult<HandoverObservation> {
     let control = place.folder.join("control");
     let control = control.to_str().ok_or("a folder for temporary files has a plain name")?;
     let options: Vec<&str> = OPTIONS.into_iter().chain(["--take-over", control]).collect();
-    let first = Server::stilling(&place.binary, driver, &options)?;
+    let first = BenchServer::stilling(&place.binary, driver, &options)?;
     let (fast, slow) = (first.url("/test/fast"), first.url("/test/slow"));
     let process = Mutex::new(first.first_process());
-    let grown = Mutex::new(0.0_f64);
-    let place_of = |name: &str| -> Outcome<Place> {
+    let workers_grown = Mutex::new(0.0_f64);
+    let place_of = |name: &str| -> XtaskResult<BenchEnvironment> {
         let folder = place.folder.join(name);
         std::fs::create_dir(&folder)?;
-        Ok(Place { folder, ..place.clone() })
+        Ok(BenchEnvironment { folder, ..place.clone() })
     };
     let (closed, waves) = (place_of("closed")?, place_of("waves")?);
-    let mut chain = Chain { lives: Vec::new(), ended_well: true };
-    let (met, broken) = std::thread::scope(|threads| {
+    let mut chain = ServerChain { processes: Vec::new(), ended_well: true };
+    let (tally, broken) = std::thread::scope(|threads| {
         let fast = threads.spawn(|| fast_requests(&fast, &closed, over));
         let slow = threads.spawn(|| slow_waves(&slow, &waves, over));
-        threads.spawn(|| watch_threads(&process, &grown, over));
-        let next = || Server::stilling(&place.binary, driver, &options);
+        threads.spawn(|| watch_threads(&process, &workers_grown, over));
+        let next = || BenchServer::stilling(&place.binary, driver, &options);
         let last = chain.replace_until(first, &process, next, every(total_s), over);
         // The last server has no successor: nobody may be on the way to it when it ends.
-        let mut met = super::joined(fast);
-        met.push(super::joined(slow));
+        let mut tally = super::joined(fast);
+        tally.push(super::joined(slow));
         let broken = last.map(|server| chain.ended_well &= server.end()).err();
-        (met, broken.map(|error| error.to_string()))
+        (tally, broken.map(|error| error.to_string()))
     });
-    let grown = *grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Ok(Succession { lives: chain.lives, grown, ended_well: chain.ended_well, met, broken })
+    let workers_grown = *workers_grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(HandoverObservation {
+        processes: chain.processes,
+        workers_grown,
+        ended_well: chain.ended_well,
+        tally,
+        broken,
+    })
 }
 
 /// The servers, one after the other.
-struct Chain {
-    lives: Vec<Look>,
+struct ServerChain {
+    processes: Vec<ResourceSample>,
     ended_well: bool,
 }
 
-impl Chain {
+impl ServerChain {
     fn replace_until(
         &mut self,
-        first: Server,
+        first: BenchServer,
         process: &Mutex<u32>,
-        next: impl Fn() -> Outcome<Server>,
+        next: impl Fn() -> XtaskResult<BenchServer>,
         every: Duration,
         over: &AtomicBool,
-    ) -> Outcome<Server> {
+    ) -> XtaskResult<BenchServer> {
         let mut server = first;
         let start = Instant::now();
         let mut due = every;
@@ -110,8 +121,8 @@ impl Chain {
             while !over.load(Relaxed) && start.elapsed() < due {
                 std::thread::sleep(Duration::from_millis(100));
             }
-            let last = Look::at(server.first_process(), start.elapsed().as_secs_f64());
-            self.lives.push(last.ok_or("a server has gone")?);
+            let last = ResourceSample::at(server.first_process(), start.elapsed().as_secs_f64());
+            self.processes.push(last.ok_or("a server has gone")?);
             if over.load(Relaxed) {
                 return Ok(server);
             }
@@ -126,55 +137,58 @@ impl Chain {
 }
 
 /// Fast requests, a connection each and on kept ones, in turn: `ab` counts whatever goes wrong with one of them.
-fn fast_requests(url: &str, place: &Place, over: &AtomicBool) -> Vec<Met> {
-    let mut met = [Met::new("hand-overs: fast, c=20 (ab)"), Met::new("hand-overs: fast, kept, c=20 (ab)")];
-    let loads = [false, true].map(|keep| Load::Ab { requests: 10_000, connections: 20, keep });
+fn fast_requests(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> Vec<RequestTally> {
+    let mut tally = [
+        RequestTally::new("hand-overs: fast, c=20 (ab)"),
+        RequestTally::new("hand-overs: fast, kept, c=20 (ab)"),
+    ];
+    let loads = [false, true].map(|keep| HttpLoad::Ab { requests: 10_000, connections: 20, keep });
     let mut turn = 0;
     while !over.load(Relaxed) {
-        met[turn % 2].run_at(&loads[turn % 2], url, place);
+        tally[turn % 2].run_at(&loads[turn % 2], url, place);
         turn += 1;
     }
-    met.to_vec()
+    tally.to_vec()
 }
 
 /// Slow requests in waves, with rests in which the pool shrinks.
-fn slow_waves(url: &str, place: &Place, over: &AtomicBool) -> Met {
-    let mut met = Met::new("hand-overs: slow, c=60 in waves (stilling bench)");
-    let load = Load::Own { seconds: WAVE_S, connections: 60, close: true, pipeline: 1 };
+fn slow_waves(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> RequestTally {
+    let mut tally = RequestTally::new("hand-overs: slow, c=60 in waves (stilling bench)");
+    let load = HttpLoad::Own { seconds: WAVE_S, connections: 60, close: true, pipeline: 1 };
     while !over.load(Relaxed) {
-        met.run_at(&load, url, place);
+        tally.run_at(&load, url, place);
         let rest = Instant::now() + Duration::from_secs(WAVE_S.into());
         while !over.load(Relaxed) && Instant::now() < rest {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-    met
+    tally
 }
 
 /// Finds by how much the threads of one server differ: first more, and then fewer again.
-fn watch_threads(process: &Mutex<u32>, grown: &Mutex<f64>, over: &AtomicBool) {
+fn watch_threads(process: &Mutex<u32>, workers_grown: &Mutex<f64>, over: &AtomicBool) {
     let (mut of, mut most) = (0, 0.0_f64);
     while !over.load(Relaxed) {
         let now = *process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if now != of {
             (of, most) = (now, 0.0);
         }
-        if let Some(look) = Look::at(now, 0.0) {
+        if let Some(look) = ResourceSample::at(now, 0.0) {
             most = most.max(look.threads);
-            let mut grown = grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            *grown = grown.max(most - look.threads);
+            let mut workers_grown = workers_grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *workers_grown = workers_grown.max(most - look.threads);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
 }
 
-impl Succession {
+impl HandoverObservation {
     /// What has to hold.
-    pub(super) fn verdicts(&self) -> Vec<Verdict> {
-        let hand_overs = self.lives.len().saturating_sub(1);
+    pub(super) fn verdicts(&self) -> Vec<SoakVerdict> {
+        let hand_overs = self.processes.len().saturating_sub(1);
         let broken = self.broken.as_ref().map(|words| format!("; {words}")).unwrap_or_default();
         let mut verdicts = vec![
-            Verdict {
+            SoakVerdict {
                 what: "servers succeed each other".to_owned(),
                 limit: format!("≥ {} hand-overs, all ended well", HAND_OVERS_MIN - 2.0),
                 holds: hand_overs as f64 >= HAND_OVERS_MIN - 2.0 && self.broken.is_none() && self.ended_well,
@@ -183,20 +197,22 @@ impl Succession {
                     if self.ended_well { "well" } else { "**not** well" }
                 ),
             },
-            Verdict {
+            SoakVerdict {
                 what: "the pool grows and shrinks".to_owned(),
-                limit: format!("≥ {GROWN_MIN} threads"),
-                holds: self.grown >= GROWN_MIN,
-                found: format!("{} threads came and went in one server", self.grown),
+                limit: format!("≥ {WORKERS_GROWN_MIN} threads"),
+                holds: self.workers_grown >= WORKERS_GROWN_MIN,
+                found: format!("{} threads came and went in one server", self.workers_grown),
             },
         ];
         // Wherever in a wave they were seen last, what their threads hold differs; so the smallest ones count.
-        let half = self.lives.len() / 2;
-        let least = |lives: &[Look], of: fn(&Look) -> f64| lives.iter().map(of).fold(f64::NAN, f64::min);
+        let half = self.processes.len() / 2;
+        let least = |processes: &[ResourceSample], of: fn(&ResourceSample) -> f64| {
+            processes.iter().map(of).fold(f64::NAN, f64::min)
+        };
         for measure in levels() {
             let (early, late) =
-                (least(&self.lives[..half], measure.of), least(&self.lives[half..], measure.of));
-            verdicts.push(Verdict {
+                (least(&self.processes[..half], measure.of), least(&self.processes[half..], measure.of));
+            verdicts.push(SoakVerdict {
                 what: format!("level over all servers: {}", measure.name),
                 limit: format!("≤ {} with the last ones", measure.shown(measure.bound(early))),
                 holds: measure.is_level(early, late),
@@ -212,7 +228,7 @@ impl Succession {
 }
 
 /// What has to be level: not the threads, which come and go with the waves.
-fn levels() -> impl Iterator<Item = &'static Measure> {
+fn levels() -> impl Iterator<Item = &'static ResourceMeasure> {
     MEASURES.iter().filter(|measure| measure.name != "threads")
 }
 
@@ -229,15 +245,20 @@ mod tests {
 
     #[test]
     fn a_chain_that_breaks_or_grows_or_never_grows_its_pool_does_not_hold() {
-        let look = |resident: f64| Look { resident, descriptors: 30.0, threads: 8.0, ..Look::default() };
-        let good = || Succession {
-            lives: (0..6).map(|_| look(50e6)).collect(),
-            grown: 40.0,
+        let look = |resident: f64| ResourceSample {
+            resident,
+            descriptors: 30.0,
+            threads: 8.0,
+            ..ResourceSample::default()
+        };
+        let good = || HandoverObservation {
+            processes: (0..6).map(|_| look(50e6)).collect(),
+            workers_grown: 40.0,
             ended_well: true,
-            met: Vec::new(),
+            tally: Vec::new(),
             broken: None,
         };
-        let broken = |change: fn(&mut Succession)| {
+        let broken = |change: fn(&mut HandoverObservation)| {
             let mut succession = good();
             change(&mut succession);
             succession.verdicts().iter().filter(|verdict| !verdict.holds).count()
@@ -245,8 +266,8 @@ mod tests {
         assert_eq!(broken(|_| ()), 0);
         assert_eq!(broken(|seen| seen.broken = Some("refused".to_owned())), 1);
         assert_eq!(broken(|seen| seen.ended_well = false), 1);
-        assert_eq!(broken(|seen| seen.grown = 0.0), 1);
-        assert_eq!(broken(|seen| seen.lives[3..].iter_mut().for_each(|look| look.resident = 90e6)), 1);
-        assert_eq!(broken(|seen| seen.lives.clear()), 1 + levels().count());
+        assert_eq!(broken(|seen| seen.workers_grown = 0.0), 1);
+        assert_eq!(broken(|seen| seen.processes[3..].iter_mut().for_each(|look| look.resident = 90e6)), 1);
+        assert_eq!(broken(|seen| seen.processes.clear()), 1 + levels().count());
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use super::schedule::Stretch;
+use super::schedule::SoakWindow;
 use crate::bench::figures::median;
 
 /// One look at a process.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Look {
+pub(super) struct ResourceSample {
     pub(super) at_s: f64,
     pub(super) resident: f64,
     pub(super) descriptors: f64,
@@ -16,9 +16,9 @@ pub(super) struct Look {
 
 /// Something that is looked at.
 #[derive(Clone, Copy)]
-pub(super) struct Measure {
+pub(super) struct ResourceMeasure {
     pub(super) name: &'static str,
-    pub(super) of: fn(&Look) -> f64,
+    pub(super) of: fn(&ResourceSample) -> f64,
     /// How much more there may be at the end than after the warm-up: a part, and a number.
     pub(super) part: f64,
     pub(super) extra: f64,
@@ -29,8 +29,8 @@ pub(super) struct Measure {
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// What has to stay level, each with its tolerance.
-pub(super) const MEASURES: [Measure; 3] = [
-    Measure {
+pub(super) const MEASURES: [ResourceMeasure; 3] = [
+    ResourceMeasure {
         name: "resident memory",
         of: |look| look.resident,
         part: 0.05,
@@ -39,7 +39,7 @@ pub(super) const MEASURES: [Measure; 3] = [
         unit_name: "MiB",
     },
     // The clients' own coming and going: how many are open at one moment differs.
-    Measure {
+    ResourceMeasure {
         name: "descriptors",
         of: |look| look.descriptors,
         part: 0.05,
@@ -47,30 +47,41 @@ pub(super) const MEASURES: [Measure; 3] = [
         unit: 1.0,
         unit_name: "",
     },
-    Measure { name: "threads", of: |look| look.threads, part: 0.0, extra: 2.0, unit: 1.0, unit_name: "" },
+    ResourceMeasure {
+        name: "threads",
+        of: |look| look.threads,
+        part: 0.0,
+        extra: 2.0,
+        unit: 1.0,
+        unit_name: "",
+    },
 ];
 
-impl Look {
+impl ResourceSample {
     /// Looks at a process now; none if it has gone.
-    pub(super) fn at(process: u32, at_s: f64) -> Option<Look> {
+    pub(super) fn at(process: u32, at_s: f64) -> Option<ResourceSample> {
         let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         let descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.count();
-        Some(Look { at_s, descriptors: descriptors as f64, ..Look::parse(&status)? })
+        Some(ResourceSample { at_s, descriptors: descriptors as f64, ..ResourceSample::parse(&status)? })
     }
 
-    fn parse(status: &str) -> Option<Look> {
+    fn parse(status: &str) -> Option<ResourceSample> {
         let number = |label: &str| {
             let rest = status.lines().find_map(|line| line.strip_prefix(label))?;
             rest.split_whitespace().next()?.parse::<f64>().ok()
         };
-        Some(Look { resident: number("VmRSS:")? * 1024.0, threads: number("Threads:")?, ..Look::default() })
+        Some(ResourceSample {
+            resident: number("VmRSS:")? * 1024.0,
+            threads: number("Threads:")?,
+            ..ResourceSample::default()
+        })
     }
 }
 
-impl Measure {
+impl ResourceMeasure {
     /// The middle value of a stretch.
-    pub(super) fn middle(&self, looks: &[Look], stretch: Stretch) -> f64 {
-        median(looks.iter().filter(|look| stretch.contains(look.at_s)).map(self.of).collect())
+    pub(super) fn middle(&self, resource_samples: &[ResourceSample], stretch: SoakWindow) -> f64 {
+        median(resource_samples.iter().filter(|look| stretch.contains(look.at_s)).map(self.of).collect())
     }
 
     /// Whether what is at the end is within the tolerance of what was after the warm-up. Less is always good.
@@ -95,17 +106,18 @@ mod tests {
     #[test]
     fn a_process_is_read_as_the_manual_says() {
         let status = "Name:\tstilling\nVmPeak:\t  900 kB\nVmRSS:\t     512 kB\nThreads:\t7\n";
-        let expected = Look { resident: 524_288.0, threads: 7.0, ..Look::default() };
-        assert_eq!(Look::parse(status), Some(expected));
-        assert_eq!(Look::parse("Name:\tzombie\nThreads:\t1\n"), None);
+        let expected = ResourceSample { resident: 524_288.0, threads: 7.0, ..ResourceSample::default() };
+        assert_eq!(ResourceSample::parse(status), Some(expected));
+        assert_eq!(ResourceSample::parse("Name:\tzombie\nThreads:\t1\n"), None);
     }
 
     #[test]
     fn level_is_within_the_tolerance_and_one_outlier_does_not_decide() {
-        let look = |at_s: f64, threads: f64| Look { at_s, threads, ..Look::default() };
-        let looks = [look(0.0, 90.0), look(1.0, 5.0), look(2.0, 500.0), look(3.0, 6.0), look(4.0, 90.0)];
+        let look = |at_s: f64, threads: f64| ResourceSample { at_s, threads, ..ResourceSample::default() };
+        let resource_samples =
+            [look(0.0, 90.0), look(1.0, 5.0), look(2.0, 500.0), look(3.0, 6.0), look(4.0, 90.0)];
         let threads = MEASURES[2];
-        assert_eq!(threads.middle(&looks, Stretch { from_s: 1.0, to_s: 4.0 }), 6.0);
+        assert_eq!(threads.middle(&resource_samples, SoakWindow { from_s: 1.0, to_s: 4.0 }), 6.0);
         assert!(threads.is_level(5.0, 7.0) && !threads.is_level(5.0, 8.0) && threads.is_level(5.0, 1.0));
         let memory = MEASURES[0];
         assert!(memory.is_level(100.0 * MIB, 106.0 * MIB) && !memory.is_level(100.0 * MIB, 106.1 * MIB));

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stilling_wire::nats::{
-    AckSubject, GAP_CAUSE, GAP_FIRST, GAP_LAST, Headers, Limits, PONG, Pub, ServerDecoder, ServerEvent,
+    AckSubject, GAP_CAUSE, GAP_FIRST, GAP_LAST, Headers, NatsLimits, PONG, Pub, ServerDecoder, ServerEvent,
     encode_sub, encode_unsub,
 };
 
-use super::buffer::{Buffer, is_for_later};
+use super::buffer::{ReceiveBuffer, would_block};
 use super::connection::connect;
 use super::error::CollectError;
 use super::limits::POLL_SPAN;
 use super::nats::{connect as encode_connect, limits};
-use super::plan::Storage;
+use super::plan::CollectStorage;
 
 /// The subscription of answers, and that of a replay.
-const ANSWERS: &[u8] = b"1";
-const REPLAY: &[u8] = b"2";
+const REPLY_SID: &[u8] = b"1";
+const REPLAY_SID: &[u8] = b"2";
 
 /// How often a server says that a replay still lives, in nanoseconds.
 const HEARTBEAT_NS: u64 = 500_000_000;
@@ -31,7 +31,7 @@ const HEARTBEATS_AT_END: u32 = 4;
 
 /// How long a stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct StreamState {
+pub struct ReportedStreamState {
     /// Messages that it has now.
     pub messages: u64,
     /// The sequence of the first of them.
@@ -44,7 +44,7 @@ pub struct StreamState {
 
 /// A message of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored<'a> {
+pub struct ReplayedMessage<'a> {
     /// Its place in the stream.
     pub sequence: u64,
     /// What it was published to.
@@ -54,19 +54,19 @@ pub struct Stored<'a> {
 }
 
 /// A connection over which one thing after another is asked.
-pub struct Api {
+pub struct JetStreamApi {
     server: SocketAddr,
     stream: TcpStream,
-    input: Buffer,
+    input: ReceiveBuffer,
     decoder: ServerDecoder,
-    limits: Limits,
+    limits: NatsLimits,
     timeout: Duration,
     inbox: String,
-    asked: u64,
+    request_count: u64,
 }
 
-/// What came over an [`Api`]'s connection.
-struct Message<'a> {
+/// What came over an [`JetStreamApi`]'s connection.
+struct ApiMessage<'a> {
     subject: &'a [u8],
     sid: &'a [u8],
     reply: Option<&'a [u8]>,
@@ -75,7 +75,7 @@ struct Message<'a> {
 }
 
 /// Where a replay is. Its methods return how it has ended, if it has.
-struct Replay<'a> {
+struct ApiReplay<'a> {
     name: &'a str,
     expected: &'a mut u64,
     last: u64,
@@ -83,25 +83,25 @@ struct Replay<'a> {
     heartbeats: u32,
 }
 
-impl Replay<'_> {
-    fn wrong(&self, words: &str) -> Option<Result<(), CollectError>> {
-        Some(Err(CollectError::Server(format!("replay of {}: {words}", self.name))))
+impl ApiReplay<'_> {
+    fn server_error(&self, detail: &str) -> Option<Result<(), CollectError>> {
+        Some(Err(CollectError::Server(format!("replay of {}: {detail}", self.name))))
     }
 
     /// The answer to the request for the consumer, on `subject`.
-    fn answer(&self, message: &Message<'_>, subject: &str) -> Option<Result<(), CollectError>> {
+    fn answer(&self, message: &ApiMessage<'_>, subject: &str) -> Option<Result<(), CollectError>> {
         if !message.headers.is_empty() {
-            return self.wrong(&format!("nobody answers to {subject}"));
+            return self.server_error(&format!("nobody answers to {subject}"));
         }
         let answer: Value = serde_json::from_slice(message.payload).unwrap_or_default();
         let error = &answer["error"];
-        if error.is_null() { None } else { self.wrong(&error.to_string()) }
+        if error.is_null() { None } else { self.server_error(&error.to_string()) }
     }
 
     fn status(
         &mut self,
         code: u16,
-        message: &Message<'_>,
+        message: &ApiMessage<'_>,
         answers: &mut Vec<u8>,
     ) -> Option<Result<(), CollectError>> {
         // 100 with a reply wants an answer before more comes; without one it is a sign of life.
@@ -110,14 +110,14 @@ impl Replay<'_> {
             return None;
         }
         if code != 100 {
-            return self.wrong(&format!("status {code}"));
+            return self.server_error(&format!("status {code}"));
         }
-        let Some(gap) = Gap::of(message.headers) else {
+        let Some(gap) = ReportedGap::of(message.headers) else {
             self.heartbeats += 1;
             return (self.heartbeats == HEARTBEATS_AT_END).then_some(Ok(()));
         };
         if !gap.is_torn || gap.first != *self.expected {
-            return self.wrong(&format!("{gap:?} came where {} should", self.expected));
+            return self.server_error(&format!("{gap:?} came where {} should", self.expected));
         }
         *self.expected = gap.last + 1;
         (gap.last >= self.last).then_some(Ok(()))
@@ -125,31 +125,31 @@ impl Replay<'_> {
 
     fn delivery(
         &mut self,
-        message: &Message<'_>,
-        each: &mut impl FnMut(&Stored<'_>) -> Result<(), String>,
+        message: &ApiMessage<'_>,
+        each: &mut impl FnMut(&ReplayedMessage<'_>) -> Result<(), String>,
     ) -> Option<Result<(), CollectError>> {
         self.heartbeats = 0;
         let Some(place) = message.reply.and_then(AckSubject::parse) else {
-            return self.wrong("a delivery without its place");
+            return self.server_error("a delivery without its place");
         };
         let sequence = place.stream_sequence;
         if sequence != *self.expected {
-            return self.wrong(&format!("{sequence} came where {} should", self.expected));
+            return self.server_error(&format!("{sequence} came where {} should", self.expected));
         }
         *self.expected += 1;
-        match each(&Stored { sequence, subject: message.subject, payload: message.payload }) {
-            Err(words) => Some(Err(CollectError::Server(words))),
+        match each(&ReplayedMessage { sequence, subject: message.subject, payload: message.payload }) {
+            Err(detail) => Some(Err(CollectError::Server(detail))),
             Ok(()) => (sequence >= self.last).then_some(Ok(())),
         }
     }
 }
 
-impl Api {
+impl JetStreamApi {
     /// Connects.
     ///
     /// # Errors
     /// If nobody listens.
-    pub fn connect(to: SocketAddr, timeout: Duration) -> Result<Api, CollectError> {
+    pub fn connect(to: SocketAddr, timeout: Duration) -> Result<JetStreamApi, CollectError> {
         let failed = |error| CollectError::Connect(to, error);
         let mut stream = connect(to, timeout).map_err(failed)?;
         stream.set_read_timeout(Some(POLL_SPAN)).map_err(failed)?;
@@ -157,17 +157,17 @@ impl Api {
         let inbox = format!("_INBOX.api{:x}{port:x}", std::process::id());
         let mut out = Vec::new();
         encode_connect(&mut out);
-        encode_sub(&mut out, format!("{inbox}.*").as_bytes(), None, ANSWERS);
+        encode_sub(&mut out, format!("{inbox}.*").as_bytes(), None, REPLY_SID);
         stream.write_all(&out).map_err(failed)?;
-        Ok(Api {
+        Ok(JetStreamApi {
             server: to,
             stream,
-            input: Buffer::default(),
+            input: ReceiveBuffer::default(),
             decoder: ServerDecoder::default(),
             limits: limits(),
             timeout,
             inbox,
-            asked: 0,
+            request_count: 0,
         })
     }
 
@@ -183,19 +183,19 @@ impl Api {
     }
 
     /// Reads until `done` has something to say about a message.
-    fn listen<T>(
+    fn receive_until<T>(
         &mut self,
         what: &str,
-        mut done: impl FnMut(&Message<'_>, &mut Vec<u8>) -> Option<Result<T, CollectError>>,
+        mut done: impl FnMut(&ApiMessage<'_>, &mut Vec<u8>) -> Option<Result<T, CollectError>>,
     ) -> Result<T, CollectError> {
-        let mut heard = Instant::now();
+        let mut last_received = Instant::now();
         let mut answers = Vec::new();
         loop {
             let step = self.decoder.decode(&self.limits, self.input.unread());
             let step = step.map_err(|error| CollectError::Server(format!("{what}: {error}")))?;
             let verdict = match step.event {
                 ServerEvent::Message(delivery) => {
-                    let message = Message {
+                    let message = ApiMessage {
                         subject: delivery.subject,
                         sid: delivery.sid,
                         reply: delivery.reply,
@@ -215,7 +215,7 @@ impl Api {
             };
             let is_all = matches!(step.event, ServerEvent::NeedMore);
             let consumed = step.consumed;
-            self.input.take(consumed);
+            self.input.consume(consumed);
             if !answers.is_empty() {
                 let answers = std::mem::take(&mut answers);
                 self.write(&answers)?;
@@ -228,8 +228,8 @@ impl Api {
             }
             match self.input.fill(&mut self.stream) {
                 Ok(0) => return Err(CollectError::Server(format!("{what}: it closed the connection"))),
-                Ok(_) => heard = Instant::now(),
-                Err(error) if is_for_later(&error) && heard.elapsed() < self.timeout => {}
+                Ok(_) => last_received = Instant::now(),
+                Err(error) if would_block(&error) && last_received.elapsed() < self.timeout => {}
                 Err(error) => return Err(CollectError::Server(format!("{what}: no answer ({error})"))),
             }
         }
@@ -240,25 +240,25 @@ impl Api {
     /// # Errors
     /// If there is no answer in time, nobody to give one, or it is an error.
     fn request(&mut self, subject: &str, body: &Value) -> Result<Value, CollectError> {
-        self.asked += 1;
-        let inbox = format!("{}.{}", self.inbox, self.asked);
+        self.request_count += 1;
+        let inbox = format!("{}.{}", self.inbox, self.request_count);
         let mut out = Vec::new();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let reply = Some(inbox.as_bytes());
         Pub { subject: subject.as_bytes(), reply, headers: b"", payload: body.as_bytes() }.encode(&mut out);
         self.write(&out)?;
-        self.listen(subject, |message, _| {
-            if message.sid != ANSWERS || message.subject != inbox.as_bytes() {
+        self.receive_until(subject, |message, _| {
+            if message.sid != REPLY_SID || message.subject != inbox.as_bytes() {
                 return None;
             }
             if !message.headers.is_empty() {
                 return Some(Err(CollectError::Server(format!("nobody answers to {subject}"))));
             }
-            let wrong = |words: String| CollectError::Server(format!("{subject}: {words}"));
+            let server_error = |detail: String| CollectError::Server(format!("{subject}: {detail}"));
             let answer: Result<Value, _> = serde_json::from_slice(message.payload);
             Some(match answer {
-                Err(error) => Err(wrong(error.to_string())),
-                Ok(answer) if !answer["error"].is_null() => Err(wrong(answer["error"].to_string())),
+                Err(error) => Err(server_error(error.to_string())),
+                Ok(answer) if !answer["error"].is_null() => Err(server_error(answer["error"].to_string())),
                 Ok(answer) => Ok(answer),
             })
         })
@@ -268,10 +268,15 @@ impl Api {
     ///
     /// # Errors
     /// If the server does not make it.
-    pub fn make_stream(&mut self, name: &str, filter: &str, storage: Storage) -> Result<(), CollectError> {
+    pub fn make_stream(
+        &mut self,
+        name: &str,
+        filter: &str,
+        storage: CollectStorage,
+    ) -> Result<(), CollectError> {
         let storage = match storage {
-            Storage::File => "file",
-            Storage::Memory => "memory",
+            CollectStorage::File => "file",
+            CollectStorage::Memory => "memory",
         };
         let body = json!({
             "name": name, "subjects": [filter], "storage": storage, "retention": "limits", "discard": "old",
@@ -284,9 +289,9 @@ impl Api {
     ///
     /// # Errors
     /// If the server does not say.
-    pub fn stream_state(&mut self, name: &str) -> Result<StreamState, CollectError> {
+    pub fn stream_state(&mut self, name: &str) -> Result<ReportedStreamState, CollectError> {
         let answer = self.request(&format!("$JS.API.STREAM.INFO.{name}"), &Value::Null)?;
-        let state = StreamState::deserialize(&answer["state"]);
+        let state = ReportedStreamState::deserialize(&answer["state"]);
         state.map_err(|error| CollectError::Server(format!("the state of {name}: {error}")))
     }
 
@@ -300,16 +305,16 @@ impl Api {
         &mut self,
         name: &str,
         from: u64,
-        mut each: impl FnMut(&Stored<'_>) -> Result<(), String>,
+        mut each: impl FnMut(&ReplayedMessage<'_>) -> Result<(), String>,
     ) -> Result<u64, CollectError> {
         let last = self.stream_state(name)?.last;
         if last < from {
             return Ok(last);
         }
-        self.asked += 1;
-        let deliver = format!("{}.replay.{}", self.inbox, self.asked);
+        self.request_count += 1;
+        let deliver = format!("{}.replay.{}", self.inbox, self.request_count);
         let mut out = Vec::new();
-        encode_sub(&mut out, deliver.as_bytes(), None, REPLAY);
+        encode_sub(&mut out, deliver.as_bytes(), None, REPLAY_SID);
         self.write(&out)?;
         let body = json!({"stream_name": name, "config": {
             "deliver_subject": deliver, "deliver_policy": "by_start_sequence", "opt_start_seq": from,
@@ -320,7 +325,7 @@ impl Api {
         let mut expected = from;
         self.start_replay(name, &body, &mut expected, last, &mut each)?;
         out.clear();
-        encode_unsub(&mut out, REPLAY, None);
+        encode_unsub(&mut out, REPLAY_SID, None);
         self.write(&out)?;
         Ok(last)
     }
@@ -332,22 +337,22 @@ impl Api {
         body: &Value,
         expected: &mut u64,
         last: u64,
-        each: &mut impl FnMut(&Stored<'_>) -> Result<(), String>,
+        each: &mut impl FnMut(&ReplayedMessage<'_>) -> Result<(), String>,
     ) -> Result<(), CollectError> {
-        self.asked += 1;
-        let inbox = format!("{}.{}", self.inbox, self.asked);
+        self.request_count += 1;
+        let inbox = format!("{}.{}", self.inbox, self.request_count);
         let subject = format!("$JS.API.CONSUMER.CREATE.{name}");
         let mut out = Vec::new();
         let body = body.to_string();
         let reply = Some(inbox.as_bytes());
         Pub { subject: subject.as_bytes(), reply, headers: b"", payload: body.as_bytes() }.encode(&mut out);
         self.write(&out)?;
-        let mut replay = Replay { name, expected, last, heartbeats: 0 };
-        self.listen("replay", |message, answers| {
-            if message.sid == ANSWERS && message.subject == inbox.as_bytes() {
+        let mut replay = ApiReplay { name, expected, last, heartbeats: 0 };
+        self.receive_until("replay", |message, answers| {
+            if message.sid == REPLY_SID && message.subject == inbox.as_bytes() {
                 return replay.answer(message, &subject);
             }
-            if message.sid != REPLAY {
+            if message.sid != REPLAY_SID {
                 return None;
             }
             let status = Headers::parse(message.headers).ok().and_then(|headers| headers.status());
@@ -361,18 +366,18 @@ impl Api {
 
 /// Sequences that the server says are not there.
 #[derive(Debug)]
-struct Gap {
+struct ReportedGap {
     first: u64,
     last: u64,
     /// They belonged to a write that a crash cut off.
     is_torn: bool,
 }
 
-impl Gap {
-    fn of(headers: &[u8]) -> Option<Gap> {
+impl ReportedGap {
+    fn of(headers: &[u8]) -> Option<ReportedGap> {
         let headers = Headers::parse(headers).ok()?;
         let number = |name| std::str::from_utf8(headers.find(name)?).ok()?.parse().ok();
         let is_torn = headers.find(GAP_CAUSE) == Some(b"torn");
-        Some(Gap { first: number(GAP_FIRST)?, last: number(GAP_LAST)?, is_torn })
+        Some(ReportedGap { first: number(GAP_FIRST)?, last: number(GAP_LAST)?, is_torn })
     }
 }

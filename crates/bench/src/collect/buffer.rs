@@ -6,20 +6,20 @@ use super::limits::READ_SIZE;
 
 /// A receive buffer that grows only for what is longer than a read.
 #[derive(Debug, Default)]
-pub(super) struct Buffer {
+pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Buffer {
+impl ReceiveBuffer {
     /// What came and was not taken.
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
     /// So many bytes have been understood.
-    pub(super) fn take(&mut self, count: usize) {
+    pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
     }
 
@@ -44,7 +44,7 @@ impl Buffer {
 }
 
 /// Whether a socket that does not wait has merely nothing to do at the moment.
-pub(super) fn is_for_later(error: &io::Error) -> bool {
+pub(super) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn what_was_not_taken_stays_in_order_across_reads() {
-        let mut buffer = Buffer::default();
+        let mut buffer = ReceiveBuffer::default();
         let mut from: &[u8] = b"abc";
         assert_eq!(buffer.fill(&mut from).expect("it reads"), 3);
-        buffer.take(2);
+        buffer.consume(2);
         let mut from: &[u8] = b"def";
         buffer.fill(&mut from).expect("it reads");
         assert_eq!(buffer.unread(), b"cdef");
-        buffer.take(4);
+        buffer.consume(4);
         assert!(buffer.unread().is_empty() && buffer.fill(&mut from).expect("it reads") == 0);
     }
 }

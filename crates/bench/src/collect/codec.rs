@@ -1,17 +1,17 @@
 //! Selects the codec of a client's protocol.
 
+use super::client_codec::ClientCodec;
+use super::collect_run::CollectRun;
 use super::nats::Nats;
-use super::plan::Protocol;
+use super::plan::CollectProtocol;
 use super::redis::Redis;
-use super::shared::Run;
-use super::speech::Speech;
 use super::syslog::Syslog;
 
 /// The codec of one client.
-pub(super) fn of(run: &Run, client: u16) -> Box<dyn Speech> {
+pub(super) fn codec_for(run: &CollectRun, client: u16) -> Box<dyn ClientCodec> {
     match run.plan.protocol {
-        Protocol::Nats => Box::new(Nats::new(run, client)),
-        Protocol::Redis => Box::new(Redis::new(run, client)),
-        Protocol::Syslog => Box::new(Syslog::new(run, client)),
+        CollectProtocol::Nats => Box::new(Nats::new(run, client)),
+        CollectProtocol::Redis => Box::new(Redis::new(run, client)),
+        CollectProtocol::Syslog => Box::new(Syslog::new(run, client)),
     }
 }

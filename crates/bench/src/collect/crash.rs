@@ -15,8 +15,8 @@
 //! order and recovery agree; it cannot show what a power failure would take.
 
 mod client;
-mod judge;
-mod victim;
+mod target;
+mod verifier;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -29,15 +29,17 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stilling_ring::SplitMix64;
 
-use super::api::Api;
+use super::api::JetStreamApi;
+use super::collect_run::CollectRun;
 use super::connection::connect;
 use super::error::CollectError;
-use super::limits::LOOK_INTERVAL;
-use super::plan::{Plan, Storage};
-use super::shared::Run;
-use client::{Client, Load};
-use judge::Judge;
-pub use victim::{Process, Victim, can_write_directly, descriptors, resident_bytes, writes_directly};
+use super::limits::CHECK_INTERVAL;
+use super::plan::{CollectPlan, CollectStorage};
+use client::{CrashClient, LoadControl};
+pub use target::{
+    CrashTarget, TargetProcess, can_write_directly, descriptors, resident_bytes, writes_directly,
+};
+use verifier::CrashVerifier;
 
 /// Most acknowledgements before a kill in a short life; most lives are short.
 const ACKS_SHORT_MAX: u64 = 2000;
@@ -51,7 +53,7 @@ const DELAY_US_MAX: u64 = 3000;
 /// Messages of each client before descriptors are counted for the first time: then all that is opened once is open.
 const WARM_UP: u64 = 8;
 
-/// Equal counts in a row, [`LOOK_INTERVAL`] apart, that show a server at rest.
+/// Equal counts in a row, [`CHECK_INTERVAL`] apart, that show a server at rest.
 const STEADY_COUNTS: u32 = 3;
 
 /// Bytes by which resident memory may grow from the rest after a load to the rest after an equal one: buffers and blocks
@@ -92,7 +94,7 @@ pub struct CrashPlan {
     /// Descriptors and resident memory are compared in one life of so many; 0: in none. Default: 10.
     pub descriptors_every: u32,
     /// Makes the stream at the first start. Default: no.
-    pub make_stream: Option<Storage>,
+    pub make_stream: Option<CollectStorage>,
     /// How long a server may take to start, to answer, to go on. Default: 30 s.
     pub timeout: Duration,
 }
@@ -193,13 +195,13 @@ impl CrashReport {
         let growth = second.saturating_sub(first);
         self.memory_growth_kib = self.memory_growth_kib.max(growth / 1024);
         if growth > MEMORY_GROWTH_MAX + messages * MEMORY_PER_MESSAGE_MAX {
-            let words =
+            let detail =
                 || format!("{first} bytes resident after {messages} messages, {second} after as many more");
-            self.note("memory_leaks", words);
+            self.note("memory_leaks", detail);
         }
     }
 
-    fn note(&mut self, kind: &'static str, words: impl FnOnce() -> String) {
+    fn note(&mut self, kind: &'static str, detail: impl FnOnce() -> String) {
         let count = match kind {
             "lost" => &mut self.lost,
             "invented" => &mut self.invented,
@@ -213,7 +215,7 @@ impl CrashReport {
         };
         *count += 1;
         if let Entry::Vacant(empty) = self.evidence.entry(kind) {
-            empty.insert(words());
+            empty.insert(detail());
         }
     }
 }
@@ -224,13 +226,13 @@ impl CrashReport {
 /// If the server does not start, does not answer, or stops answering before it is killed. What it has lost is in the
 /// report.
 pub fn run(
-    victim: &mut dyn Victim,
+    target: &mut dyn CrashTarget,
     plan: &CrashPlan,
     mut watch: impl FnMut(&CrashReport),
 ) -> Result<CrashReport, CollectError> {
     let mut report = CrashReport::default();
     // The address is that of each start.
-    let load = Plan {
+    let load = CollectPlan {
         clients: plan.clients,
         size: plan.size,
         window: plan.window,
@@ -238,47 +240,48 @@ pub fn run(
         stream: Some(plan.stream.clone()),
         message_ids: true,
         timeout: plan.timeout,
-        ..Plan::new(SocketAddr::from(([127, 0, 0, 1], 1)))
+        ..CollectPlan::new(SocketAddr::from(([127, 0, 0, 1], 1)))
     };
     load.check()?;
-    let run = Run::new(load);
-    let mut clients: Vec<Client> = (0..plan.clients).map(|number| Client::new(&run, number)).collect();
-    let (mut random, mut judge) = (SplitMix64::new(plan.seed), Judge::default());
+    let run = CollectRun::new(load);
+    let mut clients: Vec<CrashClient> =
+        (0..plan.clients).map(|number| CrashClient::new(&run, number)).collect();
+    let (mut random, mut verifier) = (SplitMix64::new(plan.seed), CrashVerifier::default());
     for kill in 0..plan.kills {
-        let (to, mut api) = started(victim, plan, kill == 0, &mut report)?;
-        judge.compare(&mut api, plan, &run, &mut clients, &mut report)?;
+        let (to, mut api) = start_and_wait(target, plan, kill == 0, &mut report)?;
+        verifier.compare(&mut api, plan, &run, &mut clients, &mut report)?;
         drop(api);
         let is_long = random.below(LONG_LIFE_EVERY) == 0;
         let acks =
             random.below(if is_long { plan.acks_max } else { plan.acks_max.min(ACKS_SHORT_MAX) }.max(1));
         let delay = Duration::from_micros(random.below(DELAY_US_MAX));
         if plan.descriptors_every > 0 && kill % plan.descriptors_every == 0 {
-            inspect_process(victim, plan, to, &mut clients, acks, &mut report)?;
+            inspect_process(target, plan, to, &mut clients, acks, &mut report)?;
         }
-        load_until_killed(victim, plan, to, &mut clients, acks, delay)?;
+        load_until_killed(target, plan, to, &mut clients, acks, delay)?;
         report.kills += 1;
         watch(&report);
     }
-    let (_, mut api) = started(victim, plan, plan.kills == 0, &mut report)?;
-    judge.compare(&mut api, plan, &run, &mut clients, &mut report)?;
-    judge.compare_all(&mut api, plan, &run, &mut report)?;
+    let (_, mut api) = start_and_wait(target, plan, plan.kills == 0, &mut report)?;
+    verifier.compare(&mut api, plan, &run, &mut clients, &mut report)?;
+    verifier.compare_all(&mut api, plan, &run, &mut report)?;
     drop(api);
-    victim.kill()?;
+    target.kill()?;
     Ok(report)
 }
 
 /// Starts the server and waits until it can say how long the stream is.
-fn started(
-    victim: &mut dyn Victim,
+fn start_and_wait(
+    target: &mut dyn CrashTarget,
     plan: &CrashPlan,
     is_first: bool,
     report: &mut CrashReport,
-) -> Result<(SocketAddr, Api), CollectError> {
+) -> Result<(SocketAddr, JetStreamApi), CollectError> {
     let begun = Instant::now();
-    let mut to = victim.start()?;
-    let mut how_it_ended = None;
+    let mut to = target.start()?;
+    let mut exit_error = None;
     loop {
-        let ready = Api::connect(to, plan.timeout).and_then(|mut api| {
+        let ready = JetStreamApi::connect(to, plan.timeout).and_then(|mut api| {
             if let Some(storage) = plan.make_stream.filter(|_| is_first) {
                 api.make_stream(&plan.stream, &format!("{}.>", plan.subject), storage)?;
             }
@@ -291,39 +294,39 @@ fn started(
                 return Ok((to, api));
             }
             // A server that ends at its start is started again, as a supervisor does, and that is counted.
-            Err(error) if !victim.is_running() => {
+            Err(error) if !target.is_running() => {
                 // The kill fails, and its error says how the server ended.
-                how_it_ended = Some(victim.kill().err().unwrap_or(error));
+                exit_error = Some(target.kill().err().unwrap_or(error));
                 if begun.elapsed() >= plan.timeout {
                     break;
                 }
-                let ended = how_it_ended.as_ref().map(ToString::to_string).unwrap_or_default();
+                let ended = exit_error.as_ref().map(ToString::to_string).unwrap_or_default();
                 report.note("failed_starts", || ended);
-                thread::sleep(LOOK_INTERVAL);
-                to = victim.start()?;
+                thread::sleep(CHECK_INTERVAL);
+                to = target.start()?;
             }
             Err(error) if begun.elapsed() >= plan.timeout => {
-                how_it_ended.get_or_insert(error);
+                exit_error.get_or_insert(error);
                 break;
             }
-            Err(_) => thread::sleep(LOOK_INTERVAL),
+            Err(_) => thread::sleep(CHECK_INTERVAL),
         }
     }
-    Err(how_it_ended.unwrap_or_else(|| CollectError::server("it does not start")))
+    Err(exit_error.unwrap_or_else(|| CollectError::server("it does not start")))
 }
 
 /// Puts equal loads on the server and lets them end: then as many descriptors are open as before, resident memory has
 /// not grown from the first to the second, and segments are written as planned.
 fn inspect_process(
-    victim: &mut dyn Victim,
+    target: &mut dyn CrashTarget,
     plan: &CrashPlan,
     to: SocketAddr,
-    clients: &mut [Client],
+    clients: &mut [CrashClient],
     acks: u64,
     report: &mut CrashReport,
 ) -> Result<(), CollectError> {
-    let Some(process) = victim.process() else { return Ok(()) };
-    load_and_rest(plan, to, clients, WARM_UP)?;
+    let Some(process) = target.process() else { return Ok(()) };
+    load_and_settle(plan, to, clients, WARM_UP)?;
     if let Some(wanted) = plan.direct
         && let Some(is_direct) = writes_directly(process)
         && is_direct != wanted
@@ -338,7 +341,7 @@ fn inspect_process(
     // Where retention removes records, memory is that of segments that come and go, and one load is enough.
     let loads = if plan.may_have_removed(sent + 2 * messages) { 1 } else { resident.len() };
     for resident in &mut resident[..loads] {
-        load_and_rest(plan, to, clients, each)?;
+        load_and_settle(plan, to, clients, each)?;
         if let Some(after) = at_rest(process, plan, |count| count <= before).filter(|after| *after > before) {
             report
                 .note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
@@ -359,7 +362,7 @@ fn at_rest(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Op
         if begun.elapsed() > plan.timeout {
             break;
         }
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(CHECK_INTERVAL);
         let now = descriptors(process)?;
         times = if now == count { times + 1 } else { 0 };
         count = now;
@@ -368,14 +371,19 @@ fn at_rest(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Op
 }
 
 /// Publishes so many messages over each connection, waits for their answers, and closes.
-fn load_and_rest(
+fn load_and_settle(
     plan: &CrashPlan,
     to: SocketAddr,
-    clients: &mut [Client],
+    clients: &mut [CrashClient],
     each: u64,
 ) -> Result<(), CollectError> {
-    let (heard, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let load = Load { window: plan.window, heard: &heard, over: &over, budget: Some(each) };
+    let (acknowledged_count, is_killed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let load = LoadControl {
+        window: plan.window,
+        acknowledged_count: &acknowledged_count,
+        is_killed: &is_killed,
+        budget: Some(each),
+    };
     let connected: Vec<_> = clients.iter().map(|_| connect(to, plan.timeout)).collect();
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -387,7 +395,7 @@ fn load_and_rest(
         let begun = Instant::now();
         while threads.iter().any(|thread| !thread.is_finished()) {
             if begun.elapsed() > plan.timeout {
-                over.store(true, Ordering::Release);
+                is_killed.store(true, Ordering::Release);
                 return Err(CollectError::server("a load that ends was not acknowledged in time"));
             }
             thread::sleep(Duration::from_millis(1));
@@ -398,15 +406,20 @@ fn load_and_rest(
 
 /// Publishes over all connections until the server is dead.
 fn load_until_killed(
-    victim: &mut dyn Victim,
+    target: &mut dyn CrashTarget,
     plan: &CrashPlan,
     to: SocketAddr,
-    clients: &mut [Client],
+    clients: &mut [CrashClient],
     acks: u64,
     delay: Duration,
 ) -> Result<(), CollectError> {
-    let (heard, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let load = Load { window: plan.window, heard: &heard, over: &over, budget: None };
+    let (acknowledged_count, is_killed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let load = LoadControl {
+        window: plan.window,
+        acknowledged_count: &acknowledged_count,
+        is_killed: &is_killed,
+        budget: None,
+    };
     thread::scope(|scope| {
         for client in clients {
             let load = &load;
@@ -419,17 +432,18 @@ fn load_until_killed(
         }
         let begun = Instant::now();
         let mut outcome = Ok(());
-        while heard.load(Ordering::Acquire) < acks {
+        while acknowledged_count.load(Ordering::Acquire) < acks {
             if begun.elapsed() > plan.timeout {
-                let words = format!("{} of {acks} acknowledgements came", heard.load(Ordering::Acquire));
-                outcome = Err(CollectError::Server(words));
+                let detail =
+                    format!("{} of {acks} acknowledgements came", acknowledged_count.load(Ordering::Acquire));
+                outcome = Err(CollectError::Server(detail));
                 break;
             }
             thread::sleep(Duration::from_micros(100));
         }
         thread::sleep(delay);
-        let killed = victim.kill();
-        over.store(true, Ordering::Release);
+        let killed = target.kill();
+        is_killed.store(true, Ordering::Release);
         outcome.and(killed)
     })
 }

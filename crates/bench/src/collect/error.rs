@@ -6,21 +6,21 @@ use std::net::SocketAddr;
 
 /// A plan that cannot be carried out, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadPlan(pub(super) String);
+pub struct InvalidCollectPlan(pub(super) String);
 
-impl fmt::Display for BadPlan {
+impl fmt::Display for InvalidCollectPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BadPlan {}
+impl std::error::Error for InvalidCollectPlan {}
 
 /// Why a run gave no report.
 #[derive(Debug)]
 pub enum CollectError {
     /// The plan contradicts itself.
-    Plan(BadPlan),
+    InvalidPlan(InvalidCollectPlan),
     /// Nobody accepts connections there.
     Connect(SocketAddr, io::Error),
     /// The server does not speak the protocol as it should, or refuses what is asked of it.
@@ -30,28 +30,28 @@ pub enum CollectError {
 }
 
 impl CollectError {
-    pub(super) fn server(words: impl Into<String>) -> CollectError {
-        CollectError::Server(words.into())
+    pub(super) fn server(detail: impl Into<String>) -> CollectError {
+        CollectError::Server(detail.into())
     }
 }
 
 impl fmt::Display for CollectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CollectError::Plan(error) => write!(f, "{error}"),
+            CollectError::InvalidPlan(error) => write!(f, "{error}"),
             CollectError::Connect(to, error) => {
                 write!(f, "cannot connect to {to}: {error}; is the server running?")
             }
-            CollectError::Server(words) => write!(f, "the server is at fault: {words}"),
-            CollectError::Local(words) => write!(f, "this side is at fault: {words}"),
+            CollectError::Server(detail) => write!(f, "the server is at fault: {detail}"),
+            CollectError::Local(detail) => write!(f, "this side is at fault: {detail}"),
         }
     }
 }
 
 impl std::error::Error for CollectError {}
 
-impl From<BadPlan> for CollectError {
-    fn from(error: BadPlan) -> Self {
-        CollectError::Plan(error)
+impl From<InvalidCollectPlan> for CollectError {
+    fn from(error: InvalidCollectPlan) -> Self {
+        CollectError::InvalidPlan(error)
     }
 }

@@ -28,9 +28,9 @@ pub(super) const READ_SIZE: usize = 256 * 1024;
 
 /// How many messages a client may be ahead of the slowest subscriber. Reached: it waits, so that no server has to choose
 /// between memory and loss.
-pub(super) const LEAD_MAX: u64 = 4096;
+pub(super) const LAG_MAX: u64 = 4096;
 /// The same in bytes of payload, of all clients together.
-pub(super) const LEAD_SIZE_MAX: u64 = 4 * 1024 * 1024;
+pub(super) const LAG_SIZE_MAX: u64 = 4 * 1024 * 1024;
 
 /// How often a connection is tried for one message before that message has failed.
 pub(super) const CONNECT_ATTEMPTS: u32 = 3;
@@ -39,16 +39,16 @@ pub(super) const CONNECT_ATTEMPTS: u32 = 3;
 pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Failed messages that are told one by one. More are only counted.
-pub const SAID_MAX: usize = 100;
+pub const FAILURE_RECORDS_MAX: usize = 100;
 
 /// How long one wait for sockets lasts before the clock is looked at.
 pub(super) const POLL_SPAN: Duration = Duration::from_millis(50);
 
 /// How long a question about a stream may take. Longer: it counts as not answered.
-pub(super) const ANSWER_SPAN_MAX: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often the server's figures are asked for when they are waited for.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Bytes of a server's page of figures. More are not read.
 pub(super) const PAGE_SIZE_MAX: u64 = 4 * 1024 * 1024;

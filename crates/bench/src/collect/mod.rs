@@ -18,38 +18,38 @@
 //! The generator shares its cores with the server. It therefore writes as many messages with one call as there is room
 //! for, reads acknowledgements in bulk, and drives several connections with one thread.
 
-mod acks;
+mod ack_window;
 mod api;
 mod buffer;
+mod client_codec;
 mod codec;
+mod collect_run;
 mod connection;
 pub mod crash;
 mod error;
-mod file;
-mod lead;
+mod lag_window;
 pub mod limits;
+mod monitor;
 mod nats;
 mod pattern;
 mod per_message;
 mod plan;
 mod publisher;
+mod received_file;
 mod redis;
 mod report;
 mod run;
-mod server_side;
-mod shared;
-mod speech;
 mod subscriber;
 mod syslog;
 mod tally;
 
-pub use api::{Api, Stored, StreamState};
-pub use error::{BadPlan, CollectError};
-pub use pattern::{Mark, Pattern};
-pub use plan::{Plan, Protocol, Storage};
-pub use report::{Accounting, Parameters, Report};
+pub use api::{JetStreamApi, ReplayedMessage, ReportedStreamState};
+pub use error::{CollectError, InvalidCollectPlan};
+pub use monitor::{CounterSource, Monitor, MonitoredCounters};
+pub use pattern::{Pattern, PayloadId};
+pub use plan::{CollectPlan, CollectProtocol, CollectStorage};
+pub use report::{CollectParameters, CollectRunReport, MessageAccounting};
 pub use run::{run, run_until};
-pub use server_side::{Figures, Monitor, ServerSide};
-pub use tally::{Failure, Said};
+pub use tally::{FailureRecord, MessageFailure};
 
-pub use crate::figures::Spread;
+pub use crate::statistics::LatencySummary;

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use stilling_wire::nats::{
-    Connect, Headers, Limits, PING, PONG, Pub, PubVerdict, ServerDecoder, ServerEvent, encode_sub,
+    Connect, Headers, NatsLimits, PING, PONG, Pub, PubAckResponse, ServerDecoder, ServerEvent, encode_sub,
 };
 
-use super::acks::Ack;
-use super::buffer::Buffer;
-use super::pattern::{Mark, Pattern};
-use super::shared::Run;
-use super::speech::{Heard, Speech};
-use super::tally::Failure;
+use super::ack_window::Ack;
+use super::buffer::ReceiveBuffer;
+use super::client_codec::{ClientCodec, CodecEvent};
+use super::collect_run::CollectRun;
+use super::pattern::{Pattern, PayloadId};
+use super::tally::MessageFailure;
 
 /// The subscription of the inboxes.
 const INBOX_SID: &[u8] = b"1";
@@ -34,8 +34,8 @@ pub(super) fn connect(out: &mut Vec<u8>) {
 }
 
 /// Messages always whole, however long.
-pub(super) fn limits() -> Limits {
-    Limits { whole_size_max: u32::MAX, ..Limits::for_client() }
+pub(super) fn limits() -> NatsLimits {
+    NatsLimits { whole_size_max: u32::MAX, ..NatsLimits::for_client() }
 }
 
 /// One client's side.
@@ -48,7 +48,7 @@ pub(super) struct Nats {
     /// The header block of a message.
     headers: Vec<u8>,
     stream: Option<String>,
-    limits: Limits,
+    limits: NatsLimits,
     decoder: ServerDecoder,
     /// `_INBOX.<run>.<client>.`
     inboxes: String,
@@ -65,7 +65,7 @@ pub(super) struct Nats {
 }
 
 impl Nats {
-    pub(super) fn new(run: &Run, client: u16) -> Nats {
+    pub(super) fn new(run: &CollectRun, client: u16) -> Nats {
         let plan = &run.plan;
         Nats {
             pattern: Arc::clone(&run.pattern),
@@ -100,41 +100,43 @@ impl Nats {
         }
         let reply = if self.confirmed { [&self.inbox[..], number].concat() } else { Vec::new() };
         let mut payload = Vec::with_capacity(self.pattern.size());
-        self.pattern.write(Mark { client: self.client, counter }, &mut payload);
+        self.pattern.write(PayloadId { client: self.client, counter }, &mut payload);
         let reply = self.confirmed.then_some(&reply[..]);
         Pub { subject: &self.subject, reply, headers: &self.headers, payload: &payload }.encode(out);
     }
 
     /// What an answer to message `counter` says.
-    fn verdict(&mut self, counter: u64, headers: &[u8], payload: &[u8]) -> Heard {
+    fn verdict(&mut self, counter: u64, headers: &[u8], payload: &[u8]) -> CodecEvent {
         let answer = || String::from_utf8_lossy(payload).into_owned();
-        let bad = |failure, words| Heard::Bad { counter: Some(counter), failure, words };
+        let bad = |failure, detail| CodecEvent::Bad { counter: Some(counter), failure, detail };
         if let Some(sequence) = after(payload, &self.known).filter(|_| headers.is_empty()) {
-            return Heard::Ack(Ack { counter: Some(counter), place: (0, sequence) });
+            return CodecEvent::Ack(Ack { counter: Some(counter), position: (0, sequence) });
         }
         let status = Headers::parse(headers).ok().and_then(|headers| headers.status());
         if let Some(status) = status {
-            return bad(Failure::Refused, format!("status {} to message {counter}", status.code));
+            return bad(MessageFailure::Refused, format!("status {} to message {counter}", status.code));
         }
-        match PubVerdict::parse(payload) {
-            Err(error) => bad(Failure::BadAcknowledgement, format!("{error} in {:?}", answer())),
-            Ok(PubVerdict::Refused(refusal)) => {
-                bad(Failure::Refused, format!("{} {}", refusal.code, refusal.description))
+        match PubAckResponse::parse(payload) {
+            Err(error) => bad(MessageFailure::BadAcknowledgement, format!("{error} in {:?}", answer())),
+            Ok(PubAckResponse::Refused(refusal)) => {
+                bad(MessageFailure::Refused, format!("{} {}", refusal.code, refusal.description))
             }
-            Ok(PubVerdict::Stored(ack)) if self.stream.as_deref().is_some_and(|name| name != ack.stream) => {
-                bad(Failure::WrongStream, answer())
+            Ok(PubAckResponse::Stored(ack))
+                if self.stream.as_deref().is_some_and(|name| name != ack.stream) =>
+            {
+                bad(MessageFailure::WrongStream, answer())
             }
-            Ok(PubVerdict::Stored(ack)) if ack.duplicate && self.ids.is_some() => {
-                Heard::Ack(Ack { counter: Some(counter), place: (0, ack.sequence) })
+            Ok(PubAckResponse::Stored(ack)) if ack.duplicate && self.ids.is_some() => {
+                CodecEvent::Ack(Ack { counter: Some(counter), position: (0, ack.sequence) })
             }
-            Ok(PubVerdict::Stored(ack)) if ack.duplicate => bad(Failure::FalseDuplicate, answer()),
-            Ok(PubVerdict::Stored(ack)) => {
+            Ok(PubAckResponse::Stored(ack)) if ack.duplicate => bad(MessageFailure::FalseDuplicate, answer()),
+            Ok(PubAckResponse::Stored(ack)) => {
                 let digits = payload.iter().rev().skip(1).take_while(|byte| byte.is_ascii_digit()).count();
                 let known = &payload[..payload.len().saturating_sub(1 + digits)];
                 if known.trim_ascii_end().ends_with(b"\"seq\":") {
                     known.clone_into(&mut self.known);
                 }
-                Heard::Ack(Ack { counter: Some(counter), place: (0, ack.sequence) })
+                CodecEvent::Ack(Ack { counter: Some(counter), position: (0, ack.sequence) })
             }
         }
     }
@@ -156,7 +158,7 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-impl Speech for Nats {
+impl ClientCodec for Nats {
     fn begin(&mut self, out: &mut Vec<u8>) {
         self.decoder = ServerDecoder::default();
         self.connections += 1;
@@ -179,7 +181,7 @@ impl Speech for Nats {
             out.extend_from_slice(itoa::Buffer::new().format(counter).as_bytes());
         }
         out.extend_from_slice(&self.after_number);
-        self.pattern.write(Mark { client: self.client, counter }, out);
+        self.pattern.write(PayloadId { client: self.client, counter }, out);
         out.extend_from_slice(b"\r\n");
     }
 
@@ -192,11 +194,11 @@ impl Speech for Nats {
         out.extend_from_slice(PONG);
     }
 
-    fn next(&mut self, input: &mut Buffer) -> Option<Heard> {
+    fn next(&mut self, input: &mut ReceiveBuffer) -> Option<CodecEvent> {
         let (consumed, heard) = {
             let step = match self.decoder.decode(&self.limits, input.unread()) {
                 Ok(step) => step,
-                Err(error) => return Some(Heard::Fault(error.to_string())),
+                Err(error) => return Some(CodecEvent::Fault(error.to_string())),
             };
             let heard = match step.event {
                 ServerEvent::NeedMore => None,
@@ -204,28 +206,28 @@ impl Speech for Nats {
                     let counter = message.subject.strip_prefix(&self.inbox[..]).and_then(number);
                     Some(match counter {
                         Some(counter) => self.verdict(counter, message.headers, message.payload),
-                        None => Heard::Stray {
-                            failure: Failure::BadAcknowledgement,
-                            words: format!("a message to {}", String::from_utf8_lossy(message.subject)),
+                        None => CodecEvent::Stray {
+                            failure: MessageFailure::BadAcknowledgement,
+                            detail: format!("a message to {}", String::from_utf8_lossy(message.subject)),
                         },
                     })
                 }
-                ServerEvent::Ping => Some(Heard::Ping),
-                ServerEvent::Pong => Some(Heard::Pong),
-                ServerEvent::Info(_) | ServerEvent::Ok => Some(Heard::Nothing),
-                ServerEvent::Err(text) => Some(Heard::Fault(String::from_utf8_lossy(text).into_owned())),
+                ServerEvent::Ping => Some(CodecEvent::Ping),
+                ServerEvent::Pong => Some(CodecEvent::Pong),
+                ServerEvent::Info(_) | ServerEvent::Ok => Some(CodecEvent::Nothing),
+                ServerEvent::Err(text) => Some(CodecEvent::Fault(String::from_utf8_lossy(text).into_owned())),
                 // Messages come whole with these limits.
                 ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {
-                    Some(Heard::Fault("a message in pieces".to_owned()))
+                    Some(CodecEvent::Fault("a message in pieces".to_owned()))
                 }
             };
             (step.consumed, heard)
         };
-        input.take(consumed);
+        input.consume(consumed);
         heard
     }
 
-    fn is_greeted(&self) -> bool {
+    fn expects_greeting(&self) -> bool {
         true
     }
 }
@@ -233,10 +235,10 @@ impl Speech for Nats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::Plan;
+    use crate::collect::CollectPlan;
 
     fn nats() -> Nats {
-        let run = Run::new(Plan::new(([127, 0, 0, 1], 9).into()));
+        let run = CollectRun::new(CollectPlan::new(([127, 0, 0, 1], 9).into()));
         let mut nats = Nats::new(&run, 3);
         nats.begin(&mut Vec::new());
         nats
@@ -245,13 +247,14 @@ mod tests {
     #[test]
     fn an_acknowledgement_counts_only_if_every_part_of_it_is_right() {
         let mut nats = nats();
-        let ack = |counter, sequence| Heard::Ack(Ack { counter: Some(counter), place: (0, sequence) });
-        let mut check = |payload: &str, expected: Result<u64, Failure>| match (
+        let ack =
+            |counter, sequence| CodecEvent::Ack(Ack { counter: Some(counter), position: (0, sequence) });
+        let mut check = |payload: &str, expected: Result<u64, MessageFailure>| match (
             nats.verdict(7, b"", payload.as_bytes()),
             expected,
         ) {
             (heard, Ok(sequence)) => assert_eq!(heard, ack(7, sequence), "{payload}"),
-            (Heard::Bad { counter: Some(7), failure, .. }, Err(expected)) => {
+            (CodecEvent::Bad { counter: Some(7), failure, .. }, Err(expected)) => {
                 assert_eq!(failure, expected, "{payload}");
             }
             (heard, _) => panic!("{payload}: {heard:?}"),
@@ -259,16 +262,16 @@ mod tests {
         // Twice, since the second one is read by its likeness to the first.
         for _ in 0..2 {
             check(r#"{"stream":"events", "seq":41}"#, Ok(41));
-            check(r#"{"stream":"other", "seq":42}"#, Err(Failure::WrongStream));
-            check(r#"{"stream":"events", "seq":42,"duplicate":true}"#, Err(Failure::FalseDuplicate));
-            check(r#"{"stream":"events", "seq":0}"#, Err(Failure::BadAcknowledgement));
-            check(r#"{"stream":"events", "seq":4x}"#, Err(Failure::BadAcknowledgement));
+            check(r#"{"stream":"other", "seq":42}"#, Err(MessageFailure::WrongStream));
+            check(r#"{"stream":"events", "seq":42,"duplicate":true}"#, Err(MessageFailure::FalseDuplicate));
+            check(r#"{"stream":"events", "seq":0}"#, Err(MessageFailure::BadAcknowledgement));
+            check(r#"{"stream":"events", "seq":4x}"#, Err(MessageFailure::BadAcknowledgement));
             check(r#"{"stream":"events", "seq":43} "#, Ok(43));
-            check("", Err(Failure::BadAcknowledgement));
-            check(r#"{"error":{"code":503,"description":"full"},"seq":0}"#, Err(Failure::Refused));
+            check("", Err(MessageFailure::BadAcknowledgement));
+            check(r#"{"error":{"code":503,"description":"full"},"seq":0}"#, Err(MessageFailure::Refused));
         }
         let heard = nats.verdict(8, b"NATS/1.0 503\r\n\r\n", b"");
-        assert!(matches!(heard, Heard::Bad { failure: Failure::Refused, .. }), "{heard:?}");
+        assert!(matches!(heard, CodecEvent::Bad { failure: MessageFailure::Refused, .. }), "{heard:?}");
     }
 
     #[test]
@@ -277,13 +280,13 @@ mod tests {
         let mut line = b"MSG ".to_vec();
         line.extend_from_slice(&nats.inbox);
         line.extend_from_slice(b"5 1 29\r\n{\"stream\":\"events\", \"seq\":41}\r\n");
-        let mut buffer = Buffer::default();
+        let mut buffer = ReceiveBuffer::default();
         buffer.fill(&mut &line[..]).expect("it reads");
         let heard = nats.next(&mut buffer);
-        assert_eq!(heard, Some(Heard::Ack(Ack { counter: Some(5), place: (0, 41) })));
+        assert_eq!(heard, Some(CodecEvent::Ack(Ack { counter: Some(5), position: (0, 41) })));
         nats.begin(&mut Vec::new());
         buffer.fill(&mut &line[..]).expect("it reads");
-        assert!(matches!(nats.next(&mut buffer), Some(Heard::Stray { .. })));
+        assert!(matches!(nats.next(&mut buffer), Some(CodecEvent::Stray { .. })));
         assert_eq!(nats.next(&mut buffer), None);
     }
 }

@@ -14,14 +14,14 @@ pub(super) const HEAD_SIZE: usize = 16;
 const CLIENT_DIGITS: usize = 4;
 
 /// Places where a filling may begin; a prime, so that neighbours differ.
-const PLACES: usize = 251;
+const OFFSETS: usize = 251;
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Which message this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mark {
+pub struct PayloadId {
     /// The number of the client that sent it.
     pub client: u16,
     /// How many the client had sent before; below 2^48.
@@ -45,7 +45,7 @@ impl Pattern {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             LETTERS[(state >> 58) as usize]
         };
-        Pattern { size, row: std::iter::repeat_with(letter).take(size - HEAD_SIZE + PLACES).collect() }
+        Pattern { size, row: std::iter::repeat_with(letter).take(size - HEAD_SIZE + OFFSETS).collect() }
     }
 
     /// Bytes of a payload.
@@ -53,13 +53,13 @@ impl Pattern {
         self.size
     }
 
-    fn filling(&self, mark: Mark) -> &[u8] {
-        let place = (mark.counter.wrapping_add(u64::from(mark.client) * 31) % PLACES as u64) as usize;
+    fn filling(&self, mark: PayloadId) -> &[u8] {
+        let place = (mark.counter.wrapping_add(u64::from(mark.client) * 31) % OFFSETS as u64) as usize;
         &self.row[place..place + self.size - HEAD_SIZE]
     }
 
     /// Appends the payload of a message.
-    pub fn write(&self, mark: Mark, out: &mut Vec<u8>) {
+    pub fn write(&self, mark: PayloadId, out: &mut Vec<u8>) {
         let number = u64::from(mark.client) << 48 | mark.counter & ((1 << 48) - 1);
         let digits: [u8; HEAD_SIZE] = std::array::from_fn(|at| HEX[(number >> (60 - 4 * at)) as usize & 15]);
         out.extend_from_slice(&digits);
@@ -67,10 +67,12 @@ impl Pattern {
     }
 
     /// The message whose payload this is, if every byte of it is right.
-    pub fn check(&self, payload: &[u8]) -> Option<Mark> {
+    pub fn check(&self, payload: &[u8]) -> Option<PayloadId> {
         let (head, filling) = payload.split_at_checked(HEAD_SIZE)?;
-        let mark =
-            Mark { client: number(&head[..CLIENT_DIGITS])? as u16, counter: number(&head[CLIENT_DIGITS..])? };
+        let mark = PayloadId {
+            client: number(&head[..CLIENT_DIGITS])? as u16,
+            counter: number(&head[CLIENT_DIGITS..])?,
+        };
         (payload.len() == self.size && filling == self.filling(mark)).then_some(mark)
     }
 }
@@ -95,7 +97,9 @@ mod tests {
     fn a_payload_names_its_message_and_every_other_byte_is_noticed() {
         for size in [16, 17, 128, 4096] {
             let pattern = Pattern::new(size);
-            for mark in [Mark { client: 0, counter: 0 }, Mark { client: u16::MAX, counter: (1 << 48) - 1 }] {
+            for mark in
+                [PayloadId { client: 0, counter: 0 }, PayloadId { client: u16::MAX, counter: (1 << 48) - 1 }]
+            {
                 let mut payload = Vec::new();
                 pattern.write(mark, &mut payload);
                 assert_eq!((payload.len(), pattern.check(&payload)), (size as usize, Some(mark)));
@@ -117,7 +121,7 @@ mod tests {
         let pattern = Pattern::new(64);
         let of = |client, counter| {
             let mut payload = Vec::new();
-            pattern.write(Mark { client, counter }, &mut payload);
+            pattern.write(PayloadId { client, counter }, &mut payload);
             payload
         };
         let mixed = [&of(3, 7)[..HEAD_SIZE], &of(3, 8)[HEAD_SIZE..]].concat();

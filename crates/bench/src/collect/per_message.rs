@@ -3,26 +3,26 @@
 
 use std::io::{self, Write};
 
-use super::acks::Acks;
-use super::buffer::Buffer;
+use super::ack_window::AckWindow;
+use super::buffer::ReceiveBuffer;
+use super::client_codec::{ClientCodec, CodecEvent};
 use super::codec;
+use super::collect_run::CollectRun;
 use super::connection::connect;
 use super::limits::{CONNECT_ATTEMPTS, CONNECT_PAUSE};
-use super::shared::Run;
-use super::speech::{Heard, Speech};
-use super::tally::{Failure, Tally};
+use super::tally::{CollectTally, MessageFailure};
 
 /// Drives one client, which has this thread for itself.
-pub(super) fn drive(run: &Run, client: u16) -> Tally {
+pub(super) fn drive(run: &CollectRun, client: u16) -> CollectTally {
     run.gate.wait();
-    let mut one = Client {
+    let mut one = PerMessageClient {
         run,
         client,
-        speech: codec::of(run, client),
-        input: Buffer::default(),
+        codec: codec::codec_for(run, client),
+        input: ReceiveBuffer::default(),
         output: Vec::new(),
-        acks: Acks::new(client, 1),
-        tally: Tally::new(),
+        acks: AckWindow::new(client, 1),
+        tally: CollectTally::new(),
     };
     for _ in 0..run.plan.share(client) {
         let now = run.now();
@@ -33,24 +33,24 @@ pub(super) fn drive(run: &Run, client: u16) -> Tally {
         one.tally.queued += 1;
         if let Err((failure, error)) = one.send() {
             let number = error.raw_os_error();
-            one.acks.give_up(failure, number, || error.to_string(), &mut one.tally);
+            one.acks.fail_in_flight(failure, number, || error.to_string(), &mut one.tally);
         }
     }
     one.tally
 }
 
-struct Client<'r> {
-    run: &'r Run,
+struct PerMessageClient<'r> {
+    run: &'r CollectRun,
     client: u16,
-    speech: Box<dyn Speech>,
-    input: Buffer,
+    codec: Box<dyn ClientCodec>,
+    input: ReceiveBuffer,
     output: Vec<u8>,
-    acks: Acks,
-    tally: Tally,
+    acks: AckWindow,
+    tally: CollectTally,
 }
 
-impl Client<'_> {
-    fn open(&mut self) -> Result<std::net::TcpStream, (Failure, io::Error)> {
+impl PerMessageClient<'_> {
+    fn open(&mut self) -> Result<std::net::TcpStream, (MessageFailure, io::Error)> {
         let plan = &self.run.plan;
         let mut attempt = 1;
         loop {
@@ -67,7 +67,7 @@ impl Client<'_> {
                 Err(error) => {
                     self.tally.connection_fails += 1;
                     if attempt == CONNECT_ATTEMPTS {
-                        return Err((Failure::NotSent, error));
+                        return Err((MessageFailure::NotSent, error));
                     }
                     // Each attempt waits longer, so that a server that has enough to do gets no more of it.
                     std::thread::sleep(CONNECT_PAUSE * attempt);
@@ -78,48 +78,52 @@ impl Client<'_> {
     }
 
     /// Sends the message that is in flight over a connection of its own.
-    fn send(&mut self) -> Result<(), (Failure, io::Error)> {
-        let broken = |error| (Failure::Broken, error);
+    fn send(&mut self) -> Result<(), (MessageFailure, io::Error)> {
+        let broken = |error| (MessageFailure::Broken, error);
         let mut stream = self.open()?;
         self.input.clear();
         self.output.clear();
-        self.speech.begin(&mut self.output);
-        self.speech.publish(self.acks.counter() - 1, &mut self.output);
+        self.codec.begin(&mut self.output);
+        self.codec.publish(self.acks.counter() - 1, &mut self.output);
         stream.write_all(&self.output).map_err(broken)?;
         self.tally.write(self.run.now());
         let confirmed = self.run.plan.confirmed;
-        let mut is_greeted = !self.speech.is_greeted();
-        while if confirmed { self.acks.in_flight() > 0 } else { !is_greeted } {
+        let mut expects_greeting = !self.codec.expects_greeting();
+        while if confirmed { self.acks.in_flight() > 0 } else { !expects_greeting } {
             let read = self.input.fill(&mut stream).map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => (Failure::Unacknowledged, error),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    (MessageFailure::Unacknowledged, error)
+                }
                 _ => broken(error),
             })?;
             if read == 0 {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
-            while let Some(heard) = self.speech.next(&mut self.input) {
-                is_greeted = true;
-                self.hear(heard)?;
+            while let Some(event) = self.codec.next(&mut self.input) {
+                expects_greeting = true;
+                self.receive(event)?;
             }
         }
         if !confirmed {
-            self.acks.taken(self.run.now(), &mut self.tally);
+            self.acks.complete_sent(self.run.now(), &mut self.tally);
         }
         Ok(())
     }
 
-    fn hear(&mut self, heard: Heard) -> Result<(), (Failure, io::Error)> {
+    fn receive(&mut self, event: CodecEvent) -> Result<(), (MessageFailure, io::Error)> {
         let tally = &mut self.tally;
-        match heard {
-            Heard::Ack(ack) => self.acks.settle(ack, self.run.now(), tally),
-            Heard::Bad { counter, failure, words } => self.acks.reject(counter, failure, || words, tally),
-            Heard::Stray { failure, words } => tally.fault(failure, 1, || words),
-            Heard::Pong => tally.fault(Failure::Protocol, 1, || "PONG without a PING".to_owned()),
+        match event {
+            CodecEvent::Ack(ack) => self.acks.acknowledge(ack, self.run.now(), tally),
+            CodecEvent::Bad { counter, failure, detail } => {
+                self.acks.reject(counter, failure, || detail, tally)
+            }
+            CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
+            CodecEvent::Pong => tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned()),
             // The connection is over before anybody could miss the answer.
-            Heard::Ping | Heard::Nothing => {}
-            Heard::Fault(words) => {
-                let words = format!("client {}: {words}", self.client);
-                return Err((Failure::Protocol, io::Error::other(words)));
+            CodecEvent::Ping | CodecEvent::Nothing => {}
+            CodecEvent::Fault(detail) => {
+                let detail = format!("client {}: {detail}", self.client);
+                return Err((MessageFailure::Protocol, io::Error::other(detail)));
             }
         }
         Ok(())

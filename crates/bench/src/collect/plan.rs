@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use stilling_wire::nats::{Subject, SubjectLimits};
 
-use super::error::BadPlan;
+use super::error::InvalidCollectPlan;
 use super::limits::{CLIENTS_MAX, SIZE_MAX, SIZE_MIN, SUBSCRIBERS_MAX, THREADS_MAX, WINDOW_MAX};
-use super::server_side::Monitor;
+use super::monitor::Monitor;
 
 /// What the server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum CollectProtocol {
     /// The NATS client protocol.
     Nats,
     /// Redis: `XADD` to one stream; always acknowledged.
@@ -21,20 +21,20 @@ pub enum Protocol {
     Syslog,
 }
 
-impl Protocol {
+impl CollectProtocol {
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Protocol::Nats => "nats",
-            Protocol::Redis => "redis",
-            Protocol::Syslog => "syslog",
+            CollectProtocol::Nats => "nats",
+            CollectProtocol::Redis => "redis",
+            CollectProtocol::Syslog => "syslog",
         }
     }
 }
 
 /// Where a stream that is made for the run keeps its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storage {
+pub enum CollectStorage {
     /// On disk.
     File,
     /// In memory.
@@ -43,11 +43,11 @@ pub enum Storage {
 
 /// Everything that can be chosen about a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CollectPlan {
     /// Where the server listens.
     pub to: SocketAddr,
     /// What it speaks. Default: NATS.
-    pub protocol: Protocol,
+    pub protocol: CollectProtocol,
     /// Publishing connections. Default: 4.
     pub clients: u16,
     /// Threads that share them; with a connection per message each client has its own. Default: 1.
@@ -73,7 +73,7 @@ pub struct Plan {
     /// stream. Default: `events`.
     pub stream: Option<String>,
     /// Makes the stream before the run, for servers that can be asked to. Default: no.
-    pub make_stream: Option<Storage>,
+    pub make_stream: Option<CollectStorage>,
     /// Connections that read along, each with a thread. Default: 0.
     pub subscribers: u16,
     /// A file into which the server writes each payload as a line; a run is over when all are there. Default: none.
@@ -86,13 +86,13 @@ pub struct Plan {
     pub timeout: Duration,
 }
 
-impl Plan {
+impl CollectPlan {
     /// The defaults: four connections publish 4,096 bytes to `events.0` … `events.3` for ten seconds, with 256
     /// messages in flight each.
-    pub fn new(to: SocketAddr) -> Plan {
-        Plan {
+    pub fn new(to: SocketAddr) -> CollectPlan {
+        CollectPlan {
             to,
-            protocol: Protocol::Nats,
+            protocol: CollectProtocol::Nats,
             clients: 4,
             threads: 1,
             size: 4096,
@@ -128,10 +128,10 @@ impl Plan {
     ///
     /// # Errors
     /// The first thing that does not go together.
-    pub fn check(&self) -> Result<(), BadPlan> {
-        let wrong = |why: &str| Err(BadPlan(why.to_owned()));
+    pub fn check(&self) -> Result<(), InvalidCollectPlan> {
+        let wrong = |why: &str| Err(InvalidCollectPlan(why.to_owned()));
         let within = |name: &str, value: u64, min: u64, max: u64| {
-            let error = || BadPlan(format!("{value} {name}: it must be {min} to {max}"));
+            let error = || InvalidCollectPlan(format!("{value} {name}: it must be {min} to {max}"));
             (min..=max).contains(&value).then_some(()).ok_or_else(error)
         };
         within("clients", self.clients.into(), 1, CLIENTS_MAX.into())?;
@@ -153,16 +153,19 @@ impl Plan {
         }
         let limits = SubjectLimits::default();
         if Subject::parse(self.subject.as_bytes(), &limits).is_err() {
-            return Err(BadPlan(format!("`{}` is no subject that can be published to", self.subject)));
+            return Err(InvalidCollectPlan(format!(
+                "`{}` is no subject that can be published to",
+                self.subject
+            )));
         }
-        let is_nats = self.protocol == Protocol::Nats;
+        let is_nats = self.protocol == CollectProtocol::Nats;
         if self.confirmed && is_nats && self.stream.is_none() {
             return wrong("without a stream nobody acknowledges");
         }
-        if !self.confirmed && self.protocol == Protocol::Redis {
+        if !self.confirmed && self.protocol == CollectProtocol::Redis {
             return wrong("Redis answers every command, so its acknowledgements cannot be left out");
         }
-        if self.confirmed && self.protocol == Protocol::Syslog {
+        if self.confirmed && self.protocol == CollectProtocol::Syslog {
             return wrong("syslog has no acknowledgements");
         }
         if !is_nats && (self.make_stream.is_some() || self.subscribers > 0) {
@@ -184,13 +187,13 @@ mod tests {
 
     #[test]
     fn contradictions_are_found_before_anything_is_sent() {
-        let plan = || Plan::new(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let plan = || CollectPlan::new(SocketAddr::from(([127, 0, 0, 1], 9)));
         assert_eq!(plan().check(), Ok(()));
-        let check = |change: fn(&mut Plan), words: &str| {
+        let check = |change: fn(&mut CollectPlan), detail: &str| {
             let mut plan = plan();
             change(&mut plan);
             let error = plan.check().unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(detail), "{error}");
         };
         check(|plan| plan.clients = 0, "clients");
         check(|plan| plan.size = 15, "16 to 1048576");
@@ -199,14 +202,15 @@ mod tests {
         check(|plan| (plan.messages, plan.span) = (None, None), "ends after");
         check(|plan| plan.stream = None, "nobody acknowledges");
         check(|plan| plan.subject = "a.*".to_owned(), "no subject");
-        check(|plan| (plan.protocol, plan.confirmed) = (Protocol::Redis, false), "cannot be left out");
-        check(|plan| plan.protocol = Protocol::Syslog, "no acknowledgements");
+        check(|plan| (plan.protocol, plan.confirmed) = (CollectProtocol::Redis, false), "cannot be left out");
+        check(|plan| plan.protocol = CollectProtocol::Syslog, "no acknowledgements");
         check(|plan| (plan.per_message, plan.subscribers) = (true, 1), "kept connections");
     }
 
     #[test]
     fn clients_share_the_messages() {
-        let plan = Plan { messages: Some(10), ..Plan::new(SocketAddr::from(([127, 0, 0, 1], 9))) };
+        let plan =
+            CollectPlan { messages: Some(10), ..CollectPlan::new(SocketAddr::from(([127, 0, 0, 1], 9))) };
         assert_eq!((0..4).map(|client| plan.share(client)).collect::<Vec<_>>(), [3, 3, 2, 2]);
     }
 }

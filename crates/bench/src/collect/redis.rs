@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::acks::Ack;
-use super::buffer::Buffer;
+use super::ack_window::Ack;
+use super::buffer::ReceiveBuffer;
+use super::client_codec::{ClientCodec, CodecEvent};
+use super::collect_run::CollectRun;
 use super::limits::REDIS_ANSWER_SIZE_MAX;
 use super::nats::number;
-use super::pattern::{Mark, Pattern};
-use super::shared::Run;
-use super::speech::{Heard, Speech};
-use super::tally::Failure;
+use super::pattern::{Pattern, PayloadId};
+use super::tally::MessageFailure;
 
 /// One client's side.
 pub(super) struct Redis {
@@ -19,7 +19,7 @@ pub(super) struct Redis {
 }
 
 impl Redis {
-    pub(super) fn new(run: &Run, client: u16) -> Redis {
+    pub(super) fn new(run: &CollectRun, client: u16) -> Redis {
         let key = &run.plan.subject;
         let before = format!(
             "*5\r\n$4\r\nXADD\r\n${}\r\n{key}\r\n$1\r\n*\r\n$1\r\np\r\n${}\r\n",
@@ -30,13 +30,13 @@ impl Redis {
     }
 }
 
-impl Speech for Redis {
+impl ClientCodec for Redis {
     fn begin(&mut self, _: &mut Vec<u8>) {}
 
     #[inline]
     fn publish(&mut self, counter: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.before_payload);
-        self.pattern.write(Mark { client: self.client, counter }, out);
+        self.pattern.write(PayloadId { client: self.client, counter }, out);
         out.extend_from_slice(b"\r\n");
     }
 
@@ -46,26 +46,26 @@ impl Speech for Redis {
 
     fn pong(&mut self, _: &mut Vec<u8>) {}
 
-    fn next(&mut self, input: &mut Buffer) -> Option<Heard> {
+    fn next(&mut self, input: &mut ReceiveBuffer) -> Option<CodecEvent> {
         let (consumed, heard) = answer(input.unread())?;
-        input.take(consumed);
+        input.consume(consumed);
         Some(heard)
     }
 
-    fn is_greeted(&self) -> bool {
+    fn expects_greeting(&self) -> bool {
         false
     }
 }
 
 /// The answer that `unread` begins with, and its length: `$<size> CR LF <time>-<number> CR LF`, or `-<error> CR LF`.
-fn answer(unread: &[u8]) -> Option<(usize, Heard)> {
+fn answer(unread: &[u8]) -> Option<(usize, CodecEvent)> {
     let line = |from: usize| {
         let end = from + unread[from..].windows(2).position(|pair| pair == b"\r\n")?;
         Some((&unread[from..end], end + 2))
     };
     let too_long = || {
         (unread.len() > REDIS_ANSWER_SIZE_MAX)
-            .then(|| (0, Heard::Fault("an answer without an end".to_owned())))
+            .then(|| (0, CodecEvent::Fault("an answer without an end".to_owned())))
     };
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned();
     let Some((first, end)) = line(0).filter(|(_, end)| *end <= REDIS_ANSWER_SIZE_MAX) else {
@@ -73,21 +73,26 @@ fn answer(unread: &[u8]) -> Option<(usize, Heard)> {
     };
     match first.split_first() {
         Some((b'-', text)) => {
-            let heard = Heard::Bad { counter: None, failure: Failure::Refused, words: shown(text) };
+            let heard =
+                CodecEvent::Bad { counter: None, failure: MessageFailure::Refused, detail: shown(text) };
             Some((end, heard))
         }
         Some((b'$', size)) if number(size).is_some_and(|size| size <= 64) => {
             let (id, end) = line(end)?;
             let dash = id.iter().position(|&byte| byte == b'-');
-            let place = dash.and_then(|dash| Some((number(&id[..dash])?, number(&id[dash + 1..])?)));
+            let position = dash.and_then(|dash| Some((number(&id[..dash])?, number(&id[dash + 1..])?)));
             let is_whole = number(size) == Some(id.len() as u64);
-            let heard = match place.filter(|_| is_whole) {
-                Some(place) => Heard::Ack(Ack { counter: None, place }),
-                None => Heard::Bad { counter: None, failure: Failure::BadAcknowledgement, words: shown(id) },
+            let heard = match position.filter(|_| is_whole) {
+                Some(position) => CodecEvent::Ack(Ack { counter: None, position }),
+                None => CodecEvent::Bad {
+                    counter: None,
+                    failure: MessageFailure::BadAcknowledgement,
+                    detail: shown(id),
+                },
             };
             Some((end, heard))
         }
-        _ => Some((end, Heard::Fault(format!("no answer to XADD: {:?}", shown(first))))),
+        _ => Some((end, CodecEvent::Fault(format!("no answer to XADD: {:?}", shown(first))))),
     }
 }
 
@@ -98,21 +103,21 @@ mod tests {
     #[test]
     fn only_an_id_is_an_acknowledgement() {
         let whole = b"$15\r\n1700000000000-3\r\n";
-        let ack = Heard::Ack(Ack { counter: None, place: (1_700_000_000_000, 3) });
+        let ack = CodecEvent::Ack(Ack { counter: None, position: (1_700_000_000_000, 3) });
         assert_eq!(answer(whole), Some((whole.len(), ack)));
         for end in 0..whole.len() {
             assert_eq!(answer(&whole[..end]), None, "{end}");
         }
-        let bad = |text: &[u8], expected: Failure| {
-            let Some((consumed, Heard::Bad { counter: None, failure, .. })) = answer(text) else {
+        let bad = |text: &[u8], expected: MessageFailure| {
+            let Some((consumed, CodecEvent::Bad { counter: None, failure, .. })) = answer(text) else {
                 panic!("{:?}", answer(text))
             };
             assert_eq!((consumed, failure), (text.len(), expected));
         };
-        bad(b"-OOM command not allowed\r\n", Failure::Refused);
-        bad(b"$14\r\n1700000000000-3\r\n", Failure::BadAcknowledgement);
-        bad(b"$3\r\n1-x\r\n", Failure::BadAcknowledgement);
-        assert!(matches!(answer(b":1\r\n"), Some((4, Heard::Fault(_)))));
-        assert!(matches!(answer(&[b'$'; 600]), Some((0, Heard::Fault(_)))));
+        bad(b"-OOM command not allowed\r\n", MessageFailure::Refused);
+        bad(b"$14\r\n1700000000000-3\r\n", MessageFailure::BadAcknowledgement);
+        bad(b"$3\r\n1-x\r\n", MessageFailure::BadAcknowledgement);
+        assert!(matches!(answer(b":1\r\n"), Some((4, CodecEvent::Fault(_)))));
+        assert!(matches!(answer(&[b'$'; 600]), Some((0, CodecEvent::Fault(_)))));
     }
 }

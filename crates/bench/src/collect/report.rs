@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::error::CollectError;
-use super::plan::Plan;
-use super::server_side::Figures;
-use super::tally::{Failure, Said, Tally};
-use crate::figures::Spread;
+use super::monitor::MonitoredCounters;
+use super::plan::CollectPlan;
+use super::tally::{CollectTally, FailureRecord, MessageFailure};
+use crate::statistics::LatencySummary;
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parameters {
+pub struct CollectParameters {
     /// Where the server listens.
     pub to: String,
     /// What it speaks.
@@ -38,7 +38,7 @@ pub struct Parameters {
 
 /// Whether every message is accounted for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Accounting {
+pub struct MessageAccounting {
     /// Messages that began.
     pub queued: u64,
     /// Those that were acknowledged, or taken by the system where nobody waits.
@@ -57,13 +57,13 @@ pub struct Accounting {
     pub invented: u64,
 }
 
-impl Accounting {
-    fn new(tally: &Tally, received: Option<u64>, in_ledger: u64) -> Accounting {
-        let Tally { queued, sends, fails, .. } = *tally;
+impl MessageAccounting {
+    fn new(tally: &CollectTally, received: Option<u64>, in_ledger: u64) -> MessageAccounting {
+        let CollectTally { queued, sends, fails, .. } = *tally;
         let had = received.unwrap_or(sends);
         let missing = sends.saturating_sub(had);
         let beyond = had.saturating_sub(sends);
-        Accounting {
+        MessageAccounting {
             queued,
             sends,
             fails,
@@ -83,16 +83,16 @@ impl Accounting {
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct CollectRunReport {
     /// What was asked for.
-    pub parameters: Parameters,
+    pub parameters: CollectParameters,
     /// From the start to the last acknowledgement, delivery or arrival, in seconds.
     pub elapsed_s: f64,
     /// Seconds from the moment when the system had taken the last message until everything that was sent had arrived, or
     /// nothing came any more: with it goes what waited in sockets and in the server.
     pub settled_s: f64,
     /// Whether every message is accounted for.
-    pub accounting: Accounting,
+    pub accounting: MessageAccounting,
     /// Messages per second that did what they should: acknowledged, delivered to every subscriber, or arrived.
     pub rate_per_s: f64,
     /// Megabytes of their payloads per second.
@@ -110,35 +110,41 @@ pub struct Report {
     /// The first of each kind in words.
     pub evidence: BTreeMap<&'static str, String>,
     /// The first failed messages one by one.
-    pub said: Vec<Said>,
+    pub said: Vec<FailureRecord>,
     /// From the write of a message to its acknowledgement; without waiting, until the system took it.
-    pub send_time: Spread,
+    pub send_time: LatencySummary,
     /// From the write of a message to its delivery.
-    pub delivery_time: Spread,
+    pub delivery_time: LatencySummary,
     /// The server's own figures.
-    pub server: Option<Figures>,
+    pub server: Option<MonitoredCounters>,
     /// Processor time that the generator's process used during the run, in seconds.
     pub cpu_s: f64,
 }
 
 /// What was found at the server.
-pub(super) struct Found {
+pub(super) struct CollectFindings {
     /// Messages that its stream or its file has.
     pub(super) stored: Option<u64>,
     /// How long that took, from the last write of a message.
     pub(super) settled: Duration,
     /// Messages that each subscriber got.
     pub(super) read: Option<u64>,
-    pub(super) server: Result<Option<Figures>, CollectError>,
+    pub(super) server: Result<Option<MonitoredCounters>, CollectError>,
 }
 
-impl Report {
-    pub(super) fn new(plan: &Plan, tally: &Tally, found: Found, cpu: Duration) -> Report {
-        let evidence =
-            |failure: &Failure| tally.evidence(*failure).map(|words| (failure.name(), words.to_owned()));
-        let mut evidence: BTreeMap<_, _> = Failure::ALL.iter().filter_map(evidence).collect();
+impl CollectRunReport {
+    pub(super) fn new(
+        plan: &CollectPlan,
+        tally: &CollectTally,
+        found: CollectFindings,
+        cpu: Duration,
+    ) -> CollectRunReport {
+        let evidence = |failure: &MessageFailure| {
+            tally.evidence(*failure).map(|detail| (failure.name(), detail.to_owned()))
+        };
+        let mut evidence: BTreeMap<_, _> = MessageFailure::ALL.iter().filter_map(evidence).collect();
         let mut failures: BTreeMap<_, _> =
-            Failure::ALL.iter().map(|failure| (failure.name(), tally.failures(*failure))).collect();
+            MessageFailure::ALL.iter().map(|failure| (failure.name(), tally.failures(*failure))).collect();
         let mut failures_total = tally.failures_total();
         let server = found.server.unwrap_or_else(|error| {
             // Whoever asks for these figures is not to take a gap for a zero.
@@ -148,15 +154,15 @@ impl Report {
             None
         });
         let in_ledger = server.and_then(|figures| figures.lost).unwrap_or(0);
-        let accounting = Accounting::new(tally, found.stored.or(found.read), in_ledger);
+        let accounting = MessageAccounting::new(tally, found.stored.or(found.read), in_ledger);
         let good = match (plan.confirmed, found.read.or(found.stored)) {
             (false, Some(had)) => had.min(accounting.sends),
             _ => accounting.sends,
         };
         let elapsed_s = tally.until_last().as_secs_f64();
         let per_s = |count: f64| if elapsed_s > 0.0 { count / elapsed_s } else { 0.0 };
-        Report {
-            parameters: Parameters {
+        CollectRunReport {
+            parameters: CollectParameters {
                 to: plan.to.to_string(),
                 protocol: plan.protocol.name(),
                 clients: plan.clients,
@@ -180,15 +186,15 @@ impl Report {
             failures_total,
             evidence,
             said: tally.said.clone(),
-            send_time: Spread::of(&tally.send_time),
-            delivery_time: Spread::of(&tally.delivery_time),
+            send_time: LatencySummary::of(&tally.send_time),
+            delivery_time: LatencySummary::of(&tally.delivery_time),
             server,
             cpu_s: cpu.as_secs_f64(),
         }
     }
 
     /// Failures of one kind.
-    pub fn failed(&self, failure: Failure) -> u64 {
+    pub fn failed(&self, failure: MessageFailure) -> u64 {
         self.failures.get(failure.name()).copied().unwrap_or(0)
     }
 
@@ -206,9 +212,9 @@ mod tests {
     #[test]
     fn messages_are_accounted_for_or_named() {
         let account = |queued, sends, fails, received, ledger| {
-            let mut tally = Tally::new();
+            let mut tally = CollectTally::new();
             (tally.queued, tally.sends, tally.fails) = (queued, sends, fails);
-            Accounting::new(&tally, received, ledger)
+            MessageAccounting::new(&tally, received, ledger)
         };
         assert!(account(10, 10, 0, Some(10), 0).is_balanced());
         assert!(account(10, 10, 0, None, 0).is_balanced());

@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use super::api::Api;
+use super::api::JetStreamApi;
+use super::collect_run::CollectRun;
 use super::connection::connect;
 use super::error::CollectError;
-use super::file;
-use super::limits::{ANSWER_SPAN_MAX, CONNECT_PAUSE, LOOK_INTERVAL};
-use super::plan::{Plan, Protocol};
-use super::report::{Found, Report};
-use super::server_side::ServerSide;
-use super::shared::Run;
-use super::subscriber::Subscriber;
-use super::tally::{Failure, Tally};
+use super::limits::{ANSWER_TIME_MAX, CHECK_INTERVAL, CONNECT_PAUSE};
+use super::monitor::CounterSource;
+use super::plan::{CollectPlan, CollectProtocol};
+use super::received_file;
+use super::report::{CollectFindings, CollectRunReport};
+use super::subscriber::SubscriberConnection;
+use super::tally::{CollectTally, MessageFailure};
 use super::{per_message, publisher};
-use crate::figures::process_cpu;
+use crate::statistics::process_cpu;
 
 /// Waits until somebody listens, so that it does not matter who starts first.
-fn wait_for_server(plan: &Plan, stop: &AtomicBool) -> Result<(), CollectError> {
+fn wait_for_server(plan: &CollectPlan, stop: &AtomicBool) -> Result<(), CollectError> {
     let begun = Instant::now();
     loop {
         match connect(plan.to, plan.timeout) {
@@ -38,7 +38,7 @@ fn wait_for_server(plan: &Plan, stop: &AtomicBool) -> Result<(), CollectError> {
 /// # Errors
 /// There is no report if the plan contradicts itself, the server cannot be reached, or does not make the stream.
 /// Failures later on are in the report.
-pub fn run(plan: &Plan) -> Result<Report, CollectError> {
+pub fn run(plan: &CollectPlan) -> Result<CollectRunReport, CollectError> {
     run_until(plan, &Arc::default())
 }
 
@@ -47,11 +47,11 @@ pub fn run(plan: &Plan) -> Result<Report, CollectError> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_until(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Report, CollectError> {
+pub fn run_until(plan: &CollectPlan, stop: &Arc<AtomicBool>) -> Result<CollectRunReport, CollectError> {
     plan.check()?;
     wait_for_server(plan, stop)?;
     let mut api = match (plan.protocol, &plan.stream) {
-        (Protocol::Nats, Some(_)) => Some(Api::connect(plan.to, ANSWER_SPAN_MAX)?),
+        (CollectProtocol::Nats, Some(_)) => Some(JetStreamApi::connect(plan.to, ANSWER_TIME_MAX)?),
         _ => None,
     };
     if let (Some(api), Some(storage), Some(name)) = (&mut api, plan.make_stream, &plan.stream) {
@@ -63,34 +63,34 @@ pub fn run_until(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Report, CollectE
         Some(api.stream_state(name).ok()?.last)
     };
     let before = last_sequence();
-    let look = || plan.monitor.as_ref().map(ServerSide::look).transpose();
-    let server_before = look();
-    let run = Run::until(plan.clone(), Arc::clone(stop));
+    let read_counters = || plan.monitor.as_ref().map(CounterSource::read_counters).transpose();
+    let server_before = read_counters();
+    let run = CollectRun::until(plan.clone(), Arc::clone(stop));
     let cpu_before = process_cpu();
     let mut tally = load(&run)?;
     let cpu = process_cpu().saturating_sub(cpu_before);
-    let stored = before.map(|before| arrived(&run, before, &mut last_sequence, &mut tally));
+    let stored = before.map(|before| wait_until_stored(&run, before, &mut last_sequence, &mut tally));
     let stored = match &plan.arrives_in {
-        Some(path) => Some(file::arrived(&run, path, &mut tally)?),
+        Some(path) => Some(received_file::count_received_lines(&run, path, &mut tally)?),
         None => stored,
     };
     let settled = Duration::from_nanos(run.now().saturating_sub(tally.written_ns));
     let read = (plan.subscribers > 0).then(|| tally.deliveries / u64::from(plan.subscribers));
-    let server =
-        server_before.and_then(|before| Ok(look()?.zip(before).map(|(now, before)| now.since(&before))));
-    Ok(Report::new(plan, &tally, Found { stored, settled, read, server }, cpu))
+    let server = server_before
+        .and_then(|before| Ok(read_counters()?.zip(before).map(|(now, before)| now.since(&before))));
+    Ok(CollectRunReport::new(plan, &tally, CollectFindings { stored, settled, read, server }, cpu))
 }
 
 /// Starts the threads, waits for them, adds up.
-fn load(run: &Run) -> Result<Tally, CollectError> {
+fn load(run: &CollectRun) -> Result<CollectTally, CollectError> {
     let plan = &run.plan;
     let subscribers: Result<Vec<_>, _> =
-        (0..plan.subscribers).map(|number| Subscriber::open(run, number.into())).collect();
+        (0..plan.subscribers).map(|number| SubscriberConnection::open(run, number.into())).collect();
     let subscribers = subscribers?;
     let threads = plan.publishing_threads();
     let first = |thread: u16| (u32::from(plan.clients) * u32::from(thread) / u32::from(threads)) as u16;
     thread::scope(|scope| {
-        let mut all: Vec<ScopedJoinHandle<'_, Tally>> = Vec::new();
+        let mut all: Vec<ScopedJoinHandle<'_, CollectTally>> = Vec::new();
         // The gate waits for a fixed number of threads, so all of them or none have to start.
         for subscriber in subscribers {
             all.push(scope.spawn(move || subscriber.drive(run)));
@@ -102,7 +102,7 @@ fn load(run: &Run) -> Result<Tally, CollectError> {
                 false => publisher::drive(run, clients),
             }));
         }
-        let mut sum = Tally::new();
+        let mut sum = CollectTally::new();
         for thread in all {
             let ended = thread.join();
             sum.absorb(
@@ -114,18 +114,19 @@ fn load(run: &Run) -> Result<Tally, CollectError> {
 }
 
 /// Waits until the stream has grown by as much as was sent, or does not grow any more; tells the growth.
-fn arrived(
-    run: &Run,
+fn wait_until_stored(
+    run: &CollectRun,
     before: u64,
     last_sequence: &mut impl FnMut() -> Option<u64>,
-    tally: &mut Tally,
+    tally: &mut CollectTally,
 ) -> u64 {
     let mut arrived = 0;
     let mut since = Instant::now();
     loop {
         let Some(last) = last_sequence() else {
-            tally
-                .fault(Failure::Protocol, 1, || "the stream's state could not be read at the end".to_owned());
+            tally.fault(MessageFailure::Protocol, 1, || {
+                "the stream's state could not be read at the end".to_owned()
+            });
             return arrived;
         };
         let growth = last.saturating_sub(before);
@@ -138,6 +139,6 @@ fn arrived(
         if arrived >= tally.sends || since.elapsed() >= run.plan.timeout {
             return arrived;
         }
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(CHECK_INTERVAL);
     }
 }

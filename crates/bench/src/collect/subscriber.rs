@@ -5,34 +5,34 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Instant;
 
-use stilling_wire::nats::{Limits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
+use stilling_wire::nats::{NatsLimits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
 
-use super::buffer::{Buffer, is_for_later};
+use super::buffer::{ReceiveBuffer, would_block};
+use super::collect_run::CollectRun;
 use super::connection::connect;
 use super::error::CollectError;
-use super::lead::Lead;
+use super::lag_window::LagWindow;
 use super::limits::POLL_SPAN;
 use super::nats::{self, limits};
-use super::shared::Run;
-use super::tally::{Failure, Tally};
+use super::tally::{CollectTally, MessageFailure};
 
 /// Its subscription.
 const SID: &[u8] = b"1";
 
-pub(super) struct Subscriber {
+pub(super) struct SubscriberConnection {
     number: usize,
     stream: TcpStream,
-    input: Buffer,
+    input: ReceiveBuffer,
     decoder: ServerDecoder,
-    limits: Limits,
+    limits: NatsLimits,
     /// For each client, the number of the message that comes next.
     next: Vec<u64>,
-    tally: Tally,
+    tally: CollectTally,
 }
 
-impl Subscriber {
+impl SubscriberConnection {
     /// Returns when the server has the subscription.
-    pub(super) fn open(run: &Run, number: usize) -> Result<Subscriber, CollectError> {
+    pub(super) fn open(run: &CollectRun, number: usize) -> Result<SubscriberConnection, CollectError> {
         let plan = &run.plan;
         let failed = |error| CollectError::Connect(plan.to, error);
         let mut stream = connect(plan.to, plan.timeout).map_err(failed)?;
@@ -42,14 +42,14 @@ impl Subscriber {
         encode_sub(&mut out, format!("{}.*", plan.subject).as_bytes(), None, SID);
         out.extend_from_slice(PING);
         stream.write_all(&out).map_err(failed)?;
-        let mut subscriber = Subscriber {
+        let mut subscriber = SubscriberConnection {
             number,
             stream,
-            input: Buffer::default(),
+            input: ReceiveBuffer::default(),
             decoder: ServerDecoder::default(),
             limits: limits(),
             next: vec![0; plan.clients.into()],
-            tally: Tally::new(),
+            tally: CollectTally::new(),
         };
         let begun = Instant::now();
         loop {
@@ -57,17 +57,17 @@ impl Subscriber {
                 Ok(true) => return Ok(subscriber),
                 Ok(false) if begun.elapsed() < plan.timeout => {}
                 Ok(false) => return Err(CollectError::server("no answer to a subscription")),
-                Err(words) => return Err(CollectError::Server(words)),
+                Err(detail) => return Err(CollectError::Server(detail)),
             }
         }
     }
 
     /// Reads once and takes what is complete; whether a PONG was among it.
-    fn read(&mut self, run: &Run) -> Result<bool, String> {
+    fn read(&mut self, run: &CollectRun) -> Result<bool, String> {
         match self.input.fill(&mut self.stream) {
             Ok(0) => return Err("it closed a subscriber's connection".to_owned()),
             Ok(_) => {}
-            Err(error) if is_for_later(&error) => return Ok(false),
+            Err(error) if would_block(&error) => return Ok(false),
             Err(error) => return Err(format!("a subscriber's connection: {error}")),
         }
         let now = run.now();
@@ -77,7 +77,7 @@ impl Subscriber {
             let step = step.map_err(|error| error.to_string())?;
             match step.event {
                 ServerEvent::NeedMore => {
-                    self.input.take(step.consumed);
+                    self.input.consume(step.consumed);
                     return Ok(has_pong);
                 }
                 ServerEvent::Message(message) => {
@@ -87,25 +87,25 @@ impl Subscriber {
                     else {
                         let head = &message.payload[..message.payload.len().min(32)];
                         let shown = String::from_utf8_lossy(head);
-                        let words = || format!("{} bytes, {shown:?}…", message.payload.len());
-                        self.tally.fault(Failure::WrongPayload, 1, words);
-                        self.input.take(step.consumed);
+                        let detail = || format!("{} bytes, {shown:?}…", message.payload.len());
+                        self.tally.fault(MessageFailure::WrongPayload, 1, detail);
+                        self.input.consume(step.consumed);
                         continue;
                     };
                     let (client, counter) = (usize::from(mark.client), mark.counter);
                     let expected = self.next[client];
-                    let words = || format!("client {client}: message {counter} after {expected} others");
+                    let detail = || format!("client {client}: message {counter} after {expected} others");
                     if counter < expected {
-                        self.tally.fault(Failure::DeliveredTwice, 1, words);
-                    } else if counter >= run.leads[client].sent() {
-                        self.tally.fault(Failure::NeverSent, 1, words);
+                        self.tally.fault(MessageFailure::DeliveredTwice, 1, detail);
+                    } else if counter >= run.lag_windows[client].sent() {
+                        self.tally.fault(MessageFailure::NeverSent, 1, detail);
                     } else {
-                        let words = || format!("client {client}: messages {expected} up to {counter}");
+                        let detail = || format!("client {client}: messages {expected} up to {counter}");
                         if counter > expected {
-                            self.tally.fault(Failure::Undelivered, counter - expected, words);
+                            self.tally.fault(MessageFailure::Undelivered, counter - expected, detail);
                         }
                         self.next[client] = counter + 1;
-                        let begun = run.leads[client].deliver(self.number, counter);
+                        let begun = run.lag_windows[client].deliver(self.number, counter);
                         self.tally.delivery_time.saturating_record(now.saturating_sub(begun));
                         self.tally.deliveries += 1;
                         self.tally.last_ns = now;
@@ -120,23 +120,23 @@ impl Subscriber {
                 // Messages come whole with these limits.
                 ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {}
             }
-            self.input.take(step.consumed);
+            self.input.consume(step.consumed);
         }
     }
 
     /// Reads until every publisher has finished and all has come, or nothing comes any more.
-    pub(super) fn drive(mut self, run: &Run) -> Tally {
+    pub(super) fn drive(mut self, run: &CollectRun) -> CollectTally {
         let mut heard = Instant::now();
         let mut deliveries = 0;
         loop {
-            if let Err(words) = self.read(run) {
-                self.tally.fault(Failure::Protocol, 1, || words);
+            if let Err(detail) = self.read(run) {
+                self.tally.fault(MessageFailure::Protocol, 1, || detail);
                 break;
             }
             if self.tally.deliveries > deliveries {
                 (deliveries, heard) = (self.tally.deliveries, Instant::now());
             }
-            let all: Option<Vec<u64>> = run.leads.iter().map(Lead::all).collect();
+            let all: Option<Vec<u64>> = run.lag_windows.iter().map(LagWindow::total).collect();
             if let Some(all) = all {
                 let is_whole = all.iter().zip(&self.next).all(|(all, next)| next >= all);
                 if is_whole || heard.elapsed() >= run.plan.timeout {
@@ -144,10 +144,10 @@ impl Subscriber {
                 }
             }
         }
-        for (client, (lead, next)) in run.leads.iter().zip(&self.next).enumerate() {
+        for (client, (lead, next)) in run.lag_windows.iter().zip(&self.next).enumerate() {
             let missing = lead.sent().saturating_sub(*next);
-            let words = || format!("client {client}: the last {missing} messages");
-            self.tally.fault(Failure::Undelivered, missing, words);
+            let detail = || format!("client {client}: the last {missing} messages");
+            self.tally.fault(MessageFailure::Undelivered, missing, detail);
         }
         self.tally
     }

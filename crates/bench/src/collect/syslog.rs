@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::buffer::Buffer;
-use super::pattern::{Mark, Pattern};
-use super::shared::Run;
-use super::speech::{Heard, Speech};
+use super::buffer::ReceiveBuffer;
+use super::client_codec::{ClientCodec, CodecEvent};
+use super::collect_run::CollectRun;
+use super::pattern::{Pattern, PayloadId};
 
 /// Facility local0, severity info; no time, no process, no structured data.
 const HEAD: &str = "<134>1 - - stilling-bench - - - ";
@@ -19,19 +19,19 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    pub(super) fn new(run: &Run, client: u16) -> Syslog {
+    pub(super) fn new(run: &CollectRun, client: u16) -> Syslog {
         let before = format!("{} {HEAD}", HEAD.len() + run.plan.size as usize);
         Syslog { pattern: Arc::clone(&run.pattern), client, before_payload: before.into_bytes() }
     }
 }
 
-impl Speech for Syslog {
+impl ClientCodec for Syslog {
     fn begin(&mut self, _: &mut Vec<u8>) {}
 
     #[inline]
     fn publish(&mut self, counter: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.before_payload);
-        self.pattern.write(Mark { client: self.client, counter }, out);
+        self.pattern.write(PayloadId { client: self.client, counter }, out);
     }
 
     fn barrier(&mut self, _: &mut Vec<u8>) -> bool {
@@ -40,13 +40,13 @@ impl Speech for Syslog {
 
     fn pong(&mut self, _: &mut Vec<u8>) {}
 
-    fn next(&mut self, input: &mut Buffer) -> Option<Heard> {
+    fn next(&mut self, input: &mut ReceiveBuffer) -> Option<CodecEvent> {
         let unread = input.unread().len();
-        input.take(unread);
-        (unread > 0).then(|| Heard::Fault("syslog has no answers, and one came".to_owned()))
+        input.consume(unread);
+        (unread > 0).then(|| CodecEvent::Fault("syslog has no answers, and one came".to_owned()))
     }
 
-    fn is_greeted(&self) -> bool {
+    fn expects_greeting(&self) -> bool {
         false
     }
 }
@@ -56,18 +56,22 @@ mod tests {
     use stilling_wire::syslog;
 
     use super::*;
-    use crate::collect::{Plan, Protocol};
+    use crate::collect::{CollectPlan, CollectProtocol};
 
     #[test]
     fn a_frame_counts_its_octets() {
-        let plan = Plan { size: 20, protocol: Protocol::Syslog, ..Plan::new(([127, 0, 0, 1], 9).into()) };
-        let run = Run::new(plan);
+        let plan = CollectPlan {
+            size: 20,
+            protocol: CollectProtocol::Syslog,
+            ..CollectPlan::new(([127, 0, 0, 1], 9).into())
+        };
+        let run = CollectRun::new(plan);
         let mut out = Vec::new();
         Syslog::new(&run, 1).publish(2, &mut out);
         let text = String::from_utf8(out).expect("it is text");
         let (size, message) = text.split_once(' ').expect("a count comes first");
         assert_eq!(size.parse(), Ok(message.len()));
         let record = syslog::parse(message.as_bytes());
-        assert_eq!(run.pattern.check(record.message), Some(Mark { client: 1, counter: 2 }));
+        assert_eq!(run.pattern.check(record.message), Some(PayloadId { client: 1, counter: 2 }));
     }
 }

@@ -5,28 +5,28 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::limits::SAID_MAX;
-use crate::figures::histogram;
+use super::limits::FAILURE_RECORDS_MAX;
+use crate::statistics::histogram;
 
 macro_rules! failures {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $number:literal;)*) => {
         /// What went wrong with a message, an acknowledgement or a delivery.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum Failure { $($(#[$doc])* $name,)* }
+        pub enum MessageFailure { $($(#[$doc])* $name,)* }
 
-        impl Failure {
+        impl MessageFailure {
             /// All kinds, in the order of their numbers.
-            pub const ALL: &[Failure] = &[$(Failure::$name,)*];
+            pub const ALL: &[MessageFailure] = &[$(MessageFailure::$name,)*];
 
             /// The name in reports.
             pub const fn name(self) -> &'static str {
-                match self { $(Failure::$name => $text,)* }
+                match self { $(MessageFailure::$name => $text,)* }
             }
 
             /// The number in `send failed` lines where the system gave none: errno's nearest.
             pub const fn number(self) -> i32 {
-                match self { $(Failure::$name => $number,)* }
+                match self { $(MessageFailure::$name => $number,)* }
             }
         }
     };
@@ -67,18 +67,18 @@ failures! {
 
 /// A message that failed, as it is told one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Said {
+pub struct FailureRecord {
     /// The client's number.
     pub client: u16,
     /// What went wrong.
-    pub failure: Failure,
+    pub failure: MessageFailure,
     /// The system's number for it, or the nearest one.
     pub error: i32,
 }
 
 /// What one thread counted.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct CollectTally {
     /// From the write that carried a message to its acknowledgement, or to the system's taking it, in nanoseconds.
     pub(super) send_time: Histogram<u64>,
     /// From the write to the delivery, in nanoseconds.
@@ -95,18 +95,18 @@ pub(super) struct Tally {
     pub(super) connects: u64,
     /// Messages that a subscriber got as they should be.
     pub(super) deliveries: u64,
-    failures: [u64; Failure::ALL.len()],
-    evidence: [Option<String>; Failure::ALL.len()],
-    pub(super) said: Vec<Said>,
+    failures: [u64; MessageFailure::ALL.len()],
+    evidence: [Option<String>; MessageFailure::ALL.len()],
+    pub(super) said: Vec<FailureRecord>,
     /// When the last good thing happened, in nanoseconds after the start.
     pub(super) last_ns: u64,
     /// When the system last took something of a message, in nanoseconds after the start.
     pub(super) written_ns: u64,
 }
 
-impl Tally {
+impl CollectTally {
     pub(super) fn new() -> Self {
-        Tally {
+        CollectTally {
             send_time: histogram(),
             delivery_time: histogram(),
             queued: 0,
@@ -115,8 +115,8 @@ impl Tally {
             connection_fails: 0,
             connects: 0,
             deliveries: 0,
-            failures: [0; Failure::ALL.len()],
-            evidence: [const { None }; Failure::ALL.len()],
+            failures: [0; MessageFailure::ALL.len()],
+            evidence: [const { None }; MessageFailure::ALL.len()],
             said: Vec::new(),
             last_ns: 0,
             written_ns: 0,
@@ -139,11 +139,11 @@ impl Tally {
 
     /// `count` failures of a kind that are no message's own. The words are asked for the first time only.
     #[cold]
-    pub(super) fn fault(&mut self, failure: Failure, count: u64, words: impl FnOnce() -> String) {
+    pub(super) fn fault(&mut self, failure: MessageFailure, count: u64, detail: impl FnOnce() -> String) {
         self.failures[failure as usize] += count;
         let evidence = &mut self.evidence[failure as usize];
         if evidence.is_none() && count > 0 {
-            *evidence = Some(words());
+            *evidence = Some(detail());
         }
     }
 
@@ -152,19 +152,19 @@ impl Tally {
     pub(super) fn fail(
         &mut self,
         client: u16,
-        failure: Failure,
+        failure: MessageFailure,
         count: u64,
         error: Option<i32>,
-        words: impl FnOnce() -> String,
+        detail: impl FnOnce() -> String,
     ) {
-        self.fault(failure, count, words);
+        self.fault(failure, count, detail);
         self.fails += count;
-        let room = SAID_MAX.saturating_sub(self.said.len()) as u64;
+        let room = FAILURE_RECORDS_MAX.saturating_sub(self.said.len()) as u64;
         let error = error.unwrap_or(failure.number());
-        self.said.extend((0..count.min(room)).map(|_| Said { client, failure, error }));
+        self.said.extend((0..count.min(room)).map(|_| FailureRecord { client, failure, error }));
     }
 
-    pub(super) fn failures(&self, failure: Failure) -> u64 {
+    pub(super) fn failures(&self, failure: MessageFailure) -> u64 {
         self.failures[failure as usize]
     }
 
@@ -173,7 +173,7 @@ impl Tally {
     }
 
     /// The first failure of a kind in words.
-    pub(super) fn evidence(&self, failure: Failure) -> Option<&str> {
+    pub(super) fn evidence(&self, failure: MessageFailure) -> Option<&str> {
         self.evidence[failure as usize].as_deref()
     }
 
@@ -183,7 +183,7 @@ impl Tally {
     }
 
     /// Adds what another thread counted.
-    pub(super) fn absorb(&mut self, other: Tally) {
+    pub(super) fn absorb(&mut self, other: CollectTally) {
         // All have the same bounds.
         let _ = self.send_time.add(&other.send_time);
         let _ = self.delivery_time.add(&other.delivery_time);
@@ -200,7 +200,7 @@ impl Tally {
             *mine = mine.take().or(theirs);
         }
         self.said.extend(other.said);
-        self.said.truncate(SAID_MAX);
+        self.said.truncate(FAILURE_RECORDS_MAX);
         self.last_ns = self.last_ns.max(other.last_ns);
         self.written_ns = self.written_ns.max(other.written_ns);
     }
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_failure_stands_at_its_number_with_the_name_it_has_in_json() {
-        for (number, failure) in Failure::ALL.iter().enumerate() {
+        for (number, failure) in MessageFailure::ALL.iter().enumerate() {
             assert_eq!(*failure as usize, number);
             assert_eq!(serde_json::to_string(failure).unwrap(), format!("\"{}\"", failure.name()));
         }
@@ -220,18 +220,18 @@ mod tests {
 
     #[test]
     fn threads_add_up_and_what_is_told_one_by_one_is_bounded() {
-        let (mut one, mut other) = (Tally::new(), Tally::new());
-        one.fail(1, Failure::Broken, 60, Some(32), || "first".to_owned());
-        other.fail(2, Failure::Broken, 1000, None, || "second".to_owned());
-        other.fault(Failure::NeverSent, 1, || "third".to_owned());
+        let (mut one, mut other) = (CollectTally::new(), CollectTally::new());
+        one.fail(1, MessageFailure::Broken, 60, Some(32), || "first".to_owned());
+        other.fail(2, MessageFailure::Broken, 1000, None, || "second".to_owned());
+        other.fault(MessageFailure::NeverSent, 1, || "third".to_owned());
         other.succeed(5, 9);
         other.write(7);
         one.write(6);
         one.absorb(other);
         assert_eq!(one.written_ns, 7);
         assert_eq!((one.fails, one.failures_total(), one.sends, one.last_ns), (1060, 1061, 1, 9));
-        assert_eq!(one.evidence(Failure::Broken), Some("first"));
-        assert_eq!(one.said.len(), SAID_MAX);
-        assert_eq!((one.said[0].error, one.said[60].error), (32, Failure::Broken.number()));
+        assert_eq!(one.evidence(MessageFailure::Broken), Some("first"));
+        assert_eq!(one.said.len(), FAILURE_RECORDS_MAX);
+        assert_eq!((one.said[0].error, one.said[60].error), (32, MessageFailure::Broken.number()));
     }
 }

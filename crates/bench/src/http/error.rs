@@ -3,16 +3,16 @@
 use std::fmt;
 use std::io;
 
-use stilling_wire::http1::DecodeError;
+use stilling_wire::http1::HttpDecodeError;
 
-use super::plan::BadPlan;
-use super::tally::Failure;
+use super::plan::InvalidHttpPlan;
+use super::tally::RequestFailure;
 
 /// Why a run gave no report.
 #[derive(Debug)]
-pub enum BenchError {
+pub enum HttpBenchError {
     /// The plan contradicts itself.
-    Plan(BadPlan),
+    InvalidPlan(InvalidHttpPlan),
     /// The demanded driver is not available.
     Driver(io::Error),
     /// Direct descriptors were demanded and are not available.
@@ -27,52 +27,52 @@ pub enum BenchError {
     /// Nobody accepts connections there.
     Connect(String, io::Error),
     /// The first answer, by which all others are judged, was not right itself.
-    FirstAnswer(Failure, String),
+    FirstAnswer(RequestFailure, String),
     /// A thread could not be started.
     Threads(io::Error),
     /// A generator's engine failed.
     Engine(io::Error),
 }
 
-impl fmt::Display for BenchError {
+impl fmt::Display for HttpBenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BenchError::Plan(error) => write!(f, "{error}"),
-            BenchError::Driver(error) => {
+            HttpBenchError::InvalidPlan(error) => write!(f, "{error}"),
+            HttpBenchError::Driver(error) => {
                 write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
             }
-            BenchError::DirectDescriptors(error) => {
+            HttpBenchError::DirectDescriptors(error) => {
                 write!(
                     f,
                     "direct descriptors are not available here: {error}; load without --direct-descriptors"
                 )
             }
-            BenchError::Descriptors { wanted, limit } => write!(
+            HttpBenchError::Descriptors { wanted, limit } => write!(
                 f,
                 "{wanted} connections do not fit into the limit of {limit} open files; raise it (ulimit -n) or use fewer"
             ),
-            BenchError::Connect(to, error) => {
+            HttpBenchError::Connect(to, error) => {
                 write!(f, "cannot connect to {to}: {error}; is the server running?")
             }
-            BenchError::FirstAnswer(failure, evidence) => {
+            HttpBenchError::FirstAnswer(failure, evidence) => {
                 write!(f, "the first answer is not right ({}): {evidence}", failure.name())
             }
-            BenchError::Threads(error) => write!(f, "cannot start a thread: {error}"),
-            BenchError::Engine(error) => write!(f, "the generator's engine failed: {error}"),
+            HttpBenchError::Threads(error) => write!(f, "cannot start a thread: {error}"),
+            HttpBenchError::Engine(error) => write!(f, "the generator's engine failed: {error}"),
         }
     }
 }
 
-impl std::error::Error for BenchError {}
+impl std::error::Error for HttpBenchError {}
 
-impl From<BadPlan> for BenchError {
-    fn from(error: BadPlan) -> Self {
-        BenchError::Plan(error)
+impl From<InvalidHttpPlan> for HttpBenchError {
+    fn from(error: InvalidHttpPlan) -> Self {
+        HttpBenchError::InvalidPlan(error)
     }
 }
 
 /// What is wrong with a response, without the status that would answer a request.
-pub(crate) fn objection(error: &DecodeError) -> String {
+pub(crate) fn objection(error: &HttpDecodeError) -> String {
     let text = error.to_string();
-    text.split_once(": ").map_or(text.as_str(), |(_, words)| words).to_owned()
+    text.split_once(": ").map_or(text.as_str(), |(_, detail)| detail).to_owned()
 }

@@ -10,46 +10,46 @@
 //! requests wait in the backlog for a connection; connections wait in a row for a request; whoever
 //! finds the other goes on.
 
-mod client;
+mod session;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::driver::Destination;
-use stilling_engine::{CloseReason, Control, Recipient, Service, Token};
+use stilling_engine::{CloseReason, Recipient, Service, ShardControl, Token};
 use stilling_ring::{Clock, Time};
-use stilling_wire::http1::{Limits, ReplyTo};
+use stilling_wire::http1::{AnsweredMethod, HttpLimits};
 
-use self::client::Client;
+use self::session::GeneratorSession;
 use super::limits::CONNECTING_MAX;
-use super::plan::{Length, Plan};
-use super::rendezvous::Rendezvous;
-use super::schedule::Backlog;
-use super::seats::{Moment, Seats};
-use super::tally::{Failure, Live, Tally};
+use super::plan::{HttpPlan, RunLength};
+use super::schedule::RequestBacklog;
+use super::slots::{ConnectionSlots, RequestTimes};
+use super::start_barrier::StartBarrier;
+use super::tally::{HttpTally, LiveCounters, RequestFailure};
 use super::timeline::Timeline;
 
 /// How long a seat rests after its connection was refused.
 const REDIAL_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a thread goes on without any connection while all attempts fail; then it gives up.
-const REFUSED_PATIENCE: Duration = Duration::from_secs(3);
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the threads of a run share and none changes.
-pub(crate) struct Task {
-    pub(crate) plan: Plan,
+pub(crate) struct GeneratorShared {
+    pub(crate) plan: HttpPlan,
     pub(crate) to: std::net::SocketAddr,
     /// The request's bytes.
     pub(crate) request: Vec<u8>,
-    pub(crate) answered: ReplyTo,
-    pub(crate) limits: Limits,
+    pub(crate) reply_to: AnsweredMethod,
+    pub(crate) limits: HttpLimits,
     pub(crate) expected_body: Vec<u8>,
-    pub(crate) start: Rendezvous,
-    pub(crate) live: Vec<Live>,
+    pub(crate) start: StartBarrier,
+    pub(crate) live: Vec<LiveCounters>,
 }
 
-impl Task {
+impl GeneratorShared {
     /// How many of `total` fall to thread number `thread`.
     pub(crate) fn share(&self, total: u64, thread: u32) -> u64 {
         let threads = u64::from(self.plan.threads);
@@ -58,7 +58,7 @@ impl Task {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum GeneratorPhase {
     Opening,
     Waiting,
     Running,
@@ -67,20 +67,20 @@ enum Phase {
     Leaving,
 }
 
-pub(crate) struct Generator {
-    task: Arc<Task>,
+pub(crate) struct LoadGenerator {
+    task: Arc<GeneratorShared>,
     thread: u32,
     clock: Clock,
-    pub(crate) seats: Seats,
-    pub(crate) tally: Tally,
+    pub(crate) slots: ConnectionSlots,
+    pub(crate) tally: HttpTally,
     /// The number of this thread's first seat in the whole run.
-    first_seat: u32,
-    phase: Phase,
+    first_slot: u32,
+    phase: GeneratorPhase,
     now: Time,
     /// Seats whose connection is to be opened as soon as possible, or when a request needs one.
-    to_dial: VecDeque<u32>,
+    dial_queue: VecDeque<u32>,
     /// Seats that were refused a connection, and when to try again.
-    resting: VecDeque<(Time, u32)>,
+    redial_queue: VecDeque<(Time, u32)>,
     connecting: u32,
     /// Seats whose first connection is neither open nor refused.
     untried: u32,
@@ -89,42 +89,42 @@ pub(crate) struct Generator {
     /// Requests that a closed loop may still begin; those of the warm-up do not count.
     budget: u64,
     /// The requests of an open loop.
-    backlog: Option<Backlog>,
+    backlog: Option<RequestBacklog>,
     /// The backlog has been looked at in this turn.
-    looked: bool,
+    backlog_filled: bool,
     /// Requests that begin earlier are warm-up.
     measured_from: Time,
     /// When no more requests begin, or holding ends.
     end: Option<Time>,
 }
 
-impl Generator {
-    pub(crate) fn new(task: &Arc<Task>, thread: u32, clock: Clock) -> Self {
+impl LoadGenerator {
+    pub(crate) fn new(task: &Arc<GeneratorShared>, thread: u32, clock: Clock) -> Self {
         let total = u64::from(task.plan.connections);
         // Bounded by the number of connections, which is a u32.
-        let seats = task.share(total, thread) as u32;
-        let first_seat = (0..thread).map(|earlier| task.share(total, earlier) as u32).sum();
+        let slots = task.share(total, thread) as u32;
+        let first_slot = (0..thread).map(|earlier| task.share(total, earlier) as u32).sum();
         let now = clock.now();
-        Generator {
+        LoadGenerator {
             task: Arc::clone(task),
             thread,
             clock,
-            seats: Seats::new(seats, task.plan.pipeline),
-            tally: Tally::new(),
-            first_seat,
-            phase: Phase::Opening,
+            slots: ConnectionSlots::new(slots, task.plan.pipeline),
+            tally: HttpTally::new(),
+            first_slot,
+            phase: GeneratorPhase::Opening,
             now,
-            to_dial: (0..seats).collect(),
-            resting: VecDeque::with_capacity(seats as usize),
+            dial_queue: (0..slots).collect(),
+            redial_queue: VecDeque::with_capacity(slots as usize),
             connecting: 0,
-            untried: if task.plan.keep_alive { seats } else { 0 },
+            untried: if task.plan.keep_alive { slots } else { 0 },
             refused_since: None,
             budget: match task.plan.length {
-                Length::Requests(total) => task.share(total, thread),
-                Length::For(_) | Length::Hold(_) => u64::MAX,
+                RunLength::Requests(total) => task.share(total, thread),
+                RunLength::For(_) | RunLength::Hold(_) => u64::MAX,
             },
             backlog: None,
-            looked: false,
+            backlog_filled: false,
             measured_from: now,
             end: None,
         }
@@ -132,7 +132,7 @@ impl Generator {
 
     /// Connections that this thread has at once.
     pub(crate) fn connections(&self) -> u32 {
-        self.seats.count()
+        self.slots.count()
     }
 
     /// Requests of the open loop that never began: no room in the backlog, waited too long.
@@ -145,17 +145,17 @@ impl Generator {
     }
 
     fn is_limited(&self) -> bool {
-        matches!(self.task.plan.length, Length::Requests(_))
+        matches!(self.task.plan.length, RunLength::Requests(_))
     }
 
     /// Takes the next request that is to begin now; returns its intended start.
     pub(crate) fn next_request(&mut self, now: Time) -> Option<Time> {
         self.now = self.now.max(now);
-        if self.phase != Phase::Running {
+        if self.phase != GeneratorPhase::Running {
             return None;
         }
         let intended = if let Some(backlog) = &mut self.backlog {
-            backlog.take(now, self.task.plan.timeout)?
+            backlog.pop(now, self.task.plan.timeout)?
         } else if self.may_begin() {
             now
         } else {
@@ -167,7 +167,7 @@ impl Generator {
 
     /// Whether a closed loop may begin a request, as far as the time is known.
     fn may_begin(&self) -> bool {
-        self.phase == Phase::Running && self.budget > 0 && self.end.is_none_or(|end| self.now < end)
+        self.phase == GeneratorPhase::Running && self.budget > 0 && self.end.is_none_or(|end| self.now < end)
     }
 
     pub(crate) fn count_request(&mut self, intended: Time) {
@@ -178,23 +178,23 @@ impl Generator {
             }
         }
         if let Some(timeline) = &mut self.tally.timeline {
-            timeline.began(intended);
+            timeline.record_started(intended);
         }
     }
 
     /// An answer was right.
-    pub(crate) fn succeeded(&mut self, moment: Moment, now: Time) {
+    pub(crate) fn record_success(&mut self, times: RequestTimes, now: Time) {
         self.live().ok.add(1);
-        if moment.intended < self.measured_from {
+        if times.intended < self.measured_from {
             return;
         }
         // The histogram's range is wider than any timeout; what is beyond counts as its end.
-        self.tally.latency.saturating_record(now.since(moment.intended).as_nanos() as u64);
+        self.tally.latency.saturating_record(now.since(times.intended).as_nanos() as u64);
         if self.is_open_loop() {
-            self.tally.service.saturating_record(now.since(moment.sent).as_nanos() as u64);
+            self.tally.service.saturating_record(now.since(times.sent).as_nanos() as u64);
         }
         if let Some(timeline) = &mut self.tally.timeline {
-            timeline.succeeded(moment.intended, now);
+            timeline.record_success(times.intended, now);
         }
         self.tally.ok += 1;
         self.tally.ok_in_window += u64::from(self.end.is_none_or(|end| now <= end));
@@ -202,44 +202,49 @@ impl Generator {
     }
 
     /// An answer was 503.
-    pub(crate) fn was_shed(&mut self, moment: Moment, now: Time) {
+    pub(crate) fn record_shed(&mut self, times: RequestTimes, now: Time) {
         self.live().shed.add(1);
         if let Some(timeline) = &mut self.tally.timeline {
-            timeline.was_shed(moment.intended, now);
+            timeline.record_shed(times.intended, now);
         }
-        self.tally.shed += u64::from(moment.intended >= self.measured_from);
+        self.tally.shed += u64::from(times.intended >= self.measured_from);
     }
 
     /// `count` requests, or a connection, failed.
     #[cold]
-    pub(crate) fn failed(&mut self, failure: Failure, count: u64, words: impl FnOnce() -> String) {
+    pub(crate) fn record_failure(
+        &mut self,
+        failure: RequestFailure,
+        count: u64,
+        detail: impl FnOnce() -> String,
+    ) {
         self.live().failures.add(count);
-        self.tally.fail(failure, count, words);
+        self.tally.fail(failure, count, detail);
     }
 
-    fn live(&self) -> &Live {
+    fn live(&self) -> &LiveCounters {
         &self.task.live[self.thread as usize]
     }
 
     /// Forgets the requests in flight on a seat: they have failed.
-    pub(crate) fn drop_in_flight(&mut self, seat: u32) {
-        while self.seats.end(seat).is_some() {}
+    pub(crate) fn drop_in_flight(&mut self, slot: u32) {
+        while self.slots.end(slot).is_some() {}
     }
 
     /// The server ends a connection in good order with requests in flight on it that it has not
     /// answered (RFC 9112 §9.3.2): they are sent again elsewhere.
-    pub(crate) fn take_back(&mut self, seat: u32) {
-        while let Some(moment) = self.seats.take_back(seat) {
-            let measured = moment.intended >= self.measured_from;
+    pub(crate) fn requeue(&mut self, slot: u32) {
+        while let Some(times) = self.slots.requeue(slot) {
+            let measured = times.intended >= self.measured_from;
             self.tally.requests -= u64::from(measured);
             if let Some(timeline) = &mut self.tally.timeline {
-                timeline.taken_back(moment.intended);
+                timeline.record_requeued(times.intended);
             }
-            if self.is_limited() && self.phase == Phase::Finishing {
-                self.phase = Phase::Running;
+            if self.is_limited() && self.phase == GeneratorPhase::Finishing {
+                self.phase = GeneratorPhase::Running;
             }
             match &mut self.backlog {
-                Some(backlog) if self.phase == Phase::Running => backlog.put_back(moment.intended),
+                Some(backlog) if self.phase == GeneratorPhase::Running => backlog.put_back(times.intended),
                 Some(_) => self.tally.unsent += u64::from(measured),
                 None => self.budget = self.budget.saturating_add(u64::from(measured)),
             }
@@ -247,52 +252,52 @@ impl Generator {
     }
 
     /// A connection is open.
-    pub(crate) fn connected(&mut self, seat: u32, token: Token) {
+    pub(crate) fn handle_connected(&mut self, slot: u32, token: Token) {
         self.connecting -= 1;
         self.refused_since = None;
-        self.seats.open(seat, token);
-        self.note_tried(seat);
+        self.slots.open(slot, token);
+        self.record_attempt(slot);
     }
 
     /// A connection is closed, or did not come about.
-    pub(crate) fn gone(&mut self, seat: u32, reason: CloseReason, was_open: bool) {
-        let owed = self.seats.in_flight(seat);
+    pub(crate) fn handle_closed(&mut self, slot: u32, reason: CloseReason, was_open: bool) {
+        let owed = self.slots.in_flight(slot);
         let failure = match reason {
-            _ if self.phase == Phase::Leaving => None,
-            _ if !was_open => Some(Failure::ConnectFailed),
-            CloseReason::PeerReset => Some(Failure::Reset),
+            _ if self.phase == GeneratorPhase::Leaving => None,
+            _ if !was_open => Some(RequestFailure::ConnectFailed),
+            CloseReason::PeerReset => Some(RequestFailure::Reset),
             _ if owed == 0 => None,
-            CloseReason::WriteTimeout => Some(Failure::Timeout),
-            _ => Some(Failure::Local),
+            CloseReason::WriteTimeout => Some(RequestFailure::Timeout),
+            _ => Some(RequestFailure::Local),
         };
         if let Some(failure) = failure {
-            self.drop_in_flight(seat);
-            self.failed(failure, owed.max(1).into(), || match failure {
-                Failure::ConnectFailed => "a connection could not be opened".to_owned(),
-                Failure::Reset => "the server reset a connection".to_owned(),
-                Failure::Timeout => "the server did not take a request".to_owned(),
+            self.drop_in_flight(slot);
+            self.record_failure(failure, owed.max(1).into(), || match failure {
+                RequestFailure::ConnectFailed => "a connection could not be opened".to_owned(),
+                RequestFailure::Reset => "the server reset a connection".to_owned(),
+                RequestFailure::Timeout => "the server did not take a request".to_owned(),
                 _ => format!("a connection ended: {}", reason.name()),
             });
         }
-        self.seats.vacate(seat);
+        self.slots.mark_empty(slot);
         if !was_open {
             self.connecting -= 1;
-            self.note_tried(seat);
+            self.record_attempt(slot);
         }
         if self.task.plan.holds() {
             return;
         }
         if was_open {
-            self.to_dial.push_back(seat);
+            self.dial_queue.push_back(slot);
         } else {
             self.refused_since.get_or_insert(self.now);
-            self.resting.push_back((self.now.after(REDIAL_PAUSE), seat));
+            self.redial_queue.push_back((self.now.after(REDIAL_PAUSE), slot));
         }
     }
 
-    fn note_tried(&mut self, seat: u32) {
+    fn record_attempt(&mut self, slot: u32) {
         if self.task.plan.keep_alive {
-            self.untried -= u32::from(self.seats.note_tried(seat));
+            self.untried -= u32::from(self.slots.record_attempt(slot));
         }
     }
 
@@ -300,52 +305,52 @@ impl Generator {
     fn begin(&mut self, start: Time) {
         let plan = &self.task.plan;
         self.measured_from = start.after(plan.warmup);
-        self.phase = Phase::Running;
+        self.phase = GeneratorPhase::Running;
         match plan.length {
-            Length::Hold(span) => {
-                self.phase = Phase::Holding;
+            RunLength::Hold(span) => {
+                self.phase = GeneratorPhase::Holding;
                 self.end = Some(start.after(span));
                 self.live().holding.set(1);
                 return;
             }
-            Length::For(span) => self.end = Some(self.measured_from.after(span)),
-            Length::Requests(_) => {}
+            RunLength::For(span) => self.end = Some(self.measured_from.after(span)),
+            RunLength::Requests(_) => {}
         }
         let Some(schedule) = plan.schedule(self.thread, plan.threads) else { return };
         let count = match plan.length {
-            Length::Requests(total) => {
+            RunLength::Requests(total) => {
                 let warmup = plan.schedule(0, 1).map_or(0, |all| all.count_within(plan.warmup));
                 self.task.share(warmup + total, self.thread)
             }
-            Length::For(span) | Length::Hold(span) => schedule.count_within(plan.warmup + span),
+            RunLength::For(span) | RunLength::Hold(span) => schedule.count_within(plan.warmup + span),
         };
         if !plan.steps.is_empty() {
             self.tally.timeline = Some(Timeline::new(&plan.steps, start));
         }
-        self.backlog = Some(Backlog::new(schedule, start, count, plan.backlog_max as usize));
+        self.backlog = Some(RequestBacklog::new(schedule, start, count, plan.backlog_max as usize));
     }
 
     /// Goes from phase to phase as far as possible.
-    fn advance(&mut self, control: &mut Control<'_, Self>) {
+    fn advance(&mut self, control: &mut ShardControl<'_, Self>) {
         let now = control.now;
-        if self.task.start.is_called_off() && self.phase != Phase::Leaving {
-            self.leave(control);
+        if self.task.start.is_cancelled() && self.phase != GeneratorPhase::Leaving {
+            self.close_all(control);
         }
-        if self.phase == Phase::Opening && self.untried == 0 && self.seats.in_flight_total() == 0 {
-            self.phase = Phase::Waiting;
+        if self.phase == GeneratorPhase::Opening && self.untried == 0 && self.slots.in_flight_total() == 0 {
+            self.phase = GeneratorPhase::Waiting;
             self.task.start.arrive(now);
         }
-        if self.phase == Phase::Waiting
-            && let Some(start) = self.task.start.passed()
+        if self.phase == GeneratorPhase::Waiting
+            && let Some(start) = self.task.start.start_time()
         {
             self.begin(start);
         }
-        if self.phase == Phase::Running {
+        if self.phase == GeneratorPhase::Running {
             if let Some(backlog) = &mut self.backlog {
-                backlog.drop_late(now, self.task.plan.timeout);
+                backlog.drop_expired(now, self.task.plan.timeout);
             }
             if self.is_over(control.open) {
-                self.phase = Phase::Finishing;
+                self.phase = GeneratorPhase::Finishing;
                 if let Some(backlog) = &mut self.backlog {
                     self.tally.unsent += backlog.close();
                 } else if self.is_limited() {
@@ -355,16 +360,16 @@ impl Generator {
         }
         match self.phase {
             // A connection per request is watched until the server has closed it.
-            Phase::Finishing
-                if self.seats.in_flight_total() == 0 && (self.task.plan.keep_alive || control.open == 0) =>
+            GeneratorPhase::Finishing
+                if self.slots.in_flight_total() == 0 && (self.task.plan.keep_alive || control.open == 0) =>
             {
-                self.leave(control);
+                self.close_all(control);
             }
-            Phase::Holding if self.end.is_some_and(|end| now >= end) => {
+            GeneratorPhase::Holding if self.end.is_some_and(|end| now >= end) => {
                 self.tally.held = control.open.into();
-                self.leave(control);
+                self.close_all(control);
             }
-            Phase::Leaving if control.open == 0 => control.stop(),
+            GeneratorPhase::Leaving if control.open == 0 => control.stop(),
             _ => {}
         }
     }
@@ -379,23 +384,23 @@ impl Generator {
         };
         let unreachable = self
             .refused_since
-            .is_some_and(|since| open == self.connecting && self.now.since(since) >= REFUSED_PATIENCE);
+            .is_some_and(|since| open == self.connecting && self.now.since(since) >= REFUSED_TIMEOUT);
         over || unreachable
     }
 
     /// Whether a request that is due would find a connection.
     fn can_begin(&self) -> bool {
         if self.task.plan.keep_alive {
-            self.seats.has_row()
+            self.slots.has_ready()
         } else {
-            !self.to_dial.is_empty() && self.connecting < CONNECTING_MAX
+            !self.dial_queue.is_empty() && self.connecting < CONNECTING_MAX
         }
     }
 
-    fn leave(&mut self, control: &mut Control<'_, Self>) {
-        self.phase = Phase::Leaving;
-        self.to_dial.clear();
-        self.resting.clear();
+    fn close_all(&mut self, control: &mut ShardControl<'_, Self>) {
+        self.phase = GeneratorPhase::Leaving;
+        self.dial_queue.clear();
+        self.redial_queue.clear();
         control.abort_all(CloseReason::Done);
         if control.open == 0 {
             control.stop();
@@ -403,63 +408,68 @@ impl Generator {
     }
 
     /// Opens the connections that are wanted.
-    fn dial(&mut self, control: &mut Control<'_, Self>) {
-        while self.resting.front().is_some_and(|(due, _)| *due <= self.now) {
-            self.to_dial.extend(self.resting.pop_front().map(|(_, seat)| seat));
+    fn dial(&mut self, control: &mut ShardControl<'_, Self>) {
+        while self.redial_queue.front().is_some_and(|(due, _)| *due <= self.now) {
+            self.dial_queue.extend(self.redial_queue.pop_front().map(|(_, slot)| slot));
         }
-        if matches!(self.phase, Phase::Finishing | Phase::Holding | Phase::Leaving) {
+        if matches!(self.phase, GeneratorPhase::Finishing | GeneratorPhase::Holding | GeneratorPhase::Leaving)
+        {
             return;
         }
-        while self.connecting < CONNECTING_MAX && !self.to_dial.is_empty() {
-            let mut moment = None;
+        while self.connecting < CONNECTING_MAX && !self.dial_queue.is_empty() {
+            let mut times = None;
             if !self.task.plan.keep_alive {
                 let Some(intended) = self.next_request(self.now) else { break };
-                moment = Some(Moment { intended, sent: self.now });
+                times = Some(RequestTimes { intended, sent: self.now });
             }
-            let Some(seat) = self.to_dial.pop_front() else { break };
-            if let Some(moment) = moment {
-                self.seats.begin(seat, moment);
-            } else if self.phase == Phase::Running {
+            let Some(slot) = self.dial_queue.pop_front() else { break };
+            if let Some(times) = times {
+                self.slots.begin(slot, times);
+            } else if self.phase == GeneratorPhase::Running {
                 self.tally.reconnects += 1;
             }
-            self.seats.take(seat);
+            self.slots.mark_connecting(slot);
             self.connecting += 1;
-            let from = self.task.plan.sources.map(|sources| sources.of(self.first_seat + seat));
-            control.connect(Destination::Tcp { to: self.task.to, from }, Client::new(&self.task, seat));
+            let from = self.task.plan.sources.map(|sources| sources.of(self.first_slot + slot));
+            control.connect(
+                Destination::Tcp { to: self.task.to, from },
+                GeneratorSession::new(&self.task, slot),
+            );
         }
     }
 
     /// When something is to be done that no connection will call for.
     fn deadline(&self) -> Option<Time> {
-        let rested = self.resting.front().map(|(due, _)| *due);
+        let redial_at = self.redial_queue.front().map(|(due, _)| *due);
         match self.phase {
-            Phase::Opening | Phase::Waiting => rested,
-            Phase::Running => {
-                let due = self.backlog.as_ref().filter(|_| self.can_begin()).and_then(Backlog::next_due);
-                [rested, due, self.end].into_iter().flatten().min()
+            GeneratorPhase::Opening | GeneratorPhase::Waiting => redial_at,
+            GeneratorPhase::Running => {
+                let due =
+                    self.backlog.as_ref().filter(|_| self.can_begin()).and_then(RequestBacklog::next_due);
+                [redial_at, due, self.end].into_iter().flatten().min()
             }
-            Phase::Holding => self.end,
-            Phase::Finishing | Phase::Leaving => None,
+            GeneratorPhase::Holding => self.end,
+            GeneratorPhase::Finishing | GeneratorPhase::Leaving => None,
         }
     }
 }
 
-impl Service for Generator {
-    type Session = Client;
+impl Service for LoadGenerator {
+    type Session = GeneratorSession;
     /// "There may be a request for you."
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> Client {
+    fn accepted(&mut self, _listener: u32) -> GeneratorSession {
         unreachable!("a generator listens nowhere")
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ())> {
-        if !self.task.plan.keep_alive || self.phase != Phase::Running {
+        if !self.task.plan.keep_alive || self.phase != GeneratorPhase::Running {
             return None;
         }
         if let Some(backlog) = &mut self.backlog {
-            if !std::mem::replace(&mut self.looked, true) {
-                backlog.look(self.clock.now());
+            if !std::mem::replace(&mut self.backlog_filled, true) {
+                backlog.admit_due(self.clock.now());
             }
             if backlog.is_empty() {
                 return None;
@@ -467,7 +477,7 @@ impl Service for Generator {
         } else if !self.may_begin() {
             return None;
         }
-        self.seats.next_in_row().map(|(_, token)| (token.into(), ()))
+        self.slots.next_ready().map(|(_, token)| (token.into(), ()))
     }
 
     fn has_mail(&self) -> bool {
@@ -475,15 +485,15 @@ impl Service for Generator {
             Some(backlog) => !backlog.is_empty() || backlog.next_due().is_some_and(|due| due <= self.now),
             None => self.may_begin(),
         };
-        wanted && self.task.plan.keep_alive && self.phase == Phase::Running && self.seats.has_row()
+        wanted && self.task.plan.keep_alive && self.phase == GeneratorPhase::Running && self.slots.has_ready()
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         self.now = control.now;
-        self.looked = false;
+        self.backlog_filled = false;
         self.advance(control);
         self.dial(control);
-        if self.phase != Phase::Leaving {
+        if self.phase != GeneratorPhase::Leaving {
             // Whoever looks afterwards sees what was open before all was closed.
             self.live().open.set(u64::from(control.open - self.connecting.min(control.open)));
         }

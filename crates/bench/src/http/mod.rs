@@ -19,24 +19,24 @@ mod error;
 mod generator;
 pub mod limits;
 mod plan;
-mod rendezvous;
+mod reference_request;
 mod report;
 mod request;
 mod run;
 mod schedule;
-mod scout;
-mod seats;
+#[cfg(test)]
+mod simulated_server;
+mod slots;
+mod start_barrier;
 mod tally;
 mod timeline;
 mod url;
-#[cfg(test)]
-mod world;
 
-pub use crate::figures::Spread;
-pub use error::BenchError;
-pub use plan::{BadPlan, Length, Plan, Sources, Steps};
-pub use report::{Dropped, Parameters, Report, StepFigures, WindowFigures};
-pub use run::{Progress, run, run_watched};
-pub use schedule::{Backlog, Schedule, Step};
-pub use tally::Failure;
-pub use url::{BadUrl, Url};
+pub use crate::statistics::LatencySummary;
+pub use error::HttpBenchError;
+pub use plan::{HttpPlan, InvalidHttpPlan, RateSteps, RunLength, SourceAddresses};
+pub use report::{DroppedRequests, HttpBenchReport, HttpParameters, HttpStepReport, HttpWindowReport};
+pub use run::{HttpProgress, run, run_watched};
+pub use schedule::{RateSchedule, RateStep, RequestBacklog};
+pub use tally::RequestFailure;
+pub use url::{InvalidUrl, Url};

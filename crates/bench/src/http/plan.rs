@@ -10,13 +10,13 @@ use stilling_engine::limits::SEND_MAX;
 use super::limits::{
     BACKLOG, CONNECTIONS_MAX, PIPELINE_MAX, RATE_MAX, STEPS_MAX, STEPS_SPAN_MAX, THREADS_MAX,
 };
-use super::request::{self, Request};
-use super::schedule::{Schedule, Step};
+use super::request::{self, LoadRequest};
+use super::schedule::{RateSchedule, RateStep};
 use super::url::Url;
 
 /// When a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
+pub enum RunLength {
     /// After so many requests.
     Requests(u64),
     /// When this span is over; requests in flight may finish.
@@ -28,64 +28,64 @@ pub enum Length {
 /// A row of addresses in 127/8 from which the connections come in turn: one address has only as many
 /// ports as the system's ephemeral range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sources {
+pub struct SourceAddresses {
     /// The first address.
     pub first: Ipv4Addr,
     /// How many addresses.
     pub count: u32,
 }
 
-impl Sources {
-    /// The local address for connection number `seat`.
-    pub(crate) fn of(&self, seat: u32) -> SocketAddr {
-        let address = u32::from(self.first) + seat % self.count;
+impl SourceAddresses {
+    /// The local address for connection number `slot`.
+    pub(crate) fn of(&self, slot: u32) -> SocketAddr {
+        let address = u32::from(self.first) + slot % self.count;
         SocketAddr::from((Ipv4Addr::from(address), 0))
     }
 }
 
 /// `127.0.1.1/20`: twenty addresses from 127.0.1.1 on. Without a count it is one.
-impl std::str::FromStr for Sources {
-    type Err = BadPlan;
+impl std::str::FromStr for SourceAddresses {
+    type Err = InvalidHttpPlan;
 
-    fn from_str(text: &str) -> Result<Self, BadPlan> {
+    fn from_str(text: &str) -> Result<Self, InvalidHttpPlan> {
         let (first, count) = text.split_once('/').unwrap_or((text, "1"));
         let (Ok(first), Ok(count)) = (first.parse::<Ipv4Addr>(), count.parse::<u32>()) else {
-            return Err(BadPlan(format!("`{text}` is not ADDRESS/COUNT, such as 127.0.1.1/20")));
+            return Err(InvalidHttpPlan(format!("`{text}` is not ADDRESS/COUNT, such as 127.0.1.1/20")));
         };
         let last = u32::from(first).checked_add(count.wrapping_sub(1)).map(Ipv4Addr::from);
         // The last address of 127/8 is a broadcast address.
         let within = last.is_some_and(|last| last.is_loopback() && last != Ipv4Addr::new(127, 255, 255, 255));
         if count == 0 || !first.is_loopback() || !within {
-            return Err(BadPlan(format!("`{text}` leaves 127.0.0.1 to 127.255.255.254")));
+            return Err(InvalidHttpPlan(format!("`{text}` leaves 127.0.0.1 to 127.255.255.254")));
         }
-        Ok(Sources { first, count })
+        Ok(SourceAddresses { first, count })
     }
 }
 
 /// The steps of an open loop whose rate changes: `400:2,8000:5` is 400 requests per second for two seconds, then
 /// 8,000 for five.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Steps(pub Vec<Step>);
+pub struct RateSteps(pub Vec<RateStep>);
 
-impl std::str::FromStr for Steps {
-    type Err = BadPlan;
+impl std::str::FromStr for RateSteps {
+    type Err = InvalidHttpPlan;
 
-    fn from_str(text: &str) -> Result<Self, BadPlan> {
+    fn from_str(text: &str) -> Result<Self, InvalidHttpPlan> {
         let step = |text: &str| {
             let (rate, span) = text.split_once(':')?;
             let (rate, span) = (rate.parse().ok()?, span.parse::<f64>().ok()?);
-            Some(Step { rate, span: Duration::try_from_secs_f64(span).ok()? })
+            Some(RateStep { rate, span: Duration::try_from_secs_f64(span).ok()? })
         };
-        let steps: Option<Vec<Step>> = text.split(',').map(step).collect();
+        let steps: Option<Vec<RateStep>> = text.split(',').map(step).collect();
         steps
-            .map(Steps)
-            .ok_or_else(|| BadPlan(format!("`{text}` is not RATE:SECONDS,…, such as 400:2,8000:5")))
+            .map(RateSteps)
+            .ok_or_else(|| InvalidHttpPlan(format!("`{text}` is not RATE:SECONDS,…, such as 400:2,8000:5")))
     }
 }
 
 /// Everything that can be chosen about a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct HttpPlan {
     /// Where the requests go.
     pub url: Url,
     /// The method, in capitals. Default: `GET`.
@@ -104,12 +104,12 @@ pub struct Plan {
     pub rate: Option<f64>,
     /// An open loop whose rate changes; its length is that of all steps together, and it has figures of its own
     /// for each. Default: none.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RateStep>,
     /// Requests per thread whose time has come and that find no free connection. More are dropped
     /// and counted. Default: [`BACKLOG`]. Open loop only.
     pub backlog_max: u32,
     /// When it ends. Default: after 10 s.
-    pub length: Length,
+    pub length: RunLength,
     /// How long requests are sent before any is counted; violations count all the same. Default: none.
     pub warmup: Duration,
     /// How long a connection may take to open, a server to give its next answer, and a due request
@@ -125,25 +125,25 @@ pub struct Plan {
     /// for each thread and not for all together. Default: no.
     pub direct_descriptors: bool,
     /// Where connections come from; `None`: the system decides.
-    pub sources: Option<Sources>,
+    pub sources: Option<SourceAddresses>,
 }
 
 /// A plan that cannot be carried out, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadPlan(String);
+pub struct InvalidHttpPlan(String);
 
-impl fmt::Display for BadPlan {
+impl fmt::Display for InvalidHttpPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BadPlan {}
+impl std::error::Error for InvalidHttpPlan {}
 
-impl Plan {
+impl HttpPlan {
     /// The defaults: 50 kept connections ask for ten seconds as fast as they are answered.
-    pub fn new(url: Url) -> Plan {
-        Plan {
+    pub fn new(url: Url) -> HttpPlan {
+        HttpPlan {
             url,
             method: "GET".to_owned(),
             body_size: 0,
@@ -154,7 +154,7 @@ impl Plan {
             rate: None,
             steps: Vec::new(),
             backlog_max: BACKLOG,
-            length: Length::For(Duration::from_secs(10)),
+            length: RunLength::For(Duration::from_secs(10)),
             warmup: Duration::ZERO,
             timeout: Duration::from_secs(30),
             expect_status: 200,
@@ -171,39 +171,39 @@ impl Plan {
     }
 
     /// The intended starts of one thread's requests, if the loop is open.
-    pub(crate) fn schedule(&self, thread: u32, threads: u32) -> Option<Schedule> {
+    pub(crate) fn schedule(&self, thread: u32, threads: u32) -> Option<RateSchedule> {
         match self.rate {
-            Some(rate) => Some(Schedule::new(rate, thread, threads)),
+            Some(rate) => Some(RateSchedule::new(rate, thread, threads)),
             None if self.steps.is_empty() => None,
-            None => Some(Schedule::stepped(&self.steps, thread, threads)),
+            None => Some(RateSchedule::stepped(&self.steps, thread, threads)),
         }
     }
 
-    fn check_steps(&self) -> Result<(), BadPlan> {
-        let wrong = |why: &str| Err(BadPlan(why.to_owned()));
+    fn check_steps(&self) -> Result<(), InvalidHttpPlan> {
+        let wrong = |why: &str| Err(InvalidHttpPlan(why.to_owned()));
         if self.steps.is_empty() {
             return Ok(());
         }
         if self.steps.len() > STEPS_MAX {
-            return Err(BadPlan(format!("{} steps are more than {STEPS_MAX}", self.steps.len())));
+            return Err(InvalidHttpPlan(format!("{} steps are more than {STEPS_MAX}", self.steps.len())));
         }
         if self.steps.iter().any(|step| !is_rate(step.rate) || step.span.is_zero()) {
             return wrong("a step has a rate above 0 and at most 1e9, and lasts longer than nothing");
         }
         // The sum cannot overflow after this: each is short, and they are few.
         if self.steps.iter().any(|step| step.span > STEPS_SPAN_MAX) {
-            return Err(BadPlan(format!("a step lasts at most {} s", STEPS_SPAN_MAX.as_secs())));
+            return Err(InvalidHttpPlan(format!("a step lasts at most {} s", STEPS_SPAN_MAX.as_secs())));
         }
         let span: Duration = self.steps.iter().map(|step| step.span).sum();
-        if self.rate.is_some() || self.length != Length::For(span) || !self.warmup.is_zero() {
+        if self.rate.is_some() || self.length != RunLength::For(span) || !self.warmup.is_zero() {
             return wrong("steps fix the rate and the length of a run, which has no warm-up then");
         }
         Ok(())
     }
 
     /// The one request of the run.
-    pub(crate) fn request(&self) -> Request<'_> {
-        Request {
+    pub(crate) fn request(&self) -> LoadRequest<'_> {
+        LoadRequest {
             url: &self.url,
             method: &self.method,
             body_size: self.body_size,
@@ -213,7 +213,7 @@ impl Plan {
 
     /// Whether the connections are merely held.
     pub(crate) fn holds(&self) -> bool {
-        matches!(self.length, Length::Hold(_))
+        matches!(self.length, RunLength::Hold(_))
     }
 
     /// The addresses that may be tried: with sources, those of their family.
@@ -226,11 +226,11 @@ impl Plan {
     ///
     /// # Errors
     /// The first thing that does not go together.
-    pub fn check(&self) -> Result<(), BadPlan> {
-        let wrong = |why: &str| Err(BadPlan(why.to_owned()));
+    pub fn check(&self) -> Result<(), InvalidHttpPlan> {
+        let wrong = |why: &str| Err(InvalidHttpPlan(why.to_owned()));
         let one_to = |name: &str, value: u64, max: u64| match value {
-            0 => Err(BadPlan(format!("{name} must be at least 1"))),
-            value if value > max => Err(BadPlan(format!("{value} {name} are more than {max}"))),
+            0 => Err(InvalidHttpPlan(format!("{name} must be at least 1"))),
+            value if value > max => Err(InvalidHttpPlan(format!("{value} {name} are more than {max}"))),
             _ => Ok(()),
         };
         one_to("connections", self.connections.into(), CONNECTIONS_MAX.into())?;
@@ -260,9 +260,9 @@ impl Plan {
         }
         self.check_steps()?;
         match self.length {
-            Length::Requests(0) => return wrong("no requests at all"),
-            Length::For(span) if span.is_zero() => return wrong("a duration must be longer than nothing"),
-            Length::Hold(_) if self.rate.is_some() || !self.keep_alive || self.pipeline > 1 => {
+            RunLength::Requests(0) => return wrong("no requests at all"),
+            RunLength::For(span) if span.is_zero() => return wrong("a duration must be longer than nothing"),
+            RunLength::Hold(_) if self.rate.is_some() || !self.keep_alive || self.pipeline > 1 => {
                 return wrong("held connections have one request each: no rate, no pipeline, no close");
             }
             _ => {}
@@ -274,7 +274,7 @@ impl Plan {
         }
         let in_flight = request::encode(&self.request()).len() * usize::from(self.pipeline);
         if in_flight > SEND_MAX {
-            return Err(BadPlan(format!(
+            return Err(InvalidHttpPlan(format!(
                 "the requests in flight on a connection have {in_flight} bytes, more than {SEND_MAX}"
             )));
         }
@@ -290,18 +290,18 @@ fn is_rate(rate: f64) -> bool {
 mod tests {
     use super::*;
 
-    fn plan() -> Plan {
-        Plan::new(Url::parse("http://127.0.0.1:9/").unwrap())
+    fn plan() -> HttpPlan {
+        HttpPlan::new(Url::parse("http://127.0.0.1:9/").unwrap())
     }
 
     #[test]
     fn contradictions_are_found_before_anything_is_sent() {
         assert_eq!(plan().check(), Ok(()));
-        let check = |change: fn(&mut Plan), words: &str| {
+        let check = |change: fn(&mut HttpPlan), detail: &str| {
             let mut plan = plan();
             change(&mut plan);
             let error = plan.check().unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(detail), "{error}");
         };
         check(|plan| plan.connections = 0, "connections must be at least 1");
         check(|plan| plan.threads = 51, "more threads than connections");
@@ -310,23 +310,23 @@ mod tests {
         check(|plan| (plan.keep_alive, plan.pipeline) = (false, 2), "cannot be pipelined");
         check(|plan| plan.rate = Some(f64::NAN), "a rate");
         check(|plan| plan.rate = Some(0.0), "a rate");
-        check(|plan| plan.length = Length::Requests(0), "no requests");
-        check(|plan| (plan.length, plan.keep_alive) = (Length::Hold(Duration::ZERO), false), "held");
+        check(|plan| plan.length = RunLength::Requests(0), "no requests");
+        check(|plan| (plan.length, plan.keep_alive) = (RunLength::Hold(Duration::ZERO), false), "held");
         check(|plan| plan.body_size = 65_536, "more than 65536");
         check(|plan| plan.expect_status = 99, "three digits");
     }
 
     #[test]
     fn steps_are_read_and_fix_the_length() {
-        let Steps(steps) = "400:0.5,8000:5".parse().unwrap();
-        let millis = |rate, millis| Step { rate, span: Duration::from_millis(millis) };
+        let RateSteps(steps) = "400:0.5,8000:5".parse().unwrap();
+        let millis = |rate, millis| RateStep { rate, span: Duration::from_millis(millis) };
         assert_eq!(steps, [millis(400.0, 500), millis(8000.0, 5000)]);
         for text in ["", "400", "400:", "400:-1", "x:1", "400:1,"] {
-            assert!(text.parse::<Steps>().is_err(), "{text}");
+            assert!(text.parse::<RateSteps>().is_err(), "{text}");
         }
-        let check = |steps: Vec<Step>, length_ms: u64| {
-            let length = Length::For(Duration::from_millis(length_ms));
-            Plan { steps, length, ..plan() }.check().map_err(|error| error.to_string())
+        let check = |steps: Vec<RateStep>, length_ms: u64| {
+            let length = RunLength::For(Duration::from_millis(length_ms));
+            HttpPlan { steps, length, ..plan() }.check().map_err(|error| error.to_string())
         };
         assert_eq!(check(steps.clone(), 5500), Ok(()));
         assert!(check(steps, 5000).unwrap_err().contains("fix the rate and the length"));
@@ -337,12 +337,12 @@ mod tests {
 
     #[test]
     fn sources_stay_in_their_network_and_take_turns() {
-        let sources: Sources = "127.0.1.254/3".parse().unwrap();
-        let addresses: Vec<String> = (0..4).map(|seat| sources.of(seat).to_string()).collect();
+        let sources: SourceAddresses = "127.0.1.254/3".parse().unwrap();
+        let addresses: Vec<String> = (0..4).map(|slot| sources.of(slot).to_string()).collect();
         assert_eq!(addresses, ["127.0.1.254:0", "127.0.1.255:0", "127.0.2.0:0", "127.0.1.254:0"]);
-        assert_eq!("127.0.0.9".parse(), Ok(Sources { first: Ipv4Addr::new(127, 0, 0, 9), count: 1 }));
+        assert_eq!("127.0.0.9".parse(), Ok(SourceAddresses { first: Ipv4Addr::new(127, 0, 0, 9), count: 1 }));
         for text in ["10.0.0.1/2", "127.0.0.1/0", "127.255.255.250/9", "127.0.0.1/x", "::1", ""] {
-            assert!(text.parse::<Sources>().is_err(), "{text}");
+            assert!(text.parse::<SourceAddresses>().is_err(), "{text}");
         }
     }
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use stilling_engine::driver::choice::Chosen;
+use stilling_engine::driver::choice::SelectedDriver;
 
-use super::plan::{Length, Plan};
-use super::tally::{Failure, Tally};
+use super::plan::{HttpPlan, RunLength};
+use super::tally::{HttpTally, RequestFailure};
 use super::timeline::{Timeline, WINDOW};
-use crate::figures::{NANOS_PER_MICRO, Spread};
+use crate::statistics::{LatencySummary, NANOS_PER_MICRO};
 
 /// Requests of the plan that never began, by reason. They are no failures of the server's, but a
 /// rate that was not reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Dropped {
+pub struct DroppedRequests {
     /// Due, but as many as may wait were waiting for a connection already.
     pub backlog_full: u64,
     /// Due, but no connection was free for as long as the timeout.
@@ -23,7 +23,7 @@ pub struct Dropped {
     pub at_end: u64,
 }
 
-impl Dropped {
+impl DroppedRequests {
     /// All together.
     pub fn total(&self) -> u64 {
         self.backlog_full + self.waited_too_long + self.at_end
@@ -32,7 +32,7 @@ impl Dropped {
 
 /// What became of the requests that should have begun in one step of an open loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StepFigures {
+pub struct HttpStepReport {
     /// Requests per second that were asked for.
     pub rate: f64,
     /// Seconds.
@@ -50,14 +50,14 @@ pub struct StepFigures {
     /// Right answers per second that came during the step.
     pub goodput_per_s: f64,
     /// From the intended start to the end of a right answer.
-    pub latency: Spread,
+    pub latency: LatencySummary,
     /// From the intended start to the end of a 503.
-    pub refusal: Spread,
+    pub refusal: LatencySummary,
 }
 
 /// What became of the requests that should have begun in a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct WindowFigures {
+pub struct HttpWindowReport {
     /// When it began, in seconds after the start.
     pub at_s: f64,
     /// Requests that the clock asked for.
@@ -70,13 +70,13 @@ pub struct WindowFigures {
     pub max_us: f64,
 }
 
-fn step_figures(plan: &Plan, timeline: &Timeline) -> Vec<StepFigures> {
+fn step_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpStepReport> {
     let Some(schedule) = plan.schedule(0, 1) else { return Vec::new() };
     let mut end = Duration::ZERO;
     let figures = plan.steps.iter().zip(&timeline.steps).map(|(step, tally)| {
         let before = schedule.count_within(end);
         end += step.span;
-        StepFigures {
+        HttpStepReport {
             rate: step.rate,
             span_s: step.span.as_secs_f64(),
             due: schedule.count_within(end) - before,
@@ -85,21 +85,21 @@ fn step_figures(plan: &Plan, timeline: &Timeline) -> Vec<StepFigures> {
             shed: tally.shed,
             failed: tally.begun.saturating_sub(tally.ok + tally.shed),
             goodput_per_s: tally.ok_meanwhile as f64 / step.span.as_secs_f64(),
-            latency: Spread::of(&tally.latency),
-            refusal: Spread::of(&tally.refusal),
+            latency: LatencySummary::of(&tally.latency),
+            refusal: LatencySummary::of(&tally.refusal),
         }
     });
     figures.collect()
 }
 
-fn window_figures(plan: &Plan, timeline: &Timeline) -> Vec<WindowFigures> {
+fn window_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpWindowReport> {
     let Some(schedule) = plan.schedule(0, 1) else { return Vec::new() };
     let whole: Duration = plan.steps.iter().map(|step| step.span).sum();
     let mut start = Duration::ZERO;
     let figures = timeline.windows.iter().map(|window| {
         let at = start;
         start = whole.min(start + WINDOW);
-        WindowFigures {
+        HttpWindowReport {
             at_s: at.as_secs_f64(),
             due: schedule.count_within(start) - schedule.count_within(at),
             ok: window.ok,
@@ -112,7 +112,7 @@ fn window_figures(plan: &Plan, timeline: &Timeline) -> Vec<WindowFigures> {
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parameters {
+pub struct HttpParameters {
     /// The URL.
     pub url: String,
     /// The method.
@@ -145,15 +145,15 @@ pub struct Parameters {
     pub expect_body_size: usize,
 }
 
-impl Parameters {
-    fn of(plan: &Plan, expected_body: &[u8]) -> Self {
+impl HttpParameters {
+    fn of(plan: &HttpPlan, expected_body: &[u8]) -> Self {
         let seconds = |span: Duration| Some(span.as_secs_f64());
         let (requests, duration_s, hold_s) = match plan.length {
-            Length::Requests(count) => (Some(count), None, None),
-            Length::For(span) => (None, seconds(span), None),
-            Length::Hold(span) => (None, None, seconds(span)),
+            RunLength::Requests(count) => (Some(count), None, None),
+            RunLength::For(span) => (None, seconds(span), None),
+            RunLength::Hold(span) => (None, None, seconds(span)),
         };
-        Parameters {
+        HttpParameters {
             url: plan.url.as_str().to_owned(),
             method: plan.method.clone(),
             body_size: plan.body_size,
@@ -175,9 +175,9 @@ impl Parameters {
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct HttpBenchReport {
     /// What was asked for.
-    pub parameters: Parameters,
+    pub parameters: HttpParameters,
     /// The driver of the generator: `uring` or `poll`.
     pub driver: String,
     /// Why it is not the first choice.
@@ -200,18 +200,18 @@ pub struct Report {
     /// The first failure of each kind in words.
     pub evidence: BTreeMap<&'static str, String>,
     /// Requests that never began.
-    pub dropped: Dropped,
+    pub dropped: DroppedRequests,
     /// Answers by status, those of the warm-up as well.
     pub statuses: BTreeMap<u16, u64>,
     /// From the intended start (in a closed loop: from sending) to the end of the answer; right
     /// answers only.
-    pub latency: Spread,
+    pub latency: LatencySummary,
     /// From sending to the end of the answer, whatever the schedule said; open loop only.
-    pub service_time: Option<Spread>,
+    pub service_time: Option<LatencySummary>,
     /// Step by step; empty without steps.
-    pub steps: Vec<StepFigures>,
+    pub steps: Vec<HttpStepReport>,
     /// Each tenth of a second of the steps; empty without steps.
-    pub windows: Vec<WindowFigures>,
+    pub windows: Vec<HttpWindowReport>,
     /// Bytes received, all in all.
     pub bytes_received: u64,
     /// Bytes sent, all in all.
@@ -234,26 +234,27 @@ pub(crate) struct Traffic {
     pub(crate) connected: u64,
 }
 
-impl Report {
+impl HttpBenchReport {
     pub(crate) fn new(
-        plan: &Plan,
+        plan: &HttpPlan,
         expected_body: &[u8],
-        driver: &Chosen,
-        tally: &Tally,
-        dropped: Dropped,
+        driver: &SelectedDriver,
+        tally: &HttpTally,
+        dropped: DroppedRequests,
         traffic: Traffic,
         cpu: Duration,
-    ) -> Report {
+    ) -> HttpBenchReport {
         let until_last = Duration::from_nanos(tally.last_done);
         let (elapsed, counted) = match plan.length {
-            Length::For(span) => (span, tally.ok_in_window),
-            Length::Requests(_) | Length::Hold(_) => (until_last, tally.ok),
+            RunLength::For(span) => (span, tally.ok_in_window),
+            RunLength::Requests(_) | RunLength::Hold(_) => (until_last, tally.ok),
         };
         let elapsed_s = elapsed.as_secs_f64();
-        let evidence =
-            |failure| tally.evidence(failure).map(|words| (Failure::name(failure), words.to_owned()));
-        Report {
-            parameters: Parameters::of(plan, expected_body),
+        let evidence = |failure| {
+            tally.evidence(failure).map(|detail| (RequestFailure::name(failure), detail.to_owned()))
+        };
+        HttpBenchReport {
+            parameters: HttpParameters::of(plan, expected_body),
             driver: driver.kind.to_string(),
             driver_fallback: driver.fallback.clone(),
             elapsed_s,
@@ -261,13 +262,13 @@ impl Report {
             ok: tally.ok,
             rate_per_s: if elapsed_s > 0.0 { counted as f64 / elapsed_s } else { 0.0 },
             shed: tally.shed,
-            failures: Failure::ALL.map(|failure| (failure.name(), tally.failures(failure))).into(),
+            failures: RequestFailure::ALL.map(|failure| (failure.name(), tally.failures(failure))).into(),
             failures_total: tally.failures_total(),
-            evidence: Failure::ALL.into_iter().filter_map(evidence).collect(),
+            evidence: RequestFailure::ALL.into_iter().filter_map(evidence).collect(),
             dropped,
             statuses: tally.statuses().collect(),
-            latency: Spread::of(&tally.latency),
-            service_time: plan.is_open_loop().then(|| Spread::of(&tally.service)),
+            latency: LatencySummary::of(&tally.latency),
+            service_time: plan.is_open_loop().then(|| LatencySummary::of(&tally.service)),
             steps: tally.timeline.as_ref().map_or_else(Vec::new, |line| step_figures(plan, line)),
             windows: tally.timeline.as_ref().map_or_else(Vec::new, |line| window_figures(plan, line)),
             bytes_received: traffic.received,
@@ -280,7 +281,7 @@ impl Report {
     }
 
     /// Failures of one kind.
-    pub fn failed(&self, failure: Failure) -> u64 {
+    pub fn failed(&self, failure: RequestFailure) -> u64 {
         self.failures.get(failure.name()).copied().unwrap_or(0)
     }
 

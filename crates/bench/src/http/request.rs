@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use stilling_wire::http1::ReplyTo;
+use stilling_wire::http1::AnsweredMethod;
 
 use super::url::Url;
 
@@ -10,7 +10,7 @@ use super::url::Url;
 const FILLER: u8 = b'x';
 
 /// What a plan chooses about its request.
-pub(crate) struct Request<'a> {
+pub(crate) struct LoadRequest<'a> {
     pub(crate) url: &'a Url,
     pub(crate) method: &'a str,
     pub(crate) body_size: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Request<'a> {
 }
 
 /// The request's bytes, head and body.
-pub(crate) fn encode(request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn encode(request: &LoadRequest<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + request.body_size as usize);
     let after = request.url.after_authority();
     // RFC 9112 §3.2.1: an empty path is sent as "/".
@@ -39,19 +39,19 @@ pub(crate) fn encode(request: &Request<'_>) -> Vec<u8> {
 }
 
 /// What the decoder must know of the request.
-pub(crate) fn answered_by(request: &Request<'_>) -> ReplyTo {
-    if request.method == "HEAD" { ReplyTo::Head } else { ReplyTo::Other }
+pub(crate) fn expected_reply(request: &LoadRequest<'_>) -> AnsweredMethod {
+    if request.method == "HEAD" { AnsweredMethod::Head } else { AnsweredMethod::Other }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Plan;
+    use crate::http::HttpPlan;
 
     #[test]
     fn a_request_says_what_the_plan_says() {
-        let check = |url: &str, change: fn(&mut Plan), expected: &str| {
-            let mut plan = Plan::new(Url::parse(url).unwrap());
+        let check = |url: &str, change: fn(&mut HttpPlan), expected: &str| {
+            let mut plan = HttpPlan::new(Url::parse(url).unwrap());
             change(&mut plan);
             assert_eq!(String::from_utf8(encode(&plan.request())).unwrap(), expected);
         };

@@ -4,24 +4,24 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle};
-use stilling_engine::{Config, Shard, net};
+use stilling_engine::{Shard, ShardConfig, net};
 use stilling_ring::{Clock, Wake};
-use stilling_wire::http1::Limits;
+use stilling_wire::http1::HttpLimits;
 
-use super::error::BenchError;
-use super::generator::{Generator, Task};
+use super::error::HttpBenchError;
+use super::generator::{GeneratorShared, LoadGenerator};
 use super::limits::BODY_SIZE_MAX;
-use super::plan::Plan;
-use super::rendezvous::Rendezvous;
-use super::report::{Dropped, Report, Traffic};
-use super::tally::{Live, Tally};
-use super::{request, scout};
-use crate::figures::process_cpu;
+use super::plan::HttpPlan;
+use super::report::{DroppedRequests, HttpBenchReport, Traffic};
+use super::start_barrier::StartBarrier;
+use super::tally::{HttpTally, LiveCounters};
+use super::{reference_request, request};
+use crate::statistics::process_cpu;
 
 /// Descriptors that are not for connections: standard streams, rings, epoll, wakes, files.
 const DESCRIPTORS_KEPT: u64 = 32;
@@ -33,7 +33,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How far a run is; warm-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct HttpProgress {
     /// Right answers.
     pub ok: u64,
     /// Answers with 503.
@@ -51,7 +51,7 @@ pub struct Progress {
 /// # Errors
 /// There is no report if the plan contradicts itself, the server cannot be reached, its first answer
 /// is not right or the machine does not give what is needed. Failures later on are in the report.
-pub fn run(plan: &Plan) -> Result<Report, BenchError> {
+pub fn run(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
     run_watched(plan, |_| {})
 }
 
@@ -59,23 +59,26 @@ pub fn run(plan: &Plan) -> Result<Report, BenchError> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Result<Report, BenchError> {
+pub fn run_watched(
+    plan: &HttpPlan,
+    mut watch: impl FnMut(&HttpProgress),
+) -> Result<HttpBenchReport, HttpBenchError> {
     plan.check()?;
     let driver = if plan.direct_descriptors {
-        plan.driver.resolve_direct().map_err(BenchError::DirectDescriptors)?
+        plan.driver.resolve_direct().map_err(HttpBenchError::DirectDescriptors)?
     } else {
-        plan.driver.resolve().map_err(BenchError::Driver)?
+        plan.driver.resolve().map_err(HttpBenchError::Driver)?
     };
     check_descriptors(plan)?;
     let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..plan.threads).map(|_| Arc::default()).collect();
     let wakes: Vec<Arc<Wake>> = handles.iter().map(|handle| Arc::new(wake_through(handle))).collect();
-    let task = Arc::new(look_ahead(plan, wakes.clone())?);
+    let task = Arc::new(prepare(plan, wakes.clone())?);
     let cpu_before = process_cpu();
     let (done, all_done) = mpsc::channel::<()>();
     let mut threads = Vec::new();
     for (number, (handle, wake)) in handles.into_iter().zip(wakes).enumerate() {
         let loader =
-            Loader { number: number as u32, handle, wake, task: Arc::clone(&task), clock: Clock::real() };
+            LoadThread { number: number as u32, handle, wake, task: Arc::clone(&task), clock: Clock::real() };
         let (kind, done) = (driver.kind, done.clone());
         let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
             let outcome = loader.load(kind);
@@ -85,8 +88,8 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Result<Repo
         match thread {
             Ok(thread) => threads.push(thread),
             Err(error) => {
-                task.start.call_off();
-                return Err(BenchError::Threads(error));
+                task.start.cancel();
+                return Err(HttpBenchError::Threads(error));
             }
         }
     }
@@ -96,16 +99,20 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Result<Repo
     }
     // However short the run was, the watcher has seen its end.
     watch(&progress(&task.live));
-    let mut sum = Outcome { tally: Tally::new(), dropped: Dropped::default(), traffic: Traffic::default() };
+    let mut sum = ThreadResult {
+        tally: HttpTally::new(),
+        dropped: DroppedRequests::default(),
+        traffic: Traffic::default(),
+    };
     for thread in threads {
         let outcome = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        sum.absorb(&outcome.map_err(BenchError::Engine)?);
+        sum.absorb(&outcome.map_err(HttpBenchError::Engine)?);
     }
     let cpu = process_cpu().saturating_sub(cpu_before);
-    Ok(Report::new(plan, &task.expected_body, &driver, &sum.tally, sum.dropped, sum.traffic, cpu))
+    Ok(HttpBenchReport::new(plan, &task.expected_body, &driver, &sum.tally, sum.dropped, sum.traffic, cpu))
 }
 
-fn check_descriptors(plan: &Plan) -> Result<(), BenchError> {
+fn check_descriptors(plan: &HttpPlan) -> Result<(), HttpBenchError> {
     let (limit, _) = net::raise_descriptor_limit();
     let kept = DESCRIPTORS_KEPT + u64::from(plan.threads) * DESCRIPTORS_KEPT_PER_THREAD;
     let fits = if plan.direct_descriptors {
@@ -115,7 +122,7 @@ fn check_descriptors(plan: &Plan) -> Result<(), BenchError> {
         u64::from(plan.connections) + kept <= limit
     };
     if !fits {
-        return Err(BenchError::Descriptors { wanted: plan.connections, limit });
+        return Err(HttpBenchError::Descriptors { wanted: plan.connections, limit });
     }
     Ok(())
 }
@@ -131,23 +138,23 @@ fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Wake {
 }
 
 /// Finds the server and what it should answer.
-fn look_ahead(plan: &Plan, wakes: Vec<Arc<Wake>>) -> Result<Task, BenchError> {
+fn prepare(plan: &HttpPlan, wakes: Vec<Arc<Wake>>) -> Result<GeneratorShared, HttpBenchError> {
     let request = request::encode(&plan.request());
-    let answered = request::answered_by(&plan.request());
-    let limits = Limits { body_size_max: BODY_SIZE_MAX, ..Limits::default() };
-    let (stream, to) = scout::connect(plan)?;
+    let reply_to = request::expected_reply(&plan.request());
+    let limits = HttpLimits { body_size_max: BODY_SIZE_MAX, ..HttpLimits::default() };
+    let (stream, to) = reference_request::connect(plan)?;
     let expected_body = match &plan.expect_body {
         Some(body) => body.clone(),
-        None => scout::first_body(plan, stream, &request, answered, &limits)?,
+        None => reference_request::first_body(plan, stream, &request, reply_to, &limits)?,
     };
-    let live = (0..plan.threads).map(|_| Live::default()).collect();
-    let start = Rendezvous::new(wakes);
-    Ok(Task { plan: plan.clone(), to, request, answered, limits, expected_body, start, live })
+    let live = (0..plan.threads).map(|_| LiveCounters::default()).collect();
+    let start = StartBarrier::new(wakes);
+    Ok(GeneratorShared { plan: plan.clone(), to, request, reply_to, limits, expected_body, start, live })
 }
 
-fn progress(live: &[Live]) -> Progress {
-    let sum = |counter: fn(&Live) -> u64| live.iter().map(counter).sum();
-    Progress {
+fn progress(live: &[LiveCounters]) -> HttpProgress {
+    let sum = |counter: fn(&LiveCounters) -> u64| live.iter().map(counter).sum();
+    HttpProgress {
         ok: sum(|live| live.ok.get()),
         shed: sum(|live| live.shed.get()),
         failures: sum(|live| live.failures.get()),
@@ -157,14 +164,14 @@ fn progress(live: &[Live]) -> Progress {
 }
 
 /// What one thread, or all together, brought home.
-struct Outcome {
-    tally: Tally,
-    dropped: Dropped,
+struct ThreadResult {
+    tally: HttpTally,
+    dropped: DroppedRequests,
     traffic: Traffic,
 }
 
-impl Outcome {
-    fn absorb(&mut self, other: &Outcome) {
+impl ThreadResult {
+    fn absorb(&mut self, other: &ThreadResult) {
         self.tally.absorb(&other.tally);
         self.dropped.backlog_full += other.dropped.backlog_full;
         self.dropped.waited_too_long += other.dropped.waited_too_long;
@@ -176,16 +183,16 @@ impl Outcome {
 }
 
 /// What one thread needs to begin.
-struct Loader {
+struct LoadThread {
     number: u32,
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
-    task: Arc<Task>,
+    task: Arc<GeneratorShared>,
     clock: Clock,
 }
 
-impl Loader {
-    fn load(self, kind: DriverKind) -> std::io::Result<Outcome> {
+impl LoadThread {
+    fn load(self, kind: DriverKind) -> std::io::Result<ThreadResult> {
         let task = Arc::clone(&self.task);
         let outcome = match kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.load_on(driver)),
@@ -197,41 +204,41 @@ impl Loader {
         };
         if outcome.is_err() {
             // The others must not wait for this one.
-            task.start.call_off();
+            task.start.cancel();
         }
         outcome
     }
 
-    fn load_on<D: Driver>(self, driver: D) -> std::io::Result<Outcome> {
+    fn load_on<D: Driver>(self, driver: D) -> std::io::Result<ThreadResult> {
         let _ = self.handle.set(driver.wake_handle());
-        let generator = Generator::new(&self.task, self.number, self.clock.clone());
+        let generator = LoadGenerator::new(&self.task, self.number, self.clock.clone());
         let config = engine_config(&self.task.plan, &generator);
-        let counters: Arc<Counters> = Arc::default();
+        let counters: Arc<EngineCounters> = Arc::default();
         let mut shard = Shard::new(driver, generator, config, self.clock, self.wake, Arc::clone(&counters));
         // The first turn does not wait: it opens the connections whose news later turns wait for.
         shard.turn(false)?;
         shard.run()?;
-        Ok(bring_home(shard.service(), &counters))
+        Ok(thread_result(shard.service(), &counters))
     }
 }
 
-fn engine_config(plan: &Plan, generator: &Generator) -> Config {
-    Config {
+fn engine_config(plan: &HttpPlan, generator: &LoadGenerator) -> ShardConfig {
+    ShardConfig {
         capacity: generator.connections(),
         write_timeout: plan.timeout,
         connect_timeout: plan.timeout,
-        ..Config::default()
+        ..ShardConfig::default()
     }
 }
 
-fn bring_home(generator: &mut Generator, counters: &Counters) -> Outcome {
+fn thread_result(generator: &mut LoadGenerator, counters: &EngineCounters) -> ThreadResult {
     let (backlog_full, waited_too_long) = generator.dropped();
-    let tally = std::mem::replace(&mut generator.tally, Tally::new());
-    let dropped = Dropped { backlog_full, waited_too_long, at_end: tally.unsent };
+    let tally = std::mem::replace(&mut generator.tally, HttpTally::new());
+    let dropped = DroppedRequests { backlog_full, waited_too_long, at_end: tally.unsent };
     let traffic = Traffic {
         received: counters.received_bytes.get(),
         sent: counters.sent_bytes.get(),
         connected: counters.connected.get(),
     };
-    Outcome { tally, dropped, traffic }
+    ThreadResult { tally, dropped, traffic }
 }

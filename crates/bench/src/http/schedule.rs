@@ -29,7 +29,7 @@ const NANOS_PER_SECOND: f64 = 1e9;
 
 /// A stretch of an open loop: so many requests per second for so long.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct RateStep {
     /// Requests per second.
     pub rate: f64,
     /// For how long.
@@ -38,26 +38,26 @@ pub struct Step {
 
 /// The intended starts of one thread's requests, relative to the start of the run.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct RateSchedule {
     /// At least one; the last one goes on for ever.
-    stretches: Vec<Stretch>,
+    stretches: Vec<RateSegment>,
     thread: u64,
     threads: u64,
 }
 
 /// A step with what was before it.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct RateSegment {
     rate: f64,
     start: Duration,
     /// Requests of all threads that begin before it, not rounded.
     before: f64,
 }
 
-impl Schedule {
+impl RateSchedule {
     /// The share of thread number `thread` out of `threads` in `rate` requests per second.
     pub fn new(rate: f64, thread: u32, threads: u32) -> Self {
-        Schedule::stepped(&[Step { rate, span: Duration::MAX }], thread, threads)
+        RateSchedule::stepped(&[RateStep { rate, span: Duration::MAX }], thread, threads)
     }
 
     /// The share of thread number `thread` out of `threads` in these steps, one after another. The last one's
@@ -65,16 +65,16 @@ impl Schedule {
     ///
     /// # Panics
     /// Without steps.
-    pub fn stepped(steps: &[Step], thread: u32, threads: u32) -> Self {
+    pub fn stepped(steps: &[RateStep], thread: u32, threads: u32) -> Self {
         assert!(!steps.is_empty(), "a schedule has at least one step");
         let (mut start, mut before) = (Duration::ZERO, 0.0);
-        let stretch = |step: &Step| {
-            let stretch = Stretch { rate: step.rate, start, before };
+        let stretch = |step: &RateStep| {
+            let stretch = RateSegment { rate: step.rate, start, before };
             start = start.saturating_add(step.span);
             before += step.rate * step.span.as_secs_f64();
             stretch
         };
-        Schedule {
+        RateSchedule {
             stretches: steps.iter().map(stretch).collect(),
             thread: thread.into(),
             threads: threads.into(),
@@ -110,8 +110,8 @@ impl Schedule {
 
 /// The requests of one thread whose time has come and that have not begun.
 #[derive(Debug)]
-pub struct Backlog {
-    schedule: Schedule,
+pub struct RequestBacklog {
+    schedule: RateSchedule,
     start: Time,
     /// Requests before this one have been scheduled.
     next: u64,
@@ -123,11 +123,11 @@ pub struct Backlog {
     late: u64,
 }
 
-impl Backlog {
+impl RequestBacklog {
     /// An empty backlog for a run that begins at `start` and has `count` requests, of which at most
     /// `waiting_max` wait.
-    pub fn new(schedule: Schedule, start: Time, count: u64, waiting_max: usize) -> Self {
-        Backlog {
+    pub fn new(schedule: RateSchedule, start: Time, count: u64, waiting_max: usize) -> Self {
+        RequestBacklog {
             schedule,
             start,
             next: 0,
@@ -146,7 +146,7 @@ impl Backlog {
 
     /// Lets everything wait that is due at `now`. What finds no room is dropped and counted: the
     /// latest, because dropping the oldest would hide the longest waits.
-    pub fn look(&mut self, now: Time) {
+    pub fn admit_due(&mut self, now: Time) {
         while let Some(due) = self.next_due()
             && due <= now
         {
@@ -160,16 +160,16 @@ impl Backlog {
     }
 
     /// The intended start of the request that is to begin at `now`. Those that have waited longer
-    /// than `patience` are dropped and counted.
-    pub fn take(&mut self, now: Time, patience: Duration) -> Option<Time> {
-        self.look(now);
-        self.drop_late(now, patience);
+    /// than `timeout` are dropped and counted.
+    pub fn pop(&mut self, now: Time, timeout: Duration) -> Option<Time> {
+        self.admit_due(now);
+        self.drop_expired(now, timeout);
         self.waiting.pop_front()
     }
 
-    /// Drops and counts what has waited longer than `patience`.
-    pub fn drop_late(&mut self, now: Time, patience: Duration) {
-        while self.waiting.front().is_some_and(|due| now.since(*due) > patience) {
+    /// Drops and counts what has waited longer than `timeout`.
+    pub fn drop_expired(&mut self, now: Time, timeout: Duration) {
+        while self.waiting.front().is_some_and(|due| now.since(*due) > timeout) {
             self.waiting.pop_front();
             self.late += 1;
         }
@@ -215,8 +215,8 @@ mod tests {
 
     const START: Time = Time::from_nanos(5_000);
 
-    fn backlog(rate: f64, count: u64, waiting_max: usize) -> Backlog {
-        Backlog::new(Schedule::new(rate, 0, 1), START, count, waiting_max)
+    fn backlog(rate: f64, count: u64, waiting_max: usize) -> RequestBacklog {
+        RequestBacklog::new(RateSchedule::new(rate, 0, 1), START, count, waiting_max)
     }
 
     fn at(millis: u64) -> Time {
@@ -228,7 +228,7 @@ mod tests {
         let rate = 3000.0;
         let threads = 7;
         let mut all: Vec<Duration> = (0..threads)
-            .flat_map(|thread| (0..100).map(move |k| Schedule::new(rate, thread, threads).at(k)))
+            .flat_map(|thread| (0..100).map(move |k| RateSchedule::new(rate, thread, threads).at(k)))
             .collect();
         all.sort();
         for (k, due) in all.iter().enumerate() {
@@ -239,14 +239,14 @@ mod tests {
     #[test]
     fn a_long_run_does_not_drift() {
         let day = 24 * 3600;
-        assert_eq!(Schedule::new(100_000.0, 0, 1).at(day * 100_000), Duration::from_secs(day));
+        assert_eq!(RateSchedule::new(100_000.0, 0, 1).at(day * 100_000), Duration::from_secs(day));
     }
 
     #[test]
     fn a_span_has_exactly_the_requests_that_begin_in_it() {
         for (rate, threads, span_ms, total) in [(1000.0, 1, 1000, 1000), (3.0, 2, 1000, 3), (0.1, 3, 1, 1)] {
             let span = Duration::from_millis(span_ms);
-            let count = |thread| Schedule::new(rate, thread, threads).count_within(span);
+            let count = |thread| RateSchedule::new(rate, thread, threads).count_within(span);
             assert_eq!((0..threads).map(count).sum::<u64>(), total, "{rate}/s on {threads} threads");
         }
     }
@@ -255,11 +255,11 @@ mod tests {
     fn steps_follow_each_other_without_a_gap_or_a_burst() {
         let millis = Duration::from_millis;
         let steps = [
-            Step { rate: 10.0, span: millis(250) },
-            Step { rate: 1000.0, span: millis(10) },
-            Step { rate: 10.0, span: millis(300) },
+            RateStep { rate: 10.0, span: millis(250) },
+            RateStep { rate: 1000.0, span: millis(10) },
+            RateStep { rate: 10.0, span: millis(300) },
         ];
-        let all = Schedule::stepped(&steps, 0, 1);
+        let all = RateSchedule::stepped(&steps, 0, 1);
         assert_eq!([0, 1, 2].map(|k| all.at(k)), [millis(0), millis(100), millis(200)]);
         // Half of the next request's time has passed at the old rate; the other half passes at the new one.
         assert_eq!([3, 4, 12].map(|k| all.at(k).as_micros()), [250_500, 251_500, 259_500]);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!([250, 260, 560].map(|end| all.count_within(millis(end))), [3, 13, 16]);
         let mut shares: Vec<_> = (0..3)
             .flat_map(|thread| {
-                let share = Schedule::stepped(&steps, thread, 3);
+                let share = RateSchedule::stepped(&steps, thread, 3);
                 (0..share.count_within(millis(560))).map(move |k| share.at(k)).collect::<Vec<_>>()
             })
             .collect();
@@ -278,16 +278,16 @@ mod tests {
     #[test]
     fn nothing_begins_before_its_time() {
         let mut backlog = backlog(1000.0, 100, 10);
-        assert_eq!(backlog.take(at(0), Duration::MAX), Some(START));
-        assert_eq!(backlog.take(at(0), Duration::MAX), None);
+        assert_eq!(backlog.pop(at(0), Duration::MAX), Some(START));
+        assert_eq!(backlog.pop(at(0), Duration::MAX), None);
         assert_eq!(backlog.next_due(), Some(at(1)));
-        assert_eq!(backlog.take(at(1), Duration::MAX), Some(at(1)));
+        assert_eq!(backlog.pop(at(1), Duration::MAX), Some(at(1)));
     }
 
     #[test]
     fn a_full_backlog_drops_the_latest_and_counts_them() {
         let mut backlog = backlog(1000.0, 10, 4);
-        let kept: Vec<_> = std::iter::from_fn(|| backlog.take(at(100), Duration::MAX)).collect();
+        let kept: Vec<_> = std::iter::from_fn(|| backlog.pop(at(100), Duration::MAX)).collect();
         assert_eq!(kept, [at(0), at(1), at(2), at(3)]);
         assert_eq!((backlog.full(), backlog.late(), backlog.is_over()), (6, 0, true));
     }
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn patience_ends_for_the_oldest_first() {
         let mut backlog = backlog(1000.0, 10, 100);
-        assert_eq!(backlog.take(at(9), Duration::from_millis(5)), Some(at(4)));
+        assert_eq!(backlog.pop(at(9), Duration::from_millis(5)), Some(at(4)));
         assert_eq!(backlog.late(), 4);
     }
 
@@ -305,7 +305,7 @@ mod tests {
         let mut taken = 0;
         for millis in [0, 3, 20, 21, 40] {
             for _ in 0..3 {
-                taken += u64::from(backlog.take(at(millis), Duration::from_millis(10)).is_some());
+                taken += u64::from(backlog.pop(at(millis), Duration::from_millis(10)).is_some());
             }
         }
         let unsent = backlog.close();
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn what_is_put_back_is_the_next_to_begin() {
         let mut backlog = backlog(1000.0, 100, 5);
-        let first = backlog.take(at(1), Duration::MAX).unwrap();
+        let first = backlog.pop(at(1), Duration::MAX).unwrap();
         backlog.put_back(first);
-        assert_eq!(backlog.take(at(1), Duration::MAX), Some(first));
+        assert_eq!(backlog.pop(at(1), Duration::MAX), Some(first));
     }
 }

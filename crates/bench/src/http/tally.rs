@@ -5,12 +5,12 @@ use serde::Serialize;
 use stilling_engine::counters::Counter;
 
 use super::timeline::Timeline;
-use crate::figures::histogram;
+use crate::statistics::histogram;
 
 /// What went wrong with a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Failure {
+pub enum RequestFailure {
     /// No connection came about.
     ConnectFailed,
     /// The server reset the connection.
@@ -31,32 +31,32 @@ pub enum Failure {
     Local,
 }
 
-impl Failure {
+impl RequestFailure {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Failure; 9] = [
-        Failure::ConnectFailed,
-        Failure::Reset,
-        Failure::CutOff,
-        Failure::Timeout,
-        Failure::BadResponse,
-        Failure::UnexpectedStatus,
-        Failure::WrongBody,
-        Failure::ExtraBytes,
-        Failure::Local,
+    pub const ALL: [RequestFailure; 9] = [
+        RequestFailure::ConnectFailed,
+        RequestFailure::Reset,
+        RequestFailure::CutOff,
+        RequestFailure::Timeout,
+        RequestFailure::BadResponse,
+        RequestFailure::UnexpectedStatus,
+        RequestFailure::WrongBody,
+        RequestFailure::ExtraBytes,
+        RequestFailure::Local,
     ];
 
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Failure::ConnectFailed => "connect_failed",
-            Failure::Reset => "reset",
-            Failure::CutOff => "cut_off",
-            Failure::Timeout => "timeout",
-            Failure::BadResponse => "bad_response",
-            Failure::UnexpectedStatus => "unexpected_status",
-            Failure::WrongBody => "wrong_body",
-            Failure::ExtraBytes => "extra_bytes",
-            Failure::Local => "local",
+            RequestFailure::ConnectFailed => "connect_failed",
+            RequestFailure::Reset => "reset",
+            RequestFailure::CutOff => "cut_off",
+            RequestFailure::Timeout => "timeout",
+            RequestFailure::BadResponse => "bad_response",
+            RequestFailure::UnexpectedStatus => "unexpected_status",
+            RequestFailure::WrongBody => "wrong_body",
+            RequestFailure::ExtraBytes => "extra_bytes",
+            RequestFailure::Local => "local",
         }
     }
 }
@@ -68,7 +68,7 @@ const STATUSES: usize = 500;
 
 /// What one thread counted.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct HttpTally {
     /// From the intended start to the end of the answer; successes only.
     pub(crate) latency: Histogram<u64>,
     /// From sending to the end of the answer; the same requests.
@@ -79,8 +79,8 @@ pub(crate) struct Tally {
     /// Successes until the planned end of the run.
     pub(crate) ok_in_window: u64,
     pub(crate) shed: u64,
-    failures: [u64; Failure::ALL.len()],
-    evidence: [Option<String>; Failure::ALL.len()],
+    failures: [u64; RequestFailure::ALL.len()],
+    evidence: [Option<String>; RequestFailure::ALL.len()],
     statuses: Box<[u64; STATUSES]>,
     /// Connections opened in place of one that had ended.
     pub(crate) reconnects: u64,
@@ -94,17 +94,17 @@ pub(crate) struct Tally {
     pub(crate) timeline: Option<Timeline>,
 }
 
-impl Tally {
+impl HttpTally {
     pub(crate) fn new() -> Self {
-        Tally {
+        HttpTally {
             latency: histogram(),
             service: histogram(),
             requests: 0,
             ok: 0,
             ok_in_window: 0,
             shed: 0,
-            failures: [0; Failure::ALL.len()],
-            evidence: [const { None }; Failure::ALL.len()],
+            failures: [0; RequestFailure::ALL.len()],
+            evidence: [const { None }; RequestFailure::ALL.len()],
             statuses: Box::new([0; STATUSES]),
             reconnects: 0,
             unsent: 0,
@@ -116,11 +116,11 @@ impl Tally {
 
     /// `count` failures of a kind. The words are asked for the first time only.
     #[cold]
-    pub(crate) fn fail(&mut self, failure: Failure, count: u64, words: impl FnOnce() -> String) {
+    pub(crate) fn fail(&mut self, failure: RequestFailure, count: u64, detail: impl FnOnce() -> String) {
         self.failures[failure as usize] += count;
         let evidence = &mut self.evidence[failure as usize];
         if evidence.is_none() {
-            *evidence = Some(words());
+            *evidence = Some(detail());
         }
     }
 
@@ -130,7 +130,7 @@ impl Tally {
         self.statuses[usize::from(status - STATUS_MIN)] += 1;
     }
 
-    pub(crate) fn failures(&self, failure: Failure) -> u64 {
+    pub(crate) fn failures(&self, failure: RequestFailure) -> u64 {
         self.failures[failure as usize]
     }
 
@@ -139,7 +139,7 @@ impl Tally {
     }
 
     /// The first failure of a kind in words.
-    pub(crate) fn evidence(&self, failure: Failure) -> Option<&str> {
+    pub(crate) fn evidence(&self, failure: RequestFailure) -> Option<&str> {
         self.evidence[failure as usize].as_deref()
     }
 
@@ -150,7 +150,7 @@ impl Tally {
     }
 
     /// Adds what another thread counted.
-    pub(crate) fn absorb(&mut self, other: &Tally) {
+    pub(crate) fn absorb(&mut self, other: &HttpTally) {
         // Both have the same bounds.
         let _ = self.latency.add(&other.latency);
         let _ = self.service.add(&other.service);
@@ -182,7 +182,7 @@ impl Tally {
 /// What a thread lets others see while it runs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Live {
+pub(crate) struct LiveCounters {
     pub(crate) ok: Counter,
     pub(crate) shed: Counter,
     pub(crate) failures: Counter,
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn every_failure_stands_at_its_number_with_the_name_it_has_in_json() {
-        for (number, failure) in Failure::ALL.into_iter().enumerate() {
+        for (number, failure) in RequestFailure::ALL.into_iter().enumerate() {
             assert_eq!(failure as usize, number);
             assert_eq!(serde_json::to_string(&failure).unwrap(), format!("\"{}\"", failure.name()));
         }
@@ -205,16 +205,16 @@ mod tests {
 
     #[test]
     fn threads_add_up_and_the_first_evidence_stays() {
-        let (mut one, mut other) = (Tally::new(), Tally::new());
-        one.fail(Failure::Reset, 2, || "first".to_owned());
-        other.fail(Failure::Reset, 1, || "second".to_owned());
-        other.fail(Failure::Timeout, 1, || "third".to_owned());
+        let (mut one, mut other) = (HttpTally::new(), HttpTally::new());
+        one.fail(RequestFailure::Reset, 2, || "first".to_owned());
+        other.fail(RequestFailure::Reset, 1, || "second".to_owned());
+        other.fail(RequestFailure::Timeout, 1, || "third".to_owned());
         other.latency.saturating_record(1_000);
         other.status(599);
         one.absorb(&other);
-        assert_eq!((one.failures(Failure::Reset), one.failures_total()), (3, 4));
-        assert_eq!(one.evidence(Failure::Reset), Some("first"));
-        assert_eq!(one.evidence(Failure::Timeout), Some("third"));
+        assert_eq!((one.failures(RequestFailure::Reset), one.failures_total()), (3, 4));
+        assert_eq!(one.evidence(RequestFailure::Reset), Some("first"));
+        assert_eq!(one.evidence(RequestFailure::Timeout), Some("third"));
         assert_eq!(one.latency.len(), 1);
         assert_eq!(one.statuses().collect::<Vec<_>>(), [(599, 1)]);
     }

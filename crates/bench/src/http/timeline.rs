@@ -9,8 +9,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use stilling_ring::Time;
 
-use super::schedule::Step;
-use crate::figures::histogram;
+use super::schedule::RateStep;
+use crate::statistics::histogram;
 
 /// The length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ pub(crate) struct WindowTally {
 }
 
 impl Timeline {
-    pub(crate) fn new(steps: &[Step], start: Time) -> Timeline {
+    pub(crate) fn new(steps: &[RateStep], start: Time) -> Timeline {
         let mut end = Duration::ZERO;
         let ends = steps.iter().map(|step| {
             end += step.span;
@@ -79,20 +79,20 @@ impl Timeline {
         self.steps.get_mut(step)
     }
 
-    pub(crate) fn began(&mut self, intended: Time) {
+    pub(crate) fn record_started(&mut self, intended: Time) {
         if let Some(step) = self.step(intended) {
             step.begun += 1;
         }
     }
 
     /// A request that began did not get anywhere and begins again.
-    pub(crate) fn taken_back(&mut self, intended: Time) {
+    pub(crate) fn record_requeued(&mut self, intended: Time) {
         if let Some(step) = self.step(intended) {
             step.begun = step.begun.saturating_sub(1);
         }
     }
 
-    pub(crate) fn succeeded(&mut self, intended: Time, now: Time) {
+    pub(crate) fn record_success(&mut self, intended: Time, now: Time) {
         if let Some(step) = self.step(now) {
             step.ok_meanwhile += 1;
         }
@@ -109,7 +109,7 @@ impl Timeline {
         }
     }
 
-    pub(crate) fn was_shed(&mut self, intended: Time, now: Time) {
+    pub(crate) fn record_shed(&mut self, intended: Time, now: Time) {
         if let Some(step) = self.step(intended) {
             step.shed += 1;
             step.refusal.saturating_record(now.since(intended).as_nanos() as u64);
@@ -146,21 +146,21 @@ mod tests {
     }
 
     fn timeline() -> Timeline {
-        let step = |millis| Step { rate: 1.0, span: Duration::from_millis(millis) };
+        let step = |millis| RateStep { rate: 1.0, span: Duration::from_millis(millis) };
         Timeline::new(&[step(250), step(50)], START)
     }
 
     #[test]
     fn a_request_belongs_to_the_step_in_which_it_should_have_begun() {
         let mut line = timeline();
-        line.began(at(249));
-        line.began(at(250));
-        line.succeeded(at(249), at(260));
-        line.was_shed(at(250), at(251));
+        line.record_started(at(249));
+        line.record_started(at(250));
+        line.record_success(at(249), at(260));
+        line.record_shed(at(250), at(251));
         let counts = |step: &StepTally| (step.begun, step.ok, step.shed, step.ok_meanwhile);
         assert_eq!(line.steps.iter().map(counts).collect::<Vec<_>>(), [(1, 1, 0, 0), (1, 0, 1, 1)]);
         assert_eq!((line.steps[0].latency.len(), line.steps[1].refusal.len()), (1, 1));
-        line.taken_back(at(249));
+        line.record_requeued(at(249));
         assert_eq!(line.steps[0].begun, 0);
     }
 
@@ -168,9 +168,9 @@ mod tests {
     fn windows_are_tenths_of_a_second_and_what_is_beyond_the_end_is_in_none() {
         let mut line = timeline();
         assert_eq!(line.windows.len(), 3);
-        line.succeeded(at(199), at(209));
-        line.succeeded(at(100), at(130));
-        line.succeeded(at(300), at(301));
+        line.record_success(at(199), at(209));
+        line.record_success(at(100), at(130));
+        line.record_success(at(300), at(301));
         let millis = 1_000_000;
         let second = WindowTally { ok: 2, latency_nanos: 40 * millis, latency_max_nanos: 30 * millis };
         assert_eq!(line.windows, [WindowTally::default(), second, WindowTally::default()]);
@@ -179,9 +179,9 @@ mod tests {
     #[test]
     fn threads_add_up() {
         let (mut one, mut other) = (timeline(), timeline());
-        one.succeeded(at(0), at(1));
-        other.began(at(0));
-        other.succeeded(at(0), at(3));
+        one.record_success(at(0), at(1));
+        other.record_started(at(0));
+        other.record_success(at(0), at(3));
         one.absorb(&other);
         assert_eq!((one.steps[0].begun, one.steps[0].ok, one.steps[0].latency.len()), (1, 2, 2));
         assert_eq!((one.windows[0].ok, one.windows[0].latency_max_nanos), (2, 3_000_000));

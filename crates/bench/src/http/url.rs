@@ -20,18 +20,18 @@ const PORT: u16 = 80;
 
 /// A URL that no load can go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadUrl {
+pub struct InvalidUrl {
     url: String,
     why: String,
 }
 
-impl fmt::Display for BadUrl {
+impl fmt::Display for InvalidUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` is not a usable URL: {}", self.url, self.why)
     }
 }
 
-impl std::error::Error for BadUrl {}
+impl std::error::Error for InvalidUrl {}
 
 impl Url {
     /// Takes `http://host[:port][/path][?query]` apart and resolves the host, which may ask a name
@@ -39,8 +39,8 @@ impl Url {
     ///
     /// # Errors
     /// Another scheme, user names, fragments, bytes that need escaping, or a host that nobody knows.
-    pub fn parse(text: &str) -> Result<Url, BadUrl> {
-        let bad = |why: &str| BadUrl { url: text.to_owned(), why: why.to_owned() };
+    pub fn parse(text: &str) -> Result<Url, InvalidUrl> {
+        let bad = |why: &str| InvalidUrl { url: text.to_owned(), why: why.to_owned() };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("expected http://host[:port][/path]"))?;
         if let Some(byte) = text.bytes().find(|byte| !byte.is_ascii_graphic() || *byte == b'#') {
             return Err(bad(&format!("byte {:#04x} does not belong there", byte)));

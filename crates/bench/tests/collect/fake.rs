@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use stilling_wire::nats::{
-    ClientDecoder, ClientEvent, Filter, Info, Limits, Msg, PING, PONG, PubAck, Publish, Subject, encode_err,
+    ClientDecoder, ClientEvent, Filter, Info, Msg, NatsLimits, PING, PONG, PubAck, Publish, Subject,
+    encode_err,
 };
 
 /// What the fake does wrong; numbers count publications to the stream or deliveries, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
+pub(crate) enum CollectFault {
     Nothing,
     /// No acknowledgement.
     Silence(u64),
@@ -27,13 +28,13 @@ pub(crate) enum Lie {
     Refusal(u64),
     NoResponders(u64),
     /// An acknowledgement for a message that nobody has sent yet.
-    Prophecy(u64),
+    FutureAcknowledgement(u64),
     /// The connection ends instead of an acknowledgement.
     Close(u64),
     /// `-ERR` instead of an acknowledgement.
     Error(u64),
     /// Acknowledged and not kept.
-    Forgotten(u64),
+    AcknowledgedNotStored(u64),
     Undelivered(u64),
     DeliveredTwice(u64),
     Corrupted(u64),
@@ -55,10 +56,10 @@ pub(crate) enum Lie {
     IdsIgnored,
 }
 
-type Writer = Arc<Mutex<TcpStream>>;
+type CollectServerWriter = Arc<Mutex<TcpStream>>;
 
-struct Kept {
-    lie: Lie,
+struct CollectServerState {
+    fault: CollectFault,
     is_alive: bool,
     starts: u32,
     records: Vec<(Vec<u8>, Vec<u8>)>,
@@ -67,38 +68,38 @@ struct Kept {
     /// Publications to the stream, kept or not.
     publications: u64,
     deliveries: u64,
-    subscribers: Vec<(Vec<u8>, Vec<u8>, Writer)>,
+    subscribers: Vec<(Vec<u8>, Vec<u8>, CollectServerWriter)>,
     sockets: Vec<TcpStream>,
 }
 
-impl Kept {
+impl CollectServerState {
     /// The number of its life, unless it is dead.
-    fn life(&self) -> Option<u32> {
+    fn start_number(&self) -> Option<u32> {
         self.is_alive.then_some(self.starts)
     }
 }
 
 /// A running fake; ends with its test.
-pub(crate) struct Fake {
+pub(crate) struct FakeCollectServer {
     address: SocketAddr,
-    kept: Arc<Mutex<Kept>>,
+    state: Arc<Mutex<CollectServerState>>,
     thread: Option<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
 }
 
-fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().expect("nobody panics with it")
+fn locked(state: &Mutex<CollectServerState>) -> MutexGuard<'_, CollectServerState> {
+    state.lock().expect("nobody panics with it")
 }
 
-impl Fake {
-    pub(crate) fn start(lie: Lie) -> Fake {
-        Fake::listening(lie, TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"))
+impl FakeCollectServer {
+    pub(crate) fn start(fault: CollectFault) -> FakeCollectServer {
+        FakeCollectServer::listening(fault, TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"))
     }
 
-    pub(crate) fn listening(lie: Lie, listener: TcpListener) -> Fake {
+    pub(crate) fn listening(fault: CollectFault, listener: TcpListener) -> FakeCollectServer {
         let address = listener.local_addr().expect("it is bound");
-        let kept = Arc::new(Mutex::new(Kept {
-            lie,
+        let state = Arc::new(Mutex::new(CollectServerState {
+            fault,
             is_alive: true,
             starts: 0,
             records: Vec::new(),
@@ -109,20 +110,20 @@ impl Fake {
             sockets: Vec::new(),
         }));
         let is_over = Arc::new(AtomicBool::new(false));
-        let (shared, stop) = (Arc::clone(&kept), Arc::clone(&is_over));
+        let (shared, stop) = (Arc::clone(&state), Arc::clone(&is_over));
         let thread = std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 if stop.load(Ordering::Acquire) {
                     break;
                 }
-                let kept = Arc::clone(&shared);
-                let life = locked(&kept).life();
-                if let Some(life) = life {
-                    std::thread::spawn(move || serve(stream, &kept, life));
+                let state = Arc::clone(&shared);
+                let start_number = locked(&state).start_number();
+                if let Some(start_number) = start_number {
+                    std::thread::spawn(move || serve(stream, &state, start_number));
                 }
             }
         });
-        Fake { address, kept, thread: Some(thread), is_over }
+        FakeCollectServer { address, state, thread: Some(thread), is_over }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -131,17 +132,17 @@ impl Fake {
 
     /// Records in the stream.
     pub(crate) fn records(&self) -> usize {
-        locked(&self.kept).records.len()
+        locked(&self.state).records.len()
     }
 
     /// The process has died: every connection ends, nothing is kept or answered any more.
     pub(crate) fn die(&self) {
-        let mut kept = locked(&self.kept);
-        kept.is_alive = false;
-        for socket in kept.sockets.drain(..) {
+        let mut state = locked(&self.state);
+        state.is_alive = false;
+        for socket in state.sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
-        kept.subscribers.clear();
+        state.subscribers.clear();
     }
 
     /// It lives again, with what was on disk, or what the lie makes of it.
@@ -150,27 +151,29 @@ impl Fake {
         // something, or its end, when it is its turn.
         let mut last = TcpStream::connect(self.address).expect("the listener lives on");
         let _ = last.read(&mut [0]);
-        let mut kept = locked(&self.kept);
-        kept.is_alive = true;
-        kept.starts += 1;
-        let end = kept.records.len();
-        match kept.lie {
-            Lie::LostAtStart if end > 0 && kept.starts == 2 => drop(kept.records.remove(0)),
-            Lie::SwappedAtStart if end > 1 => kept.records.swap(end - 1, end - 2),
-            Lie::InventedAtStart if end > 0 => kept.records.push((b"events.0".to_vec(), vec![b'0'; 64])),
-            Lie::TwiceAtStart if end > 0 => {
-                let last = kept.records[end - 1].clone();
-                kept.records.push(last);
+        let mut state = locked(&self.state);
+        state.is_alive = true;
+        state.starts += 1;
+        let end = state.records.len();
+        match state.fault {
+            CollectFault::LostAtStart if end > 0 && state.starts == 2 => drop(state.records.remove(0)),
+            CollectFault::SwappedAtStart if end > 1 => state.records.swap(end - 1, end - 2),
+            CollectFault::InventedAtStart if end > 0 => {
+                state.records.push((b"events.0".to_vec(), vec![b'0'; 64]))
             }
-            Lie::LostLater if end > 1 && kept.starts == 3 => {
-                kept.records[0] = kept.records[end - 1].clone();
+            CollectFault::TwiceAtStart if end > 0 => {
+                let last = state.records[end - 1].clone();
+                state.records.push(last);
+            }
+            CollectFault::LostLater if end > 1 && state.starts == 3 => {
+                state.records[0] = state.records[end - 1].clone();
             }
             _ => {}
         }
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeCollectServer {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         self.die();
@@ -183,26 +186,26 @@ impl Drop for Fake {
     }
 }
 
-fn serve(mut stream: TcpStream, kept: &Mutex<Kept>, life: u32) {
+fn serve(mut stream: TcpStream, state: &Mutex<CollectServerState>, start_number: u32) {
     let _ = stream.set_nodelay(true);
     let (Ok(copy), Ok(writer)) = (stream.try_clone(), stream.try_clone()) else { return };
-    let writer: Writer = Arc::new(Mutex::new(writer));
+    let writer: CollectServerWriter = Arc::new(Mutex::new(writer));
     {
-        let mut kept = locked(kept);
-        if kept.life() != Some(life) {
+        let mut state = locked(state);
+        if state.start_number() != Some(start_number) {
             return;
         }
-        kept.sockets.push(copy);
+        state.sockets.push(copy);
     }
     let mut out = Vec::new();
     Info { version: "2.10.0".into(), headers: true, max_payload: 1 << 20, ..Info::default() }
         .encode(&mut out);
-    let mut conversation = Conversation { kept, life, writer, own: Vec::new() };
+    let mut conversation = FakeCollectSession { state, start_number, writer, own: Vec::new() };
     let (limits, mut decoder) =
-        (Limits { whole_size_max: 1 << 21, ..Limits::default() }, ClientDecoder::default());
+        (NatsLimits { whole_size_max: 1 << 21, ..NatsLimits::default() }, ClientDecoder::default());
     let (mut unread, mut piece) = (Vec::new(), vec![0; 65_536]);
     loop {
-        if !conversation.say(&mut out) {
+        if !conversation.flush(&mut out) {
             break;
         }
         let Ok(count @ 1..) = stream.read(&mut piece) else { break };
@@ -214,8 +217,8 @@ fn serve(mut stream: TcpStream, kept: &Mutex<Kept>, life: u32) {
             match step.event {
                 ClientEvent::NeedMore => break,
                 event => {
-                    if !conversation.hear(event, &mut out) {
-                        conversation.say(&mut out);
+                    if !conversation.handle_event(event, &mut out) {
+                        conversation.flush(&mut out);
                         let _ = stream.shutdown(Shutdown::Both);
                         return;
                     }
@@ -227,41 +230,41 @@ fn serve(mut stream: TcpStream, kept: &Mutex<Kept>, life: u32) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-struct Conversation<'k> {
-    kept: &'k Mutex<Kept>,
+struct FakeCollectSession<'k> {
+    state: &'k Mutex<CollectServerState>,
     /// What was read in an earlier life is gone with it.
-    life: u32,
-    writer: Writer,
+    start_number: u32,
+    writer: CollectServerWriter,
     /// The connection's own subscriptions.
     own: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-fn takes(filter: &[u8], subject: &[u8]) -> bool {
-    let limits = Limits::default().subject;
+fn filter_matches(filter: &[u8], subject: &[u8]) -> bool {
+    let limits = NatsLimits::default().subject;
     match (Filter::parse(filter, &limits), Subject::parse(subject, &limits)) {
-        (Ok(filter), Ok(subject)) => filter.takes(subject),
+        (Ok(filter), Ok(subject)) => filter.matches(subject),
         _ => false,
     }
 }
 
-impl Conversation<'_> {
-    fn say(&self, out: &mut Vec<u8>) -> bool {
+impl FakeCollectSession<'_> {
+    fn flush(&self, out: &mut Vec<u8>) -> bool {
         let said = self.writer.lock().is_ok_and(|mut writer| writer.write_all(out).is_ok());
         out.clear();
         said
     }
 
     /// Whether the conversation goes on.
-    fn hear(&mut self, event: ClientEvent<'_>, out: &mut Vec<u8>) -> bool {
+    fn handle_event(&mut self, event: ClientEvent<'_>, out: &mut Vec<u8>) -> bool {
         match event {
-            ClientEvent::Ping if locked(self.kept).lie == Lie::NoPong => {}
+            ClientEvent::Ping if locked(self.state).fault == CollectFault::NoPong => {}
             ClientEvent::Ping => out.extend_from_slice(PONG),
             ClientEvent::Subscribe(wanted) => {
                 let (filter, sid) = (wanted.filter.as_bytes().to_vec(), wanted.sid.to_vec());
                 if filter.starts_with(b"_INBOX") {
                     self.own.push((filter, sid));
                 } else {
-                    locked(self.kept).subscribers.push((filter, sid, Arc::clone(&self.writer)));
+                    locked(self.state).subscribers.push((filter, sid, Arc::clone(&self.writer)));
                 }
             }
             ClientEvent::Publish(message) if message.subject.as_str().starts_with("$JS.API.") => {
@@ -275,28 +278,29 @@ impl Conversation<'_> {
 
     /// A message to one of the connection's own subscriptions.
     fn reply(&self, to: &[u8], headers: &[u8], payload: &[u8], from: Option<&[u8]>, out: &mut Vec<u8>) {
-        let sid = self.own.iter().rev().find(|(filter, _)| takes(filter, to)).map(|(_, sid)| &sid[..]);
+        let sid =
+            self.own.iter().rev().find(|(filter, _)| filter_matches(filter, to)).map(|(_, sid)| &sid[..]);
         if let Some(sid) = sid {
             Msg { subject: to, sid, reply: from, headers, payload }.encode(out);
         }
     }
 
     fn publish(&self, message: &Publish<'_>, out: &mut Vec<u8>) -> bool {
-        let mut kept = locked(self.kept);
-        if kept.life() != Some(self.life) {
+        let mut state = locked(self.state);
+        if state.start_number() != Some(self.start_number) {
             return false;
         }
-        let number = kept.publications;
-        kept.publications += 1;
-        let lie = kept.lie;
+        let number = state.publications;
+        state.publications += 1;
+        let fault = state.fault;
         let ack = |sequence, stream: &str, duplicate| {
             let mut json = Vec::new();
             PubAck { stream: stream.to_owned().into(), sequence, duplicate }.encode(&mut json);
             json
         };
-        if !message.headers.is_empty() && lie != Lie::IdsIgnored {
-            let next = kept.records.len() as u64 + 1;
-            let first = *kept.ids.entry(message.headers.to_vec()).or_insert(next);
+        if !message.headers.is_empty() && fault != CollectFault::IdsIgnored {
+            let next = state.records.len() as u64 + 1;
+            let first = *state.ids.entry(message.headers.to_vec()).or_insert(next);
             if first != next {
                 if let Some(reply) = message.reply {
                     self.reply(reply.as_bytes(), b"", &ack(first, "events", true), None, out);
@@ -304,43 +308,44 @@ impl Conversation<'_> {
                 return true;
             }
         }
-        if lie != Lie::Forgotten(number) {
-            kept.records.push((message.subject.as_bytes().to_vec(), message.payload.to_vec()));
+        if fault != CollectFault::AcknowledgedNotStored(number) {
+            state.records.push((message.subject.as_bytes().to_vec(), message.payload.to_vec()));
         }
-        self.deliver(&mut kept, message);
+        self.deliver(&mut state, message);
         let Some(reply) = message.reply else { return true };
-        let sequence = kept.records.len() as u64 + u64::from(lie == Lie::Forgotten(number));
+        let sequence =
+            state.records.len() as u64 + u64::from(fault == CollectFault::AcknowledgedNotStored(number));
         let right = ack(sequence, "events", false);
         let to = reply.as_bytes();
         let mut say = |payload: &[u8]| self.reply(to, b"", payload, None, out);
-        match lie {
-            Lie::Silence(at) if at == number => {}
-            Lie::IdsIgnored if number == 0 => {}
-            Lie::TwiceAcknowledged(at) if at == number => {
+        match fault {
+            CollectFault::Silence(at) if at == number => {}
+            CollectFault::IdsIgnored if number == 0 => {}
+            CollectFault::TwiceAcknowledged(at) if at == number => {
                 say(&right);
                 say(&right);
             }
-            Lie::OtherStream(at) if at == number => say(&ack(sequence, "others", false)),
-            Lie::OldSequence(at) if at == number => say(&ack(sequence - 1, "events", false)),
-            Lie::Duplicate(at) if at == number => say(&ack(sequence, "events", true)),
-            Lie::Garbage(at) if at == number => say(b"{\"stream\":\"events\"}"),
-            Lie::Refusal(at) if at == number => {
+            CollectFault::OtherStream(at) if at == number => say(&ack(sequence, "others", false)),
+            CollectFault::OldSequence(at) if at == number => say(&ack(sequence - 1, "events", false)),
+            CollectFault::Duplicate(at) if at == number => say(&ack(sequence, "events", true)),
+            CollectFault::Garbage(at) if at == number => say(b"{\"stream\":\"events\"}"),
+            CollectFault::Refusal(at) if at == number => {
                 say(br#"{"error":{"code":503,"err_code":10077,"description":"no room"},"stream":"events","seq":0}"#);
             }
-            Lie::NoResponders(at) if at == number => {
+            CollectFault::NoResponders(at) if at == number => {
                 self.reply(to, b"NATS/1.0 503\r\n\r\n", b"", None, out);
             }
-            Lie::Prophecy(at) if at == number => {
+            CollectFault::FutureAcknowledgement(at) if at == number => {
                 say(&right);
                 let dot = to.iter().rposition(|&byte| byte == b'.').expect("an inbox has tokens");
                 let inbox = [&to[..=dot], b"999999"].concat();
                 self.reply(&inbox, b"", &ack(sequence + 1, "events", false), None, out);
             }
-            Lie::Close(at) if at == number => return false,
-            Lie::Error(at) if at == number => {
+            CollectFault::Close(at) if at == number => return false,
+            CollectFault::Error(at) if at == number => {
                 encode_err(out, "Permissions Violation for Publish");
             }
-            Lie::Ping(at) if at == number => {
+            CollectFault::Ping(at) if at == number => {
                 out.extend_from_slice(PING);
                 self.reply(to, b"", &right, None, out);
             }
@@ -349,19 +354,19 @@ impl Conversation<'_> {
         true
     }
 
-    fn deliver(&self, kept: &mut Kept, message: &Publish<'_>) {
+    fn deliver(&self, state: &mut CollectServerState, message: &Publish<'_>) {
         let subject = message.subject.as_bytes();
-        for at in 0..kept.subscribers.len() {
-            let number = kept.deliveries;
-            let (filter, sid, writer) = &kept.subscribers[at];
-            if !takes(filter, subject) {
+        for at in 0..state.subscribers.len() {
+            let number = state.deliveries;
+            let (filter, sid, writer) = &state.subscribers[at];
+            if !filter_matches(filter, subject) {
                 continue;
             }
             let mut payload = message.payload.to_vec();
-            let count = match kept.lie {
-                Lie::Undelivered(at) if at == number => 0,
-                Lie::DeliveredTwice(at) if at == number => 2,
-                Lie::Corrupted(at) if at == number => {
+            let count = match state.fault {
+                CollectFault::Undelivered(at) if at == number => 0,
+                CollectFault::DeliveredTwice(at) if at == number => 2,
+                CollectFault::Corrupted(at) if at == number => {
                     *payload.last_mut().expect("it is not empty") ^= 1;
                     1
                 }
@@ -372,15 +377,15 @@ impl Conversation<'_> {
                 Msg { subject, sid, reply: None, headers: b"", payload: &payload }.encode(&mut out);
             }
             let _ = writer.lock().expect("nobody panics with it").write_all(&out);
-            kept.deliveries += 1;
+            state.deliveries += 1;
         }
     }
 
     /// Making a stream, its state, a replay.
     fn answer(&self, message: &Publish<'_>, out: &mut Vec<u8>) {
         let Some(reply) = message.reply else { return };
-        let kept = locked(self.kept);
-        let last = kept.records.len();
+        let state = locked(self.state);
+        let last = state.records.len();
         let body: serde_json::Value = serde_json::from_slice(message.payload).unwrap_or_default();
         let answer = format!(r#"{{"state":{{"messages":{last},"first_seq":1,"last_seq":{last}}}}}"#);
         self.reply(reply.as_bytes(), b"", answer.as_bytes(), None, out);
@@ -390,7 +395,7 @@ impl Conversation<'_> {
         else {
             return;
         };
-        let records = kept.records.iter().enumerate().skip(from as usize - 1);
+        let records = state.records.iter().enumerate().skip(from as usize - 1);
         for (delivered, (at, (_, payload))) in records.enumerate() {
             let place = format!("$JS.ACK.events.c.1.{}.{}.0.{}", at + 1, delivered + 1, last - at - 1);
             self.reply(deliver.as_bytes(), b"", payload, Some(place.as_bytes()), out);

@@ -2,20 +2,20 @@
 //! every way that must be noticed.
 #![cfg(target_os = "linux")]
 
+mod correct_servers;
 mod crash;
 mod fake;
-mod others;
-mod right;
-mod wrong;
+mod faulty_servers;
+mod other_servers;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use stilling_bench::collect::Plan;
+use stilling_bench::collect::CollectPlan;
 
 /// A small plan: so many messages of one client, few at a time.
-fn plan(address: SocketAddr, messages: u64) -> Plan {
-    Plan {
+fn plan(address: SocketAddr, messages: u64) -> CollectPlan {
+    CollectPlan {
         clients: 1,
         size: 64,
         window: 4,
@@ -23,6 +23,6 @@ fn plan(address: SocketAddr, messages: u64) -> Plan {
         span: None,
         // Of loopback connections to a listener that is there.
         timeout: Duration::from_secs(20),
-        ..Plan::new(address)
+        ..CollectPlan::new(address)
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 /// What to do with a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum FakeResponse {
     /// These bytes.
     Bytes(&'static [u8]),
     /// These bytes, each in a packet of its own.
@@ -22,17 +22,17 @@ pub(crate) enum Answer {
 }
 
 /// A running fake; ends with its test.
-pub(crate) struct Fake {
+pub(crate) struct FakeHttpServer {
     address: SocketAddr,
     over: Arc<AtomicBool>,
     sources: Arc<Mutex<Vec<IpAddr>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Fake {
+impl FakeHttpServer {
     /// A server that gives the answers in turn, the last one for ever.
-    pub(crate) fn start(answers: &[Answer]) -> Fake {
-        let answers: Arc<[Answer]> = answers.into();
+    pub(crate) fn start(answers: &[FakeResponse]) -> FakeHttpServer {
+        let answers: Arc<[FakeResponse]> = answers.into();
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -50,7 +50,7 @@ impl Fake {
                 std::thread::spawn(move || serve(stream, &answers, &asked));
             }
         });
-        Fake { address, over, sources, thread: Some(thread) }
+        FakeHttpServer { address, over, sources, thread: Some(thread) }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -63,7 +63,7 @@ impl Fake {
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeHttpServer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         // It waits for a connection; this one tells it to look.
@@ -76,7 +76,7 @@ impl Drop for Fake {
 }
 
 /// Answers the requests of one connection until its client has enough of it.
-fn serve(mut stream: TcpStream, answers: &[Answer], asked: &AtomicU64) {
+fn serve(mut stream: TcpStream, answers: &[FakeResponse], asked: &AtomicU64) {
     let _ = stream.set_nodelay(true);
     loop {
         // Every request is looked at before it is read.
@@ -85,17 +85,17 @@ fn serve(mut stream: TcpStream, answers: &[Answer], asked: &AtomicU64) {
         }
         let at = asked.fetch_add(1, Ordering::AcqRel) as usize;
         let answer = answers[at.min(answers.len() - 1)];
-        if matches!(answer, Answer::Reset) || read_head(&mut stream).is_none() {
+        if matches!(answer, FakeResponse::Reset) || read_head(&mut stream).is_none() {
             return;
         }
         let outcome = match answer {
-            Answer::Bytes(bytes) => stream.write_all(bytes),
-            Answer::Slowly(bytes) => bytes.iter().try_for_each(|byte| stream.write_all(&[*byte])),
-            Answer::AndClose(bytes) => {
+            FakeResponse::Bytes(bytes) => stream.write_all(bytes),
+            FakeResponse::Slowly(bytes) => bytes.iter().try_for_each(|byte| stream.write_all(&[*byte])),
+            FakeResponse::AndClose(bytes) => {
                 let _ = stream.write_all(bytes);
                 return;
             }
-            Answer::Never | Answer::Reset => Ok(()),
+            FakeResponse::Never | FakeResponse::Reset => Ok(()),
         };
         if outcome.is_err() {
             return;

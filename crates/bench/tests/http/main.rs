@@ -3,22 +3,22 @@
 #![cfg(target_os = "linux")]
 
 mod fake;
-mod real;
-mod wrong;
+mod faulty_servers;
+mod real_servers;
 
 use std::net::SocketAddr;
 
 use stilling::DriverChoice;
-use stilling_bench::http::{Length, Plan, Url};
+use stilling_bench::http::{HttpPlan, RunLength, Url};
 
 /// The drivers that every check runs on.
 const DRIVERS: [DriverChoice; 2] = [DriverChoice::Uring, DriverChoice::Poll];
 
 /// A small plan: so many requests over a single connection.
-fn plan(address: SocketAddr, path: &str, requests: u64, driver: DriverChoice) -> Plan {
-    let mut plan = Plan::new(Url::parse(&format!("http://{address}{path}")).expect("a URL"));
+fn plan(address: SocketAddr, path: &str, requests: u64, driver: DriverChoice) -> HttpPlan {
+    let mut plan = HttpPlan::new(Url::parse(&format!("http://{address}{path}")).expect("a URL"));
     plan.connections = 1;
-    plan.length = Length::Requests(requests);
+    plan.length = RunLength::Requests(requests);
     plan.driver = driver;
     plan
 }

@@ -12,19 +12,21 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, ValueEnum};
 use signal_hook::consts::SIGINT;
-use stilling_bench::collect::{self, Monitor, Plan, Protocol, Report, Storage};
+use stilling_bench::collect::{
+    self, CollectPlan, CollectProtocol, CollectRunReport, CollectStorage, Monitor,
+};
 
 use super::seconds;
 
 /// The options of `bench collect`.
 #[derive(Args)]
-pub(super) struct Collect {
+pub(super) struct CollectArguments {
     /// Where the server listens
     #[arg(default_value = "127.0.0.1:4222", value_name = "ADDRESS")]
     to: SocketAddr,
     /// What it speaks
-    #[arg(long, value_enum, default_value_t = Spoken::Nats)]
-    protocol: Spoken,
+    #[arg(long, value_enum, default_value_t = ProtocolOption::Nats)]
+    protocol: ProtocolOption,
     /// Publishing connections
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
     clients: u16,
@@ -63,7 +65,7 @@ pub(super) struct Collect {
     core: bool,
     /// Make the stream first, of everything below the subject
     #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "core")]
-    make_stream: Option<Kept>,
+    make_stream: Option<StorageOption>,
     /// Connections that read along and check every byte; publishers wait when they are too far ahead
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
     subscribers: u16,
@@ -85,7 +87,7 @@ pub(super) struct Collect {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Spoken {
+enum ProtocolOption {
     /// The NATS client protocol
     Nats,
     /// XADD to one stream
@@ -96,28 +98,28 @@ enum Spoken {
 
 /// Where a stream keeps its messages.
 #[derive(Clone, Copy, ValueEnum)]
-pub(super) enum Kept {
+pub(super) enum StorageOption {
     /// On disk
     File,
     /// In memory
     Memory,
 }
 
-impl From<Kept> for Storage {
-    fn from(kept: Kept) -> Storage {
+impl From<StorageOption> for CollectStorage {
+    fn from(kept: StorageOption) -> CollectStorage {
         match kept {
-            Kept::File => Storage::File,
-            Kept::Memory => Storage::Memory,
+            StorageOption::File => CollectStorage::File,
+            StorageOption::Memory => CollectStorage::Memory,
         }
     }
 }
 
-impl Collect {
+impl CollectArguments {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
         let (json, sizes) = (self.json, self.sizes.clone());
         let plan = self.plan();
         if let Err(contradiction) = plan.check() {
-            let mut command = crate::Cli::command();
+            let mut command = crate::StillingArguments::command();
             command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
             return Err(Box::new(crate::WrongUsage));
         }
@@ -135,21 +137,21 @@ impl Collect {
                 write!(out, "{}", lines(&report))?;
             }
             out.flush()?;
-            return judged(&report);
+            return check_report(&report);
         }
-        curve(&plan, &sizes, &stop)
+        run_sizes(&plan, &sizes, &stop)
     }
 
-    fn plan(self) -> Plan {
+    fn plan(self) -> CollectPlan {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = usize::from(self.clients).min(cores);
-        let defaults = Plan::new(self.to);
+        let defaults = CollectPlan::new(self.to);
         let protocol = match self.protocol {
-            Spoken::Nats => Protocol::Nats,
-            Spoken::Redis => Protocol::Redis,
-            Spoken::Syslog => Protocol::Syslog,
+            ProtocolOption::Nats => CollectProtocol::Nats,
+            ProtocolOption::Redis => CollectProtocol::Redis,
+            ProtocolOption::Syslog => CollectProtocol::Syslog,
         };
-        Plan {
+        CollectPlan {
             protocol,
             clients: self.clients,
             // No machine has more cores than a plan may have threads.
@@ -162,7 +164,7 @@ impl Collect {
             per_message: self.per_message,
             subject: self.subject,
             stream: (!self.core).then_some(self.stream),
-            make_stream: self.make_stream.map(Storage::from),
+            make_stream: self.make_stream.map(CollectStorage::from),
             subscribers: self.subscribers,
             arrives_in: self.arrives_in,
             monitor: self.monitor,
@@ -174,7 +176,7 @@ impl Collect {
 }
 
 /// A report with failures is an error, after it has been printed.
-fn judged(report: &Report) -> Result<(), Box<dyn Error>> {
+fn check_report(report: &CollectRunReport) -> Result<(), Box<dyn Error>> {
     if report.is_good() {
         return Ok(());
     }
@@ -193,7 +195,7 @@ fn judged(report: &Report) -> Result<(), Box<dyn Error>> {
 }
 
 /// A run for each size, and a line about each.
-fn curve(plan: &Plan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Result<(), Box<dyn Error>> {
+fn run_sizes(plan: &CollectPlan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -204,7 +206,7 @@ fn curve(plan: &Plan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Result<(), Box<d
     for (number, size) in sizes.iter().enumerate() {
         // The stream is made once.
         let make_stream = plan.make_stream.filter(|_| number == 0);
-        let report = collect::run_until(&Plan { size: *size, make_stream, ..plan.clone() }, stop)?;
+        let report = collect::run_until(&CollectPlan { size: *size, make_stream, ..plan.clone() }, stop)?;
         let ms = |us: f64| us / 1e3;
         let times = report.send_time;
         writeln!(
@@ -217,13 +219,14 @@ fn curve(plan: &Plan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Result<(), Box<d
             ms(times.max_us)
         )?;
         out.flush()?;
-        first_wrong = first_wrong.or(judged(&report).err().map(|error| format!("{size} bytes: {error}")));
+        first_wrong =
+            first_wrong.or(check_report(&report).err().map(|error| format!("{size} bytes: {error}")));
     }
     first_wrong.map_or(Ok(()), |words| Err(words.into()))
 }
 
 /// Rows 0.23 to 0.32: the two reports of BBQ's stress programs, and what they did not look at.
-fn lines(report: &Report) -> String {
+fn lines(report: &CollectRunReport) -> String {
     let mut out = String::new();
     let seconds = report.elapsed_s.max(f64::MIN_POSITIVE);
     let runtime = (report.elapsed_s * 1e3).round();
@@ -267,12 +270,12 @@ fn lines(report: &Report) -> String {
     line(format!("min sendtime: {:.6} secs", times.min_us / 1e6));
     line(format!("max sendtime: {:.6} secs", times.max_us / 1e6));
     line(format!("avg sendtime: {:.6} secs", times.mean_us / 1e6));
-    let _ = write!(out, "\n{}", beyond(report));
+    let _ = write!(out, "\n{}", additional_lines(report));
     out
 }
 
 /// What BBQ's programs did not look at.
-fn beyond(report: &Report) -> String {
+fn additional_lines(report: &CollectRunReport) -> String {
     let mut out = String::new();
     let account = report.accounting;
     let received = account.received.map_or("n/a".to_owned(), |count| count.to_string());
@@ -289,7 +292,7 @@ fn beyond(report: &Report) -> String {
         account.unexplained,
         account.invented
     );
-    let mut spread = |name: &str, of: stilling_bench::collect::Spread| {
+    let mut spread = |name: &str, of: stilling_bench::collect::LatencySummary| {
         let ms = |us: f64| us / 1e3;
         let _ = writeln!(
             out,
@@ -319,14 +322,17 @@ fn beyond(report: &Report) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use stilling_bench::collect::{Accounting, Failure, Figures, Parameters, Said, Spread};
+    use stilling_bench::collect::{
+        CollectParameters, FailureRecord, LatencySummary, MessageAccounting, MessageFailure,
+        MonitoredCounters,
+    };
 
     use super::*;
 
     /// The figures of BBQ's own report, as far as they are counts and times.
-    fn report() -> Report {
-        Report {
-            parameters: Parameters {
+    fn report() -> CollectRunReport {
+        CollectRunReport {
+            parameters: CollectParameters {
                 to: "127.0.0.1:4222".to_owned(),
                 protocol: "nats",
                 clients: 4,
@@ -340,12 +346,12 @@ mod tests {
             },
             elapsed_s: 60.0,
             settled_s: 0.0,
-            accounting: Accounting {
+            accounting: MessageAccounting {
                 queued: 64_326,
                 sends: 64_324,
                 fails: 2,
                 received: Some(64_324),
-                ..Accounting::default()
+                ..MessageAccounting::default()
             },
             rate_per_s: 1072.07,
             megabytes_per_s: 4.39,
@@ -356,21 +362,21 @@ mod tests {
             failures_total: 2,
             evidence: BTreeMap::from([("refused", "503 no room".to_owned())]),
             said: vec![
-                Said { client: 3, failure: Failure::Refused, error: 105 },
-                Said { client: 1, failure: Failure::Refused, error: 105 },
+                FailureRecord { client: 3, failure: MessageFailure::Refused, error: 105 },
+                FailureRecord { client: 1, failure: MessageFailure::Refused, error: 105 },
             ],
-            send_time: Spread {
+            send_time: LatencySummary {
                 min_us: 120.0,
                 max_us: 5_030_000.0,
                 mean_us: 3_810_000.0,
-                ..Spread::default()
+                ..LatencySummary::default()
             },
-            delivery_time: Spread::default(),
-            server: Some(Figures {
+            delivery_time: LatencySummary::default(),
+            server: Some(MonitoredCounters {
                 accepts: Some(64_324),
                 pending: Some(0),
                 pending_max: Some(1647),
-                ..Figures::default()
+                ..MonitoredCounters::default()
             }),
             cpu_s: 1.0,
         }

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use stilling_bench::collect::Storage;
-use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, Process};
+use stilling_bench::collect::CollectStorage;
+use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, TargetProcess};
 
-use super::collect::Kept;
+use super::collect::StorageOption;
 use super::seconds;
 use crate::settings::units::bytes;
 
 /// The options of `bench crash`.
 #[derive(Args)]
-pub(super) struct Crash {
+pub(super) struct CrashBenchArguments {
     /// How often the server is killed
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
@@ -49,13 +49,13 @@ pub(super) struct Crash {
     stream_folder: Option<PathBuf>,
     /// How segments have to be written; direct counts where the volume of --data allows it [default: either way]
     #[arg(long, value_enum, value_name = "METHOD")]
-    write_method: Option<Method>,
+    write_method: Option<SegmentWriteMethod>,
     /// Compare the server's descriptors and memory before and after a load in one life of so many; 0: in none
     #[arg(long, value_name = "N", default_value_t = 10)]
     descriptors_every: u32,
     /// Make the stream at the first start
     #[arg(long, value_enum, value_name = "WHERE")]
-    make_stream: Option<Kept>,
+    make_stream: Option<StorageOption>,
     /// Where the server keeps its data: {data} of its command
     #[arg(long, value_name = "FOLDER")]
     data: PathBuf,
@@ -75,14 +75,14 @@ pub(super) struct Crash {
 
 /// How segments are written.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Method {
+enum SegmentWriteMethod {
     /// Past the page cache (O_DIRECT)
     Direct,
     /// Through the page cache
     Buffered,
 }
 
-impl Crash {
+impl CrashBenchArguments {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
         let address = match self.listen {
             Some(address) => address,
@@ -102,14 +102,14 @@ impl Crash {
             folder: self.stream_folder,
             direct: self
                 .write_method
-                .map(|method| method == Method::Direct)
+                .map(|method| method == SegmentWriteMethod::Direct)
                 .filter(|is_direct| !is_direct || crash::can_write_directly(&self.data)),
             descriptors_every: self.descriptors_every,
-            make_stream: self.make_stream.map(Storage::from),
+            make_stream: self.make_stream.map(CollectStorage::from),
             timeout: self.timeout,
         };
-        let mut victim = Process::new(&self.command, address, &self.data);
-        let report = crash::run(&mut victim, &plan, |_| {})?;
+        let mut target = TargetProcess::new(&self.command, address, &self.data);
+        let report = crash::run(&mut target, &plan, |_| {})?;
         let mut out = std::io::stdout().lock();
         if self.json {
             serde_json::to_writer(&mut out, &report)?;

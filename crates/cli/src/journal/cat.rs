@@ -10,35 +10,35 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use stilling_journal::{From, Gap, GapCause, Kind, Read, Record};
+use stilling_journal::{Gap, GapCause, ReadOutcome, Record, RecordKind, StartAt};
 use stilling_wire::nats::{Filter, Headers, Subject, SubjectLimits};
 
-use super::{LOOKS_MAX, Stop, Stream, stream, time};
+use super::{INSPECTIONS_MAX, JournalError, StreamDirectory, stream, time};
 use crate::subscribe::{on_one_line, put_payload};
 
 /// The options of `cat`.
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct CatArguments {
     /// The stream's folder: DIRECTORY/STREAM
     #[arg(value_name = "STREAM")]
     path: PathBuf,
     /// Begin with this sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m [default: the first that is
     /// kept]
     #[arg(long, value_name = "PLACE", value_parser = place())]
-    from: Option<From>,
+    from: Option<StartAt>,
     /// End with this sequence, or before the first record that is later than a time [default: the last]
     #[arg(long, value_name = "PLACE", value_parser = place())]
-    to: Option<From>,
+    to: Option<StartAt>,
     /// How records are printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = RecordFormat::Text)]
+    format: RecordFormat,
     /// Only records of these subjects: * stands for one token, > for all that follow
     #[arg(long, value_name = "FILTER", value_parser = filter())]
     subject: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum RecordFormat {
     /// A line each: sequence, time, subject, payload; other lines begin with #
     Text,
     /// A JSON object each: the payload is data if it is JSON, else text, else base64
@@ -50,10 +50,10 @@ enum Format {
 /// Records were taken from clients that kept to tighter bounds.
 const LIMITS: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
 
-fn place() -> impl TypedValueParser<Value = From> {
+fn place() -> impl TypedValueParser<Value = StartAt> {
     StringValueParser::new().try_map(|text| {
         if let Ok(sequence) = text.parse() {
-            return Ok(From::Sequence(sequence));
+            return Ok(StartAt::Sequence(sequence));
         }
         let time = match (humantime::parse_rfc3339_weak(&text), humantime::parse_duration(&text)) {
             (Ok(time), _) => time,
@@ -65,7 +65,7 @@ fn place() -> impl TypedValueParser<Value = From> {
             }
         };
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(From::Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+        Ok(StartAt::Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
     })
 }
 
@@ -76,15 +76,15 @@ fn filter() -> impl TypedValueParser<Value = String> {
     })
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Result<(), Stop> {
+impl CatArguments {
+    pub(super) fn run(self) -> Result<(), JournalError> {
         let stream = stream(&self.path)?;
         let mut out = BufWriter::new(std::io::stdout().lock());
         let missing = self.print_all(&stream, &mut out)?;
         out.flush()?;
         match missing {
             0 => Ok(()),
-            missing => Err(Stop::Damaged(Some(format!(
+            missing => Err(JournalError::Damaged(Some(format!(
                 "{missing} records cannot be shown because they are damaged: `stilling journal verify {}` says where",
                 stream.place()
             )))),
@@ -92,25 +92,25 @@ impl Arguments {
     }
 
     /// Prints what was asked for; returns how many records are damaged.
-    fn print_all(&self, stream: &Stream, out: &mut impl Write) -> Result<u64, Stop> {
+    fn print_all(&self, stream: &StreamDirectory, out: &mut impl Write) -> Result<u64, JournalError> {
         let filter = self.subject.as_ref().map(|text| Filter::parse(text.as_bytes(), &LIMITS));
-        let filter = filter.transpose().map_err(|error| Stop::Unreadable(error.to_string()))?;
-        let inspection = stream.look()?;
+        let filter = filter.transpose().map_err(|error| JournalError::Unreadable(error.to_string()))?;
+        let inspection = stream.inspect()?;
         let first = inspection.list().first().map_or(1, |segment| segment.first);
-        let mut reader = inspection.read_from(self.from.unwrap_or(From::Sequence(first)));
+        let mut reader = inspection.read_from(self.from.unwrap_or(StartAt::Sequence(first)));
         let not_before_ns = match self.from {
-            Some(From::Time(time_ns)) => time_ns,
-            Some(From::Sequence(_)) | None => 0,
+            Some(StartAt::Time(time_ns)) => time_ns,
+            Some(StartAt::Sequence(_)) | None => 0,
         };
-        let (mut missing, mut looks, mut has_begun) = (0, 0, false);
+        let (mut missing, mut attempts, mut has_begun) = (0, 0, false);
         loop {
             let is_removed = match reader.read() {
-                Ok(Read::End) => return Ok(missing),
-                Ok(Read::Gap(Gap { first, .. })) if self.is_behind(first, 0) => return Ok(missing),
-                Ok(Read::Gap(Gap { first, last, cause })) => {
+                Ok(ReadOutcome::End) => return Ok(missing),
+                Ok(ReadOutcome::Gap(Gap { first, .. })) if self.is_past_end(first, 0) => return Ok(missing),
+                Ok(ReadOutcome::Gap(Gap { first, last, cause })) => {
                     let last = match self.to {
-                        Some(From::Sequence(to)) => last.min(to),
-                        Some(From::Time(_)) | None => last,
+                        Some(StartAt::Sequence(to)) => last.min(to),
+                        Some(StartAt::Time(_)) | None => last,
                     };
                     if cause == GapCause::Damaged {
                         missing += last + 1 - first;
@@ -118,14 +118,15 @@ impl Arguments {
                     self.print_gap(out, (first, last), cause)?;
                     false
                 }
-                Ok(Read::Batch(batch)) => {
+                Ok(ReadOutcome::Batch(batch)) => {
                     has_begun |= batch.time_ns >= not_before_ns;
                     for (sequence, record) in batch.records.filter(|_| has_begun) {
-                        if self.is_behind(sequence, batch.time_ns) {
+                        if self.is_past_end(sequence, batch.time_ns) {
                             return Ok(missing);
                         }
                         let is_wanted = filter.is_none_or(|filter| {
-                            Subject::parse(record.subject, &LIMITS).is_ok_and(|subject| filter.takes(subject))
+                            Subject::parse(record.subject, &LIMITS)
+                                .is_ok_and(|subject| filter.matches(subject))
                         });
                         if is_wanted {
                             self.print(out, sequence, batch.time_ns, &record)?;
@@ -134,23 +135,26 @@ impl Arguments {
                     false
                 }
                 // A server has removed the segment in between.
-                Err(error) if error.kind() == ErrorKind::NotFound && looks < LOOKS_MAX => true,
+                Err(error) if error.kind() == ErrorKind::NotFound && attempts < INSPECTIONS_MAX => true,
                 Err(error) => {
-                    return Err(Stop::Unreadable(format!("{} cannot be read: {error}", stream.place())));
+                    return Err(JournalError::Unreadable(format!(
+                        "{} cannot be read: {error}",
+                        stream.place()
+                    )));
                 }
             };
             if is_removed {
-                looks += 1;
-                reader = stream.look()?.read_from(From::Sequence(reader.next_sequence()));
+                attempts += 1;
+                reader = stream.inspect()?.read_from(StartAt::Sequence(reader.next_sequence()));
             }
         }
     }
 
     /// Whether what was asked for has ended before it.
-    fn is_behind(&self, sequence: u64, time_ns: u64) -> bool {
+    fn is_past_end(&self, sequence: u64, time_ns: u64) -> bool {
         match self.to {
-            Some(From::Sequence(to)) => sequence > to,
-            Some(From::Time(to_ns)) => time_ns > to_ns,
+            Some(StartAt::Sequence(to)) => sequence > to,
+            Some(StartAt::Time(to_ns)) => time_ns > to_ns,
             None => false,
         }
     }
@@ -161,27 +165,37 @@ impl Arguments {
         sequence: u64,
         time_ns: u64,
         record: &Record<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), JournalError> {
         let Record { kind, subject, headers, payload } = record;
         match (self.format, kind) {
-            (Format::Raw, Kind::Ordinary) => {
+            (RecordFormat::Raw, RecordKind::Ordinary) => {
                 out.write_all(payload)?;
                 out.write_all(b"\n")?;
             }
-            (Format::Raw, Kind::Loss) => {
-                writeln!(std::io::stderr(), "# {sequence} messages were lost here: {}", shown(payload))?;
+            (RecordFormat::Raw, RecordKind::Loss) => {
+                writeln!(
+                    std::io::stderr(),
+                    "# {sequence} messages were lost here: {}",
+                    escape_line(payload)
+                )?;
             }
-            (Format::Text, kind) => {
-                let mark = if *kind == Kind::Loss { " # messages were lost here" } else { "" };
-                writeln!(out, "{sequence} {} {}:{mark} {}", time(time_ns), shown(subject), shown(payload))?;
+            (RecordFormat::Text, kind) => {
+                let mark = if *kind == RecordKind::Loss { " # messages were lost here" } else { "" };
+                writeln!(
+                    out,
+                    "{sequence} {} {}:{mark} {}",
+                    time(time_ns),
+                    escape_line(subject),
+                    escape_line(payload)
+                )?;
             }
-            (Format::Json, kind) => {
+            (RecordFormat::Json, kind) => {
                 let mut object = json!({
                     "seq": sequence,
                     "time": time(time_ns),
                     "subject": String::from_utf8_lossy(subject),
                 });
-                if *kind == Kind::Loss {
+                if *kind == RecordKind::Loss {
                     object["kind"] = json!("loss");
                 }
                 if !headers.is_empty() {
@@ -199,7 +213,7 @@ impl Arguments {
         out: &mut impl Write,
         (first, last): (u64, u64),
         cause: GapCause,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), JournalError> {
         let (name, words) = match cause {
             GapCause::Removed => ("removed", "are not kept any more"),
             GapCause::Damaged => ("damaged", "are damaged"),
@@ -208,19 +222,19 @@ impl Arguments {
             }
         };
         match self.format {
-            Format::Text => writeln!(out, "# {first} to {last} {words}")?,
-            Format::Json => {
+            RecordFormat::Text => writeln!(out, "# {first} to {last} {words}")?,
+            RecordFormat::Json => {
                 let gap = json!({ "first": first, "last": last, "cause": name });
                 writeln!(out, "{}", json!({ "gap": gap }))?;
             }
-            Format::Raw => writeln!(std::io::stderr(), "# {first} to {last} {words}")?,
+            RecordFormat::Raw => writeln!(std::io::stderr(), "# {first} to {last} {words}")?,
         }
         Ok(())
     }
 }
 
 /// Bytes as one line that moves no cursor.
-fn shown(bytes: &[u8]) -> String {
+fn escape_line(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => on_one_line(text),
         Err(_) => bytes.escape_ascii().to_string(),
@@ -231,10 +245,10 @@ fn shown(bytes: &[u8]) -> String {
 fn fields(headers: &[u8]) -> Value {
     let mut object = Map::new();
     let Ok(parsed) = Headers::parse(headers) else {
-        return json!(shown(headers));
+        return json!(escape_line(headers));
     };
     for (name, value) in parsed {
-        let values = object.entry(shown(name)).or_insert_with(|| json!([]));
+        let values = object.entry(escape_line(name)).or_insert_with(|| json!([]));
         if let Value::Array(values) = values {
             values.push(json!(String::from_utf8_lossy(value)));
         }

@@ -5,22 +5,22 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Named, Stop, Stream, named, time};
+use super::{JournalError, PathTarget, StreamDirectory, resolve_path, time};
 
 /// The options of `ls`.
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct LsArguments {
     /// A server's data directory, or a stream in it
     #[arg(default_value = "stilling-data")]
     path: PathBuf,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Result<(), Stop> {
+impl LsArguments {
+    pub(super) fn run(self) -> Result<(), JournalError> {
         let mut unreadable = None;
-        let lines = match named(&self.path)? {
-            Named::Stream(stream) => segments(&stream)?,
-            Named::Streams(streams) => {
+        let lines = match resolve_path(&self.path)? {
+            PathTarget::OneStream(stream) => segments(&stream)?,
+            PathTarget::StreamFolder(streams) => {
                 let heads =
                     ["stream", "records", "first", "last", "bytes", "segments", "from", "until", "end"];
                 let mut lines = vec![heads.map(str::to_owned).to_vec()];
@@ -40,8 +40,8 @@ impl Arguments {
 }
 
 /// A stream in one line.
-fn row(stream: &Stream) -> Result<Vec<String>, Stop> {
-    let inspection = stream.look()?;
+fn row(stream: &StreamDirectory) -> Result<Vec<String>, JournalError> {
+    let inspection = stream.inspect()?;
     let list = inspection.list();
     let records: u64 = list.iter().map(|segment| (segment.last + 1).saturating_sub(segment.first)).sum();
     let bytes: u64 = list.iter().map(|segment| segment.size).sum();
@@ -66,10 +66,10 @@ fn row(stream: &Stream) -> Result<Vec<String>, Stop> {
 }
 
 /// A stream's segments.
-fn segments(stream: &Stream) -> Result<Vec<Vec<String>>, Stop> {
+fn segments(stream: &StreamDirectory) -> Result<Vec<Vec<String>>, JournalError> {
     let heads = ["segment", "records", "first", "last", "bytes", "from", "until"];
     let mut lines = vec![heads.map(str::to_owned).to_vec()];
-    lines.extend(stream.look()?.list().into_iter().map(|segment| {
+    lines.extend(stream.inspect()?.list().into_iter().map(|segment| {
         vec![
             segment.file,
             (segment.last + 1).saturating_sub(segment.first).to_string(),

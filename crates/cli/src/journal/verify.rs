@@ -9,26 +9,26 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use stilling_journal::inspect::Verdict;
+use stilling_journal::inspect::VerifyReport;
 
-use super::{LOOKS_MAX, Named, Stop, Stream, is_gone, named};
+use super::{INSPECTIONS_MAX, JournalError, PathTarget, StreamDirectory, is_gone, resolve_path};
 
 /// How long a write may take to come to its end before it is looked at again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The options of `verify`.
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct VerifyArguments {
     /// A server's data directory, or a stream in it
     #[arg(default_value = "stilling-data")]
     path: PathBuf,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Result<(), Stop> {
-        let streams = match named(&self.path)? {
-            Named::Stream(stream) => vec![stream],
-            Named::Streams(streams) => streams,
+impl VerifyArguments {
+    pub(super) fn run(self) -> Result<(), JournalError> {
+        let streams = match resolve_path(&self.path)? {
+            PathTarget::OneStream(stream) => vec![stream],
+            PathTarget::StreamFolder(streams) => streams,
         };
         let mut stop = None;
         let mut out = std::io::stdout().lock();
@@ -41,13 +41,13 @@ impl Arguments {
                         writeln!(out, "{} is {holder}: what was written since is not judged", stream.name)?;
                     }
                     if !verdict.is_intact() && stop.is_none() {
-                        stop = Some(Stop::Damaged(None));
+                        stop = Some(JournalError::Damaged(None));
                     }
                 }
-                Err(Stop::Unreadable(words)) => {
+                Err(JournalError::Unreadable(words)) => {
                     // The others are judged all the same.
                     writeln!(std::io::stderr(), "stilling: {}: {words}", stream.name)?;
-                    stop = Some(Stop::Unreadable("not everything could be read".to_owned()));
+                    stop = Some(JournalError::Unreadable("not everything could be read".to_owned()));
                 }
                 Err(other) => return Err(other),
             }
@@ -57,8 +57,8 @@ impl Arguments {
     }
 }
 
-fn verdict(stream: &Stream) -> Result<Verdict, Stop> {
-    let mut verdict = look(stream)?;
+fn verdict(stream: &StreamDirectory) -> Result<VerifyReport, JournalError> {
+    let mut verdict = verify_stream(stream)?;
     for _ in 0..2 {
         if verdict.is_intact() {
             break;
@@ -66,21 +66,21 @@ fn verdict(stream: &Stream) -> Result<Verdict, Stop> {
         if stream.holder().is_some() {
             thread::sleep(PAUSE);
         }
-        let again = look(stream)?;
+        let again = verify_stream(stream)?;
         verdict.findings.confirm(&again.findings);
     }
     Ok(verdict)
 }
 
 /// Reads everything; again, if a server has removed a file in between.
-fn look(stream: &Stream) -> Result<Verdict, Stop> {
-    let mut looks = 0;
+fn verify_stream(stream: &StreamDirectory) -> Result<VerifyReport, JournalError> {
+    let mut attempts = 0;
     loop {
-        looks += 1;
-        match stream.look()?.verify() {
+        attempts += 1;
+        match stream.inspect()?.verify() {
             Ok(verdict) => return Ok(verdict),
-            Err(error) if looks < LOOKS_MAX && is_gone(&error) => {}
-            Err(error) => return Err(Stop::Unreadable(error.to_string())),
+            Err(error) if attempts < INSPECTIONS_MAX && is_gone(&error) => {}
+            Err(error) => return Err(JournalError::Unreadable(error.to_string())),
         }
     }
 }

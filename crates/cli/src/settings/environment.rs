@@ -5,51 +5,51 @@
 
 use std::ffi::OsString;
 
-use super::choices::{Choice, Kind, PREFIX};
+use super::definitions::{PREFIX, SettingDefinition, ValueCount};
 use super::nearest::nearest;
-use super::{Complaint, Origin, Said};
+use super::{Diagnostic, SettingEntry, SettingOrigin};
 
 /// Settings of the environment; errors go to `wrong`, variables that are not read to `warnings`.
 pub(super) fn read(
     variables: &[(OsString, OsString)],
-    choices: &[Choice<'_>],
-    wrong: &mut Vec<Complaint>,
-    warnings: &mut Vec<Complaint>,
-) -> Vec<Said> {
-    let (mut said, mut unknown, mut service_links) = (Vec::new(), Vec::new(), Vec::new());
+    definitions: &[SettingDefinition<'_>],
+    wrong: &mut Vec<Diagnostic>,
+    warnings: &mut Vec<Diagnostic>,
+) -> Vec<SettingEntry> {
+    let (mut entries, mut unknown, mut service_links) = (Vec::new(), Vec::new(), Vec::new());
     for (name, value) in variables {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        let origin = Origin::Variable(name.to_owned());
+        let origin = SettingOrigin::Variable(name.to_owned());
         if is_service_link(name, value.to_str().unwrap_or_default()) {
             service_links.push(name);
             continue;
         }
-        let Some(choice) = choices.iter().find(|choice| choice.variable == name) else {
-            let known = choices.iter().filter_map(|choice| choice.variable.strip_prefix(PREFIX));
+        let Some(definition) = definitions.iter().find(|definition| definition.variable == name) else {
+            let known = definitions.iter().filter_map(|definition| definition.variable.strip_prefix(PREFIX));
             let reason = match nearest(&name[PREFIX.len()..], known) {
                 Some(meant) => format!("no such setting, not read; did you mean {PREFIX}{meant}?"),
                 None => "no such setting, not read".to_owned(),
             };
-            unknown.push(Complaint::new(&origin, reason));
+            unknown.push(Diagnostic::new(&origin, reason));
             continue;
         };
         let Some(value) = value.to_str() else {
-            wrong.push(Complaint::new(&origin, "its value is not UTF-8"));
+            wrong.push(Diagnostic::new(&origin, "its value is not UTF-8"));
             continue;
         };
         if value.is_empty() {
             continue;
         }
-        let values = match choice.kind {
-            Kind::List => split(choice, value),
-            Kind::Switch | Kind::One => vec![value.to_owned()],
+        let values = match definition.kind {
+            ValueCount::List => split(definition, value),
+            ValueCount::Switch | ValueCount::One => vec![value.to_owned()],
         };
         for value in &values {
-            if let Err(reason) = choice.accepts(value) {
-                wrong.push(Complaint::new(&origin, format!("`{value}` is refused: {reason}")));
+            if let Err(reason) = definition.accepts(value) {
+                wrong.push(Diagnostic::new(&origin, format!("`{value}` is refused: {reason}")));
             }
         }
-        said.push(Said { name: choice.name.to_owned(), values, origin });
+        entries.push(SettingEntry { name: definition.name.to_owned(), values, origin });
     }
     unknown.sort_by(|one, other| one.origin.cmp(&other.origin));
     warnings.append(&mut unknown);
@@ -59,9 +59,9 @@ pub(super) fn read(
         let reason = format!(
             "set by Kubernetes for a service of this name{more}, not read; enableServiceLinks: false removes it"
         );
-        warnings.push(Complaint::new(&Origin::Variable((*first).to_owned()), reason));
+        warnings.push(Diagnostic::new(&SettingOrigin::Variable((*first).to_owned()), reason));
     }
-    said
+    entries
 }
 
 /// Whether a variable has a form that Kubernetes sets in each container for each service of the namespace, here a service
@@ -83,8 +83,8 @@ fn is_service_link(name: &str, value: &str) -> bool {
 }
 
 /// The items of a list: between blanks, and between commas where an item has none.
-fn split(choice: &Choice<'_>, value: &str) -> Vec<String> {
-    let has_commas = super::TABLES.contains(&choice.name);
+fn split(definition: &SettingDefinition<'_>, value: &str) -> Vec<String> {
+    let has_commas = super::TABLES.contains(&definition.name);
     let is_between = |letter: char| letter.is_whitespace() || (letter == ',' && !has_commas);
     value.split(is_between).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }

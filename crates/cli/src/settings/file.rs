@@ -6,18 +6,18 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::choices::{Choice, Kind};
+use super::definitions::{SettingDefinition, ValueCount};
 use super::nearest::nearest;
-use super::{Complaint, Complaints, Origin, Said, TABLES, Table};
+use super::{Diagnostic, Diagnostics, SettingEntry, SettingOrigin, SettingTable, TABLES};
 
 /// Bytes of a file of settings. A longer one is refused.
 pub(super) const FILE_SIZE_MAX: u64 = 1024 * 1024;
 
 /// What a file says: its keys, and its tables by their names, in the order of the file.
 #[derive(Default)]
-pub(super) struct Content {
-    pub(super) said: Vec<Said>,
-    pub(super) tables: Vec<(&'static str, Table)>,
+pub(super) struct FileSettings {
+    pub(super) entries: Vec<SettingEntry>,
+    pub(super) tables: Vec<(&'static str, SettingTable)>,
 }
 
 /// Reads a file as text.
@@ -47,44 +47,49 @@ pub(super) fn text(path: &Path) -> Result<String, String> {
 pub(super) fn read(
     path: &Path,
     text: &str,
-    choices: &[Choice<'_>],
-    wrong: &mut Vec<Complaint>,
-) -> Result<Content, Complaints> {
-    let place = Place { path, text };
+    definitions: &[SettingDefinition<'_>],
+    wrong: &mut Vec<Diagnostic>,
+) -> Result<FileSettings, Diagnostics> {
+    let line_index = TomlLineIndex { path, text };
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         // The parser's words may take more than one line.
         let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        Complaints(vec![Complaint::new(&place.of(at), format!("this is no TOML: {reason}"))])
+        Diagnostics(vec![Diagnostic::new(&line_index.origin_at(at), format!("this is no TOML: {reason}"))])
     })?;
-    let mut content = Content::default();
-    for (name, origin, value) in place.in_order(document.get_ref()) {
-        if let Some(tables) = place.tables(value) {
+    let mut content = FileSettings::default();
+    for (name, origin, value) in line_index.in_order(document.get_ref()) {
+        if let Some(tables) = line_index.tables(value) {
             let Some(known) = TABLES.iter().find(|known| **known == name) else {
                 wrong.push(unknown(&origin, &format!("[[{name}]]"), &name, TABLES));
                 continue;
             };
             content
                 .tables
-                .extend(tables.into_iter().map(|(at, table)| (*known, place.table(table, at, wrong))));
+                .extend(tables.into_iter().map(|(at, table)| (*known, line_index.table(table, at, wrong))));
             continue;
         }
-        let keys = || choices.iter().filter(|choice| choice.is_key());
-        let outcome = match keys().find(|choice| choice.name == name) {
-            Some(choice) => chosen(choice, value),
-            None => Err(vec![unknown(&origin, &name, &name, keys().map(|choice| choice.name)).reason]),
+        let keys = || definitions.iter().filter(|definition| definition.is_key());
+        let outcome = match keys().find(|definition| definition.name == name) {
+            Some(definition) => option_values(definition, value),
+            None => {
+                Err(vec![unknown(&origin, &name, &name, keys().map(|definition| definition.name)).reason])
+            }
         };
         match outcome {
-            Ok(values) => content.said.push(Said { name, values, origin }),
-            Err(reasons) => wrong.extend(reasons.into_iter().map(|reason| Complaint::new(&origin, reason))),
+            Ok(values) => content.entries.push(SettingEntry { name, values, origin }),
+            Err(reasons) => wrong.extend(reasons.into_iter().map(|reason| Diagnostic::new(&origin, reason))),
         }
     }
     Ok(content)
 }
 
 /// The texts of a key that is an option, if all of them can be taken; else everything that is wrong.
-fn chosen(choice: &Choice<'_>, value: &DeValue<'_>) -> Result<Vec<String>, Vec<String>> {
-    let name = choice.name;
+fn option_values(
+    definition: &SettingDefinition<'_>,
+    value: &DeValue<'_>,
+) -> Result<Vec<String>, Vec<String>> {
+    let name = definition.name;
     let (values, is_list) = values(value).map_err(|kind| {
         vec![match value {
             DeValue::Table(_) if TABLES.contains(&name) => {
@@ -93,14 +98,14 @@ fn chosen(choice: &Choice<'_>, value: &DeValue<'_>) -> Result<Vec<String>, Vec<S
             _ => format!("{name} is {kind}, and takes a text, a number, true or false, or a list of these"),
         }]
     })?;
-    if is_list && choice.kind != Kind::List {
+    if is_list && definition.kind != ValueCount::List {
         return Err(vec![format!("{name} takes one value, not a list")]);
     }
     if values.is_empty() {
         return Err(vec![format!("{name} is an empty list, which says nothing; leave it out")]);
     }
     let refusal = |value: &String| {
-        let reason = choice.accepts(value).err()?;
+        let reason = definition.accepts(value).err()?;
         Some(format!("{name} = `{value}` is refused: {reason}"))
     };
     let refusals: Vec<_> = values.iter().filter_map(refusal).collect();
@@ -108,51 +113,51 @@ fn chosen(choice: &Choice<'_>, value: &DeValue<'_>) -> Result<Vec<String>, Vec<S
 }
 
 /// Knows the line of every byte.
-struct Place<'a> {
+struct TomlLineIndex<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl Place<'_> {
-    fn of(&self, at: usize) -> Origin {
+impl TomlLineIndex<'_> {
+    fn origin_at(&self, at: usize) -> SettingOrigin {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        Origin::line(self.path, before.iter().filter(|byte| **byte == b'\n').count() + 1)
+        SettingOrigin::line(self.path, before.iter().filter(|byte| **byte == b'\n').count() + 1)
     }
 
     /// The entries of a table as they stand in the file: the parser sorts them by name.
-    fn in_order<'v, 'i>(&self, table: &'v DeTable<'i>) -> Vec<(String, Origin, &'v DeValue<'i>)> {
+    fn in_order<'v, 'i>(&self, table: &'v DeTable<'i>) -> Vec<(String, SettingOrigin, &'v DeValue<'i>)> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         let entry = |(key, value): (&toml::Spanned<_>, &'v toml::Spanned<_>)| {
             let name: &std::borrow::Cow<'_, str> = key.get_ref();
-            (name.to_string(), self.of(key.span().start), value.get_ref())
+            (name.to_string(), self.origin_at(key.span().start), value.get_ref())
         };
         entries.into_iter().map(entry).collect()
     }
 
     /// The tables of a list of tables, each with where it begins.
-    fn tables<'v, 'i>(&self, value: &'v DeValue<'i>) -> Option<Vec<(Origin, &'v DeTable<'i>)>> {
+    fn tables<'v, 'i>(&self, value: &'v DeValue<'i>) -> Option<Vec<(SettingOrigin, &'v DeTable<'i>)>> {
         let DeValue::Array(items) = value else { return None };
         let table = |item: &'v toml::Spanned<DeValue<'i>>| match item.get_ref() {
-            DeValue::Table(table) => Some((self.of(item.span().start), table)),
+            DeValue::Table(table) => Some((self.origin_at(item.span().start), table)),
             _ => None,
         };
         let tables: Vec<_> = items.iter().map(table).collect::<Option<_>>()?;
         (!tables.is_empty()).then_some(tables)
     }
 
-    fn table(&self, table: &DeTable<'_>, begin: Origin, wrong: &mut Vec<Complaint>) -> Table {
-        let mut said = Vec::new();
+    fn table(&self, table: &DeTable<'_>, begin: SettingOrigin, wrong: &mut Vec<Diagnostic>) -> SettingTable {
+        let mut entries = Vec::new();
         for (name, origin, value) in self.in_order(table) {
             match values(value) {
-                Ok((values, _)) => said.push(Said { name, values, origin }),
+                Ok((values, _)) => entries.push(SettingEntry { name, values, origin }),
                 Err(kind) => {
                     let reason = format!("{name} is {kind}, and takes a text, a number, or a list of texts");
-                    wrong.push(Complaint::new(&origin, reason));
+                    wrong.push(Diagnostic::new(&origin, reason));
                 }
             }
         }
-        Table { origin: begin, said }
+        SettingTable { origin: begin, entries }
     }
 }
 
@@ -176,14 +181,14 @@ fn values(value: &DeValue<'_>) -> Result<(Vec<String>, bool), &'static str> {
 }
 
 fn unknown<'a>(
-    origin: &Origin,
+    origin: &SettingOrigin,
     shown: &str,
     name: &str,
     known: impl IntoIterator<Item = &'a str>,
-) -> Complaint {
+) -> Diagnostic {
     let reason = match nearest(name, known) {
         Some(meant) => format!("there is no key `{shown}`; did you mean `{meant}`?"),
         None => format!("there is no key `{shown}`; `stilling options` lists all"),
     };
-    Complaint::new(origin, reason)
+    Diagnostic::new(origin, reason)
 }

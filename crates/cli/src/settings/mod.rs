@@ -13,7 +13,8 @@
 //!
 //! A list is taken whole from the strongest source that has it. `[[stream]]` and `[[user]]` are lists, too.
 
-mod choices;
+mod command_line;
+mod definitions;
 mod environment;
 mod file;
 pub(crate) mod nearest;
@@ -21,7 +22,6 @@ mod origin;
 mod page;
 pub(crate) mod render;
 pub(crate) mod tables;
-mod typed;
 pub(crate) mod units;
 
 use std::collections::HashMap;
@@ -31,13 +31,13 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use crate::Cli;
-use choices::choices;
-use origin::Rank;
-pub(crate) use origin::{Complaint, Complaints, Origin};
+use crate::StillingArguments;
+use command_line::CommandLine;
+use definitions::definitions;
+use origin::SourceRank;
+pub(crate) use origin::{Diagnostic, Diagnostics, SettingOrigin};
 pub(crate) use page::page;
-pub(crate) use tables::Table;
-use typed::Typed;
+pub(crate) use tables::SettingTable;
 
 /// The file that is read unless another is named, if it exists.
 const FILE: &str = "stilling.toml";
@@ -49,17 +49,17 @@ const COMMANDS: [&str; 2] = ["serve", "check"];
 const TABLES: [&str; 2] = ["stream", "user"];
 
 /// Options of which each takes the place of the other: the stronger source has its way.
-const SAME: [[&str; 2]; 1] = [["port", "listen"]];
+const MUTUALLY_EXCLUSIVE: [[&str; 2]; 1] = [["port", "listen"]];
 
 /// One setting as it was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct SettingEntry {
     name: String,
     values: Vec<String>,
-    origin: Origin,
+    origin: SettingOrigin,
 }
 
-impl Said {
+impl SettingEntry {
     fn one(&self) -> Result<&str, String> {
         match self.values.as_slice() {
             [value] => Ok(value),
@@ -80,90 +80,94 @@ impl Said {
 
 /// Where everything was said.
 #[derive(Default)]
-pub(crate) struct Sources {
+pub(crate) struct SettingSources {
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
     /// Variables that look like settings and are not read.
-    pub(crate) warnings: Vec<Complaint>,
+    pub(crate) warnings: Vec<Diagnostic>,
     /// Settings that were refused; the rest was read without them, so that all errors are reported at once.
-    pub(crate) wrong: Vec<Complaint>,
+    pub(crate) wrong: Vec<Diagnostic>,
     /// All options that have a value.
-    pub(crate) effective: Vec<render::Effective>,
+    pub(crate) effective: Vec<render::EffectiveOption>,
     /// The tables of the file, if nothing stronger takes their place.
-    tables: Vec<(&'static str, Table)>,
-    origins: HashMap<String, Origin>,
+    tables: Vec<(&'static str, SettingTable)>,
+    origins: HashMap<String, SettingOrigin>,
 }
 
-impl Sources {
+impl SettingSources {
     /// Where an option was said.
-    pub(crate) fn origin(&self, name: &str) -> Origin {
-        self.origins.get(name).cloned().unwrap_or(Origin::Default)
+    pub(crate) fn origin(&self, name: &str) -> SettingOrigin {
+        self.origins.get(name).cloned().unwrap_or(SettingOrigin::Default)
     }
 
     /// Where the addresses of HTTP were said: there are two options for them.
-    pub(crate) fn listen_origin(&self) -> Origin {
+    pub(crate) fn listen_origin(&self) -> SettingOrigin {
         self.origin("listen").max(self.origin("port"))
     }
 
     /// What was said, in the file or elsewhere, with where.
-    fn said(&self) -> impl Iterator<Item = (&str, &Origin)> {
+    fn all_origins(&self) -> impl Iterator<Item = (&str, &SettingOrigin)> {
         let tables = self.tables.iter().map(|(name, table)| (*name, &table.origin));
         self.origins.iter().map(|(name, origin)| (name.as_str(), origin)).chain(tables)
     }
 
     /// The tables of one name in the file, unless a stronger source has taken their place.
-    pub(crate) fn take_tables(&mut self, name: &str) -> Vec<Table> {
+    pub(crate) fn take_tables(&mut self, name: &str) -> Vec<SettingTable> {
         self.tables.extract_if(.., |(known, _)| *known == name).map(|(_, table)| table).collect()
     }
 }
 
 /// Why there is nothing to run.
-pub(crate) enum Stop {
+pub(crate) enum SettingsError {
     /// What was typed is wrong, or help was asked for; with notes about what was said elsewhere.
     Usage(Box<clap::Error>, String),
     /// What a file or the environment says is wrong.
-    Settings(Complaints),
+    Settings(Diagnostics),
 }
 
 /// Reads the command line, and for commands that have settings what else there is.
-pub(crate) fn gather(
+pub(crate) fn load_settings(
     words: Vec<OsString>,
     variables: &[(OsString, OsString)],
-) -> Result<(Cli, Sources), Stop> {
+) -> Result<(StillingArguments, SettingSources), SettingsError> {
     let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
     let name = name.as_str();
-    let root = Cli::command();
+    let root = StillingArguments::command();
     let Some(command) = root.find_subcommand(name).filter(|_| COMMANDS.contains(&name)) else {
-        return Ok((parse(words, &Sources::default())?.0, Sources::default()));
+        return Ok((parse(words, &SettingSources::default())?.0, SettingSources::default()));
     };
-    let choices = choices(command);
-    let mut sources = Sources::default();
+    let definitions = definitions(command);
+    let mut sources = SettingSources::default();
     let mut wrong = Vec::new();
-    let typed = typed::read(&root, name, words, &choices, &mut wrong)?;
-    let mut said = environment::read(variables, &choices, &mut wrong, &mut sources.warnings);
-    if let Some((path, origin)) = path(&typed, &said) {
+    let command_line = command_line::read(&root, name, words, &definitions, &mut wrong)?;
+    let mut entries = environment::read(variables, &definitions, &mut wrong, &mut sources.warnings);
+    if let Some((path, origin)) = path(&command_line, &entries) {
         let content =
-            file::text(&path).map_err(|reason| vec![Complaint::new(&origin, reason)]).and_then(|text| {
-                file::read(&path, &text, &choices, &mut wrong).map_err(|Complaints(wrong)| wrong)
+            file::text(&path).map_err(|reason| vec![Diagnostic::new(&origin, reason)]).and_then(|text| {
+                file::read(&path, &text, &definitions, &mut wrong).map_err(|Diagnostics(wrong)| wrong)
             });
         match content {
             Ok(content) => {
-                said.extend(content.said);
+                entries.extend(content.entries);
                 sources.tables = content.tables;
                 sources.file = Some(path);
             }
             Err(mut errors) => wrong.append(&mut errors),
         }
     }
-    said.retain(|said| !wrong.iter().any(|wrong| wrong.origin == said.origin));
+    entries.retain(|entry| !wrong.iter().any(|wrong| wrong.origin == entry.origin));
 
-    let untyped = strongest(said, &typed);
-    sources.origins = typed.names.iter().map(|name| (name.clone(), Origin::Flag(name.clone()))).collect();
-    let mut all = typed.words;
+    let untyped = by_precedence(entries, &command_line);
+    sources.origins =
+        command_line.names.iter().map(|name| (name.clone(), SettingOrigin::Flag(name.clone()))).collect();
+    let mut all = command_line.words;
     let mut at = 2;
-    for Said { name, values, origin } in untyped {
-        let choice = choices.iter().find(|choice| choice.name == name).expect("only what is known was taken");
-        for word in values.iter().filter_map(|value| choice.said(value)) {
+    for SettingEntry { name, values, origin } in untyped {
+        let definition = definitions
+            .iter()
+            .find(|definition| definition.name == name)
+            .expect("only what is known was taken");
+        for word in values.iter().filter_map(|value| definition.to_argument(value)) {
             all.insert(at, word.into());
             at += 1;
         }
@@ -175,65 +179,70 @@ pub(crate) fn gather(
         Err(stop) if wrong.is_empty() => return Err(stop),
         Err(stop) => {
             wrong.extend(conflict(&stop));
-            return Err(Stop::Settings(Complaints::sorted(wrong)));
+            return Err(SettingsError::Settings(Diagnostics::sorted(wrong)));
         }
     };
-    sources.effective = render::effective(&matches, &choices);
+    sources.effective = render::effective(&matches, &definitions);
     sources.wrong = wrong;
     Ok((cli, sources))
 }
 
 /// The options that exclude each other, as one line. An option that needs a refused one is not reported: it will fit when
 /// the refused one is corrected.
-fn conflict(stop: &Stop) -> Option<Complaint> {
-    let Stop::Usage(error, _) = stop else { return None };
+fn conflict(stop: &SettingsError) -> Option<Diagnostic> {
+    let SettingsError::Usage(error, _) = stop else { return None };
     let text = error.render().to_string();
     let line = text.lines().next()?.strip_prefix("error: ")?;
-    (error.kind() == ErrorKind::ArgumentConflict).then(|| Complaint::new(&Origin::Default, line))
+    (error.kind() == ErrorKind::ArgumentConflict).then(|| Diagnostic::new(&SettingOrigin::Default, line))
 }
 
 /// The file to read, and who named it.
-fn path(typed: &Typed, said: &[Said]) -> Option<(PathBuf, Origin)> {
-    if let Some(path) = &typed.config {
-        return Some((path.clone(), Origin::Flag("config".to_owned())));
+fn path(command_line: &CommandLine, entries: &[SettingEntry]) -> Option<(PathBuf, SettingOrigin)> {
+    if let Some(path) = &command_line.config {
+        return Some((path.clone(), SettingOrigin::Flag("config".to_owned())));
     }
-    if let Some(said) = said.iter().find(|said| said.name == "config") {
-        return Some((PathBuf::from(said.values.first()?), said.origin.clone()));
+    if let Some(entry) = entries.iter().find(|entry| entry.name == "config") {
+        return Some((PathBuf::from(entry.values.first()?), entry.origin.clone()));
     }
     let path = PathBuf::from(FILE);
-    path.exists().then_some((path, Origin::Default))
+    path.exists().then_some((path, SettingOrigin::Default))
 }
 
 /// Of everything that was said outside the command line, what no stronger source says otherwise.
-fn strongest(said: Vec<Said>, typed: &Typed) -> Vec<Said> {
-    let rank = |said: &[Said], name: &str| {
-        let typed = typed.names.contains(name).then_some(Rank::Typed);
-        let elsewhere = said.iter().filter(|said| said.name == name).map(|said| said.origin.rank());
-        elsewhere.chain(typed).max()
+fn by_precedence(entries: Vec<SettingEntry>, command_line: &CommandLine) -> Vec<SettingEntry> {
+    let rank = |entries: &[SettingEntry], name: &str| {
+        let command_line = command_line.names.contains(name).then_some(SourceRank::CommandLine);
+        let elsewhere = entries.iter().filter(|entry| entry.name == name).map(|entry| entry.origin.rank());
+        elsewhere.chain(command_line).max()
     };
-    let is_strongest = |one: &Said| {
+    let is_strongest = |one: &SettingEntry| {
         let name = one.name.as_str();
-        let rivals = SAME.iter().filter(|same| same.contains(&name)).flatten().copied().chain([name]);
-        rivals.filter_map(|name| rank(&said, name)).max() == Some(one.origin.rank())
+        let rivals =
+            MUTUALLY_EXCLUSIVE.iter().filter(|same| same.contains(&name)).flatten().copied().chain([name]);
+        rivals.filter_map(|name| rank(&entries, name)).max() == Some(one.origin.rank())
     };
-    said.iter().filter(|one| is_strongest(one)).cloned().collect()
+    entries.iter().filter(|one| is_strongest(one)).cloned().collect()
 }
 
 /// Parses a command line to which nothing is added any more.
-fn parse(words: Vec<OsString>, sources: &Sources) -> Result<(Cli, ArgMatches), Stop> {
-    let parsed = Cli::command().try_get_matches_from(words).and_then(|matches| {
-        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+fn parse(
+    words: Vec<OsString>,
+    sources: &SettingSources,
+) -> Result<(StillingArguments, ArgMatches), SettingsError> {
+    let parsed = StillingArguments::command().try_get_matches_from(words).and_then(|matches| {
+        let cli = StillingArguments::from_arg_matches(&matches)
+            .map_err(|error| error.format(&mut StillingArguments::command()))?;
         Ok((cli, matches))
     });
     parsed.map_err(|error| {
         let rendered = error.render().to_string();
         let mut notes: Vec<String> = sources
-            .said()
-            .filter(|(name, origin)| !matches!(origin, Origin::Flag(_)) && is_named(&rendered, name))
+            .all_origins()
+            .filter(|(name, origin)| !matches!(origin, SettingOrigin::Flag(_)) && is_named(&rendered, name))
             .map(|(name, origin)| format!("note: --{name} is what {origin} says\n"))
             .collect();
         notes.sort_unstable();
-        Stop::Usage(Box::new(error), notes.concat())
+        SettingsError::Usage(Box::new(error), notes.concat())
     })
 }
 

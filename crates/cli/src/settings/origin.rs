@@ -8,7 +8,7 @@ use crate::EXIT_USAGE;
 
 /// Where a setting was said.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     /// Nowhere.
     Default,
     /// In a file, on a line from 1.
@@ -21,61 +21,61 @@ pub(crate) enum Origin {
 
 /// Which of two places wins: the greater one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
+pub(super) enum SourceRank {
     BuiltIn,
     File,
     Environment,
-    Typed,
+    CommandLine,
 }
 
-impl Origin {
-    pub(super) fn rank(&self) -> Rank {
+impl SettingOrigin {
+    pub(super) fn rank(&self) -> SourceRank {
         match self {
-            Origin::Default => Rank::BuiltIn,
-            Origin::File(..) => Rank::File,
-            Origin::Variable(_) => Rank::Environment,
-            Origin::Flag(_) => Rank::Typed,
+            SettingOrigin::Default => SourceRank::BuiltIn,
+            SettingOrigin::File(..) => SourceRank::File,
+            SettingOrigin::Variable(_) => SourceRank::Environment,
+            SettingOrigin::Flag(_) => SourceRank::CommandLine,
         }
     }
 
     /// A line of a file.
     pub(super) fn line(path: &Path, line: usize) -> Self {
-        Origin::File(path.to_owned(), line)
+        SettingOrigin::File(path.to_owned(), line)
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Origin::Variable(name) => f.write_str(name),
-            Origin::Flag(name) => write!(f, "--{name}"),
+            SettingOrigin::Default => f.write_str("default"),
+            SettingOrigin::File(path, line) => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::Variable(name) => f.write_str(name),
+            SettingOrigin::Flag(name) => write!(f, "--{name}"),
         }
     }
 }
 
 /// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint {
+pub(crate) struct Diagnostic {
     /// Where.
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
     /// What, and what would be right.
     pub(crate) reason: String,
 }
 
-impl Complaint {
-    pub(crate) fn new(origin: &Origin, reason: impl Into<String>) -> Self {
-        Complaint { origin: origin.clone(), reason: reason.into() }
+impl Diagnostic {
+    pub(crate) fn new(origin: &SettingOrigin, reason: impl Into<String>) -> Self {
+        Diagnostic { origin: origin.clone(), reason: reason.into() }
     }
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.origin {
             // Nobody has said it, so the reason has to name it.
-            Origin::Default => f.write_str(&self.reason),
-            Origin::File(..) | Origin::Variable(_) | Origin::Flag(_) => {
+            SettingOrigin::Default => f.write_str(&self.reason),
+            SettingOrigin::File(..) | SettingOrigin::Variable(_) | SettingOrigin::Flag(_) => {
                 write!(f, "{}: {}", self.origin, self.reason)
             }
         }
@@ -84,18 +84,18 @@ impl fmt::Display for Complaint {
 
 /// Everything that is wrong, to be mended at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaints(pub(crate) Vec<Complaint>);
+pub(crate) struct Diagnostics(pub(crate) Vec<Diagnostic>);
 
-impl Complaints {
+impl Diagnostics {
     /// All errors in the order of their sources and lines.
-    pub(crate) fn sorted(mut all: Vec<Complaint>) -> Self {
+    pub(crate) fn sorted(mut all: Vec<Diagnostic>) -> Self {
         all.sort_by(|one, other| one.origin.cmp(&other.origin));
-        Complaints(all)
+        Diagnostics(all)
     }
 
     /// Whether something is wrong on the command line.
     fn is_usage(&self) -> bool {
-        self.0.iter().any(|wrong| matches!(wrong.origin, Origin::Flag(_) | Origin::Default))
+        self.0.iter().any(|wrong| matches!(wrong.origin, SettingOrigin::Flag(_) | SettingOrigin::Default))
     }
 
     /// The exit status: a usage error if the command line takes part in it, else a failure.
@@ -110,16 +110,16 @@ impl Complaints {
 }
 
 /// One line each, as if each had been the only one.
-impl fmt::Display for Complaints {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, complaint) in self.0.iter().enumerate() {
+        for (index, diagnostic) in self.0.iter().enumerate() {
             if index > 0 {
                 f.write_str("\nstilling: ")?;
             }
-            write!(f, "{complaint}")?;
+            write!(f, "{diagnostic}")?;
         }
         Ok(())
     }
 }
 
-impl std::error::Error for Complaints {}
+impl std::error::Error for Diagnostics {}

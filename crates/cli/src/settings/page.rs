@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use clap::CommandFactory;
 
-use super::choices::{Choice, Kind, choices};
-use super::tables::{Key, STREAM_KEYS, USER_KEYS};
+use super::definitions::{SettingDefinition, ValueCount, definitions};
+use super::tables::{STREAM_KEYS, TableKey, USER_KEYS};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -71,29 +71,30 @@ subscribe = [\"_INBOX.>\"]
 
 /// The page.
 pub(crate) fn page() -> String {
-    let root = crate::Cli::command();
+    let root = crate::StillingArguments::command();
     let serve = root.find_subcommand("serve").expect("the command is there");
     let mut page = INTRODUCTION.to_owned();
     let mut heading = None;
-    let choices = choices(serve);
-    let shown: Vec<_> = choices.iter().filter(|choice| !choice.is_hidden()).collect();
+    let definitions = definitions(serve);
+    let shown: Vec<_> = definitions.iter().filter(|definition| !definition.is_hidden()).collect();
     let mut headings: Vec<&str> = Vec::new();
-    for choice in &shown {
-        if !headings.contains(&choice.heading()) {
-            headings.push(choice.heading());
+    for definition in &shown {
+        if !headings.contains(&definition.heading()) {
+            headings.push(definition.heading());
         }
     }
-    for choice in
-        headings.iter().flat_map(|wanted| shown.iter().filter(move |choice| choice.heading() == *wanted))
+    for definition in headings
+        .iter()
+        .flat_map(|wanted| shown.iter().filter(move |definition| definition.heading() == *wanted))
     {
-        if heading.replace(choice.heading()) != Some(choice.heading()) {
-            let title = choice.heading();
+        if heading.replace(definition.heading()) != Some(definition.heading()) {
+            let title = definition.heading();
             let _ = write!(
                 page,
                 "\n## {title}\n\n| key | variable | value | default | what it is |\n|---|---|---|---|---|\n"
             );
         }
-        page += &row(choice);
+        page += &row(definition);
     }
     page += STREAMS;
     page += &keys(&STREAM_KEYS);
@@ -102,20 +103,30 @@ pub(crate) fn page() -> String {
     page
 }
 
-fn row(choice: &Choice<'_>) -> String {
-    let (words, default) = choice.words();
-    let key = if choice.is_key() { format!("`{}`", choice.name) } else { format!("(`--{}`)", choice.name) };
-    let value = match choice.kind {
-        Kind::Switch => "true or false".to_owned(),
-        Kind::One => choice.value_name(),
-        Kind::List => format!("list of {}", choice.value_name()),
+fn row(definition: &SettingDefinition<'_>) -> String {
+    let (words, default) = definition.help_text();
+    let key = if definition.is_key() {
+        format!("`{}`", definition.name)
+    } else {
+        format!("(`--{}`)", definition.name)
     };
-    format!("| {key} | `{}` | {} | {} | {} |\n", choice.variable, cell(&value), cell(&default), cell(&words))
+    let value = match definition.kind {
+        ValueCount::Switch => "true or false".to_owned(),
+        ValueCount::One => definition.value_name(),
+        ValueCount::List => format!("list of {}", definition.value_name()),
+    };
+    format!(
+        "| {key} | `{}` | {} | {} | {} |\n",
+        definition.variable,
+        cell(&value),
+        cell(&default),
+        cell(&words)
+    )
 }
 
-fn keys<D>(keys: &[Key<D>]) -> String {
+fn keys<D>(keys: &[TableKey<D>]) -> String {
     let mut table = "\n| key | value | default | what it is |\n|---|---|---|---|\n".to_owned();
-    for Key { name, value, default, words, .. } in keys {
+    for TableKey { name, value, default, words, .. } in keys {
         let _ = writeln!(table, "| `{name}` | {} | {} | {} |", cell(value), cell(default), cell(words));
     }
     table
@@ -128,7 +139,7 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::tests::settle;
+    use crate::settings::tests::resolve;
 
     /// What the page shows can be copied: as a table, and as the word that is said to be the same.
     #[test]
@@ -138,7 +149,7 @@ mod tests {
             from.split_once("```").expect("its end").0.to_owned()
         };
         let file = table(STREAMS) + &table(USERS);
-        let from_file = settle("serve", &[], &file).unwrap_or_else(|error| panic!("{error}")).config.hub;
+        let from_file = resolve("serve", &[], &file).unwrap_or_else(|error| panic!("{error}")).config.hub;
         let word = |text: &str, option: &str| {
             let from = text.split_once(&format!("`{option} '")).expect("the same as a word").1;
             from.split_once('\'').expect("its end").0.to_owned()
@@ -146,7 +157,7 @@ mod tests {
         // The environment of a test has no password to point to.
         let user = word(USERS, "--user").replace("password-env=SHOP_PASSWORD", "password=x");
         let words = format!("serve --stream {} --user {user}", word(STREAMS, "--stream"));
-        let typed = settle(&words, &[], "").unwrap_or_else(|error| panic!("{error}")).config.hub;
+        let typed = resolve(&words, &[], "").unwrap_or_else(|error| panic!("{error}")).config.hub;
         assert_eq!(from_file.streams, typed.streams);
         let may = |users: &[stilling::settings::UserConfig]| {
             users
@@ -161,13 +172,13 @@ mod tests {
     #[test]
     fn the_page_has_a_row_for_every_option() {
         let page = page();
-        let root = crate::Cli::command();
+        let root = crate::StillingArguments::command();
         let serve = root.find_subcommand("serve").expect("it is there");
-        for choice in choices(serve) {
-            let row = page
-                .lines()
-                .find(|line| line.starts_with("| ") && line.contains(&format!("`{}` |", choice.variable)));
-            assert_eq!(row.is_some(), !choice.is_hidden(), "{}", choice.name);
+        for definition in definitions(serve) {
+            let row = page.lines().find(|line| {
+                line.starts_with("| ") && line.contains(&format!("`{}` |", definition.variable))
+            });
+            assert_eq!(row.is_some(), !definition.is_hidden(), "{}", definition.name);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use clap::ArgMatches;
 
-use super::choices::{Choice, Kind};
-use super::tables::{self, Table};
+use super::definitions::{SettingDefinition, ValueCount};
+use super::tables::{self, SettingTable};
 
 /// What begins each line, so that a reader tells settings from what the server prints behind them.
 const INDENT: &str = "  ";
@@ -23,48 +23,50 @@ const SECRETS: [&str; 2] = ["password", "token"];
 
 /// An option with its effective values.
 #[derive(Clone, Debug)]
-pub(crate) struct Effective {
+pub(crate) struct EffectiveOption {
     name: String,
-    kind: Kind,
+    kind: ValueCount,
     values: Vec<String>,
 }
 
 /// All options that have a value, defaults included.
-pub(super) fn effective(matches: &ArgMatches, choices: &[Choice<'_>]) -> Vec<Effective> {
+pub(super) fn effective(matches: &ArgMatches, definitions: &[SettingDefinition<'_>]) -> Vec<EffectiveOption> {
     let Some((_, matches)) = matches.subcommand() else { return Vec::new() };
     let is_set = |name: &str| {
         matches.value_source(name).is_some_and(|source| source != clap::parser::ValueSource::DefaultValue)
     };
     let (has_app, grows) = (is_set("app"), is_set("free_threshold"));
-    let is_wanted = |choice: &&Choice<'_>| match choice.heading() {
+    let is_wanted = |definition: &&SettingDefinition<'_>| match definition.heading() {
         APP => has_app,
-        WORKERS => !has_app && (grows || !choice.is_about_growth()),
-        _ => !(has_app && NOT_WITH_APP.contains(&choice.name)),
+        WORKERS => !has_app && (grows || !definition.is_about_growth()),
+        _ => !(has_app && NOT_WITH_APP.contains(&definition.name)),
     };
-    let of = |choice: &Choice<'_>| {
-        let values: Vec<String> = match choice.kind {
-            Kind::Switch => vec![matches.get_flag(choice.id()).to_string()],
-            Kind::One | Kind::List => {
-                matches.get_raw(choice.id())?.map(|value| value.to_string_lossy().into_owned()).collect()
+    let of = |definition: &SettingDefinition<'_>| {
+        let values: Vec<String> = match definition.kind {
+            ValueCount::Switch => vec![matches.get_flag(definition.id()).to_string()],
+            ValueCount::One | ValueCount::List => {
+                matches.get_raw(definition.id())?.map(|value| value.to_string_lossy().into_owned()).collect()
             }
         };
-        Some(Effective { name: choice.name.to_owned(), kind: choice.kind, values })
+        Some(EffectiveOption { name: definition.name.to_owned(), kind: definition.kind, values })
     };
-    let keys = choices.iter().filter(|choice| choice.is_key() && !super::TABLES.contains(&choice.name));
+    let keys = definitions
+        .iter()
+        .filter(|definition| definition.is_key() && !super::TABLES.contains(&definition.name));
     keys.filter(is_wanted).filter_map(of).collect()
 }
 
 /// Options of which the default is known only when everything is: their values, unless they were said.
-pub(crate) type Computed = Vec<(&'static str, Vec<String>)>;
+pub(crate) type ComputedDefaults = Vec<(&'static str, Vec<String>)>;
 
 /// The text: options, then tables.
-pub(crate) fn render(effective: &[Effective], computed: Computed, tables: &str) -> String {
+pub(crate) fn render(effective: &[EffectiveOption], computed: ComputedDefaults, tables: &str) -> String {
     let mut text = String::new();
     let is_known = |name: &str| effective.iter().any(|known| known.name == name);
     // `port` is another word for `listen`.
     let is_said = |name: &str| is_known(name) || name == "listen" && is_known("port");
-    for Effective { name, kind, values } in effective {
-        line(&mut text, name, *kind == Kind::List, values);
+    for EffectiveOption { name, kind, values } in effective {
+        line(&mut text, name, *kind == ValueCount::List, values);
     }
     for (name, values) in computed.iter().filter(|(name, values)| !is_said(name) && !values.is_empty()) {
         let is_list = values.len() > 1 || matches!(*name, "listen" | "nats" | "syslog-source");
@@ -74,7 +76,7 @@ pub(crate) fn render(effective: &[Effective], computed: Computed, tables: &str) 
 }
 
 /// A stream or user as a table.
-pub(crate) fn table(kind: &str, table: &Table) -> String {
+pub(crate) fn table(kind: &str, table: &SettingTable) -> String {
     let mut text = format!("{INDENT}[[{kind}]]\n");
     for (name, values) in table.keys() {
         if kind == "user" && SECRETS.contains(&name) {

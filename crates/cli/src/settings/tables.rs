@@ -15,29 +15,30 @@ use stilling::settings::{Credential, Durability, Retention, Secret, StreamConfig
 
 use super::nearest::nearest;
 use super::units::{read_bytes, read_duration};
-use super::{Complaint, Origin, Said, file};
+use super::{Diagnostic, SettingEntry, SettingOrigin, file};
 
 /// One table as it was said, not yet understood.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct SettingTable {
     /// Where it begins.
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
     /// Its keys.
-    pub(crate) said: Vec<Said>,
+    pub(crate) entries: Vec<SettingEntry>,
 }
 
-impl Table {
+impl SettingTable {
     /// Its keys with their values.
     pub(super) fn keys(&self) -> impl Iterator<Item = (&str, &[String])> {
-        self.said.iter().map(|said| (said.name.as_str(), said.values.as_slice()))
+        self.entries.iter().map(|entry| (entry.name.as_str(), entry.values.as_slice()))
     }
 }
 
 /// A stream that is not configured, with the keys that every stream has.
-pub(crate) fn of_stream(stream: &StreamConfig) -> Table {
-    let said = |name: &str, values| Said { name: name.to_owned(), values, origin: Origin::Default };
-    let said = vec![said("name", vec![stream.name.clone()]), said("subjects", stream.subjects.clone())];
-    Table { origin: Origin::Default, said }
+pub(crate) fn default_stream_table(stream: &StreamConfig) -> SettingTable {
+    let entry =
+        |name: &str, values| SettingEntry { name: name.to_owned(), values, origin: SettingOrigin::Default };
+    let entries = vec![entry("name", vec![stream.name.clone()]), entry("subjects", stream.subjects.clone())];
+    SettingTable { origin: SettingOrigin::Default, entries }
 }
 
 /// Whether a key of a table takes a list.
@@ -46,21 +47,21 @@ pub(super) fn is_list(key: &str) -> bool {
 }
 
 /// Tables that were understood, and where each of their keys was said.
-pub(crate) struct Tabled<T> {
+pub(crate) struct ParsedTables<T> {
     /// What they say.
     pub(crate) items: Vec<T>,
-    places: Vec<(Origin, Vec<(String, Origin)>)>,
+    origins: Vec<(SettingOrigin, Vec<(String, SettingOrigin)>)>,
     /// What is allowed and not wise.
-    pub(crate) warnings: Vec<Complaint>,
+    pub(crate) warnings: Vec<Diagnostic>,
 }
 
 /// A key of a table: the one place that knows its name, its meaning and how it is read.
-pub(super) struct Key<D> {
+pub(super) struct TableKey<D> {
     pub(super) name: &'static str,
     pub(super) value: &'static str,
     pub(super) default: &'static str,
     pub(super) words: &'static str,
-    set: fn(&mut D, &Said) -> Result<(), String>,
+    set: fn(&mut D, &SettingEntry) -> Result<(), String>,
 }
 
 /// A stream that is being read.
@@ -78,77 +79,77 @@ pub(super) struct StreamDraft {
 }
 
 /// The keys of `[[stream]]`.
-pub(super) const STREAM_KEYS: [Key<StreamDraft>; 9] = [
-    Key {
+pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
+    TableKey {
         name: "name",
         value: "NAME",
         default: "",
         words: "Its name, and that of its folder: letters, digits, - and _",
-        set: |stream, said| said.one().map(|name| stream.name = name.to_owned()),
+        set: |stream, entry| entry.one().map(|name| stream.name = name.to_owned()),
     },
-    Key {
+    TableKey {
         name: "subjects",
         value: "FILTERS",
         default: "",
         words: "What belongs to it: subjects, or filters with * for one word and > for all that follow. A subject belongs to one stream",
-        set: |stream, said| {
-            stream.subjects.clone_from(&said.values);
+        set: |stream, entry| {
+            stream.subjects.clone_from(&entry.values);
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "durability",
         value: "disk|memory|none",
         default: "disk",
         words: "When a message is acknowledged: when it is on disk, when it is in memory, or never",
-        set: |stream, said| said.one()?.parse().map(|durability| stream.durability = durability),
+        set: |stream, entry| entry.one()?.parse().map(|durability| stream.durability = durability),
     },
-    Key {
+    TableKey {
         name: "retention-bytes",
         value: "BYTES",
         default: "10GiB, in memory 64MiB",
         words: "Most bytes that are kept, whatever else is said; the oldest records go first",
-        set: |stream, said| read_bytes(said.one()?).map(|bytes| stream.retention_bytes = Some(bytes)),
+        set: |stream, entry| read_bytes(entry.one()?).map(|bytes| stream.retention_bytes = Some(bytes)),
     },
-    Key {
+    TableKey {
         name: "retention-records",
         value: "N",
         default: "no such number",
         words: "Records that are enough: what is older than so many may go",
-        set: |stream, said| said.number().map(|records| stream.retention_records = Some(records)),
+        set: |stream, entry| entry.number().map(|records| stream.retention_records = Some(records)),
     },
-    Key {
+    TableKey {
         name: "retention-age",
         value: "TIME",
         default: "no such time",
         words: "How long a record has to be kept: what is older may go",
-        set: |stream, said| read_duration(said.one()?).map(|age| stream.retention_age = Some(age)),
+        set: |stream, entry| read_duration(entry.one()?).map(|age| stream.retention_age = Some(age)),
     },
-    Key {
+    TableKey {
         name: "dedup-time",
         value: "TIME",
         default: "2m",
         words: "How long a message id (Nats-Msg-Id) is recognised, so that a message sent twice is stored once; at most 1,000,000 ids of 32 bytes each; after a restart only ids of records that retention has kept, and the time without a server does not count; 0: never",
-        set: |stream, said| read_duration(said.one()?).map(|time| stream.dedup_time = Some(time)),
+        set: |stream, entry| read_duration(entry.one()?).map(|time| stream.dedup_time = Some(time)),
     },
-    Key {
+    TableKey {
         name: "max-message-size",
         value: "BYTES",
         default: "1MiB",
         words: "Bytes of a message with its headers; longer ones are refused",
-        set: |stream, said| {
-            let bytes = read_bytes(said.one()?)?;
+        set: |stream, entry| {
+            let bytes = read_bytes(entry.one()?)?;
             // What does not fit is beyond every bound, which is what will be said about it.
             stream.message_size_max = Some(u32::try_from(bytes).unwrap_or(u32::MAX));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "max-pending",
         value: "N",
         default: "262144",
         words: "Messages that may wait for the disk; then connections that publish to the stream are not read until it has written",
-        set: |stream, said| said.number().map(|messages| stream.pending_max = Some(messages)),
+        set: |stream, entry| entry.number().map(|messages| stream.pending_max = Some(messages)),
     },
 ];
 
@@ -159,35 +160,35 @@ pub(super) struct UserDraft {
     credentials: Vec<(String, Credential)>,
     publish: Option<Vec<String>>,
     subscribe: Option<Vec<String>>,
-    warnings: Vec<Complaint>,
+    warnings: Vec<Diagnostic>,
 }
 
 impl UserDraft {
-    fn prove(&mut self, said: &Said, credential: Credential) {
-        self.credentials.push((said.name.clone(), credential));
+    fn add_credential(&mut self, entry: &SettingEntry, credential: Credential) {
+        self.credentials.push((entry.name.clone(), credential));
     }
 
     /// A secret that stands in the settings themselves.
-    fn plain(&mut self, said: &Said) -> Result<Secret, String> {
-        match &said.origin {
-            Origin::Flag(_) => self.warnings.push(Complaint::new(
-                &said.origin,
-                format!("everybody on this machine can read a {0} on a command line; {0}-env or {0}-file hides it", said.name),
+    fn inline_secret(&mut self, entry: &SettingEntry) -> Result<Secret, String> {
+        match &entry.origin {
+            SettingOrigin::Flag(_) => self.warnings.push(Diagnostic::new(
+                &entry.origin,
+                format!("everybody on this machine can read a {0} on a command line; {0}-env or {0}-file hides it", entry.name),
             )),
-            Origin::File(path, _) => self.warn_of_readers(path, said),
-            Origin::Default | Origin::Variable(_) => {}
+            SettingOrigin::File(path, _) => self.warn_of_readers(path, entry),
+            SettingOrigin::Default | SettingOrigin::Variable(_) => {}
         }
-        let text = said.one()?;
-        Ok(match &said.origin {
-            Origin::Variable(variable) => Secret::from_variable(variable, text),
-            Origin::Flag(_) | Origin::File(..) | Origin::Default => Secret::new(text),
+        let text = entry.one()?;
+        Ok(match &entry.origin {
+            SettingOrigin::Variable(variable) => Secret::from_variable(variable, text),
+            SettingOrigin::Flag(_) | SettingOrigin::File(..) | SettingOrigin::Default => Secret::new(text),
         })
     }
 
-    fn in_file(&mut self, said: &Said) -> Result<Secret, String> {
-        let path = Path::new(said.one()?);
+    fn secret_from_file(&mut self, entry: &SettingEntry) -> Result<Secret, String> {
+        let path = Path::new(entry.one()?);
         let text = file::text(path)?;
-        self.warn_of_readers(path, said);
+        self.warn_of_readers(path, entry);
         // An editor ends the line; a password does not.
         let secret = text.strip_suffix('\n').unwrap_or(&text);
         let secret = secret.strip_suffix('\r').unwrap_or(secret);
@@ -200,7 +201,7 @@ impl UserDraft {
         Ok(Secret::new(secret))
     }
 
-    fn warn_of_readers(&mut self, path: &Path, said: &Said) {
+    fn warn_of_readers(&mut self, path: &Path, entry: &SettingEntry) {
         // A file that cannot be looked at has been complained about, or it cannot be read by others either.
         let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
@@ -208,140 +209,140 @@ impl UserDraft {
             let reason = format!(
                 "everybody on this machine can read `{shown}`, which holds a secret; chmod o-r {shown}"
             );
-            let warning = Complaint::new(&said.origin, reason);
+            let warning = Diagnostic::new(&entry.origin, reason);
             self.warnings.push(warning);
         }
     }
 }
 
-fn in_variable(said: &Said) -> Result<Secret, String> {
-    let name = said.one()?;
+fn secret_from_variable(entry: &SettingEntry) -> Result<Secret, String> {
+    let name = entry.one()?;
     let value = std::env::var(name).map_err(|error| format!("the environment has no `{name}`: {error}"))?;
     Ok(Secret::from_variable(name, value))
 }
 
 /// The keys of `[[user]]`.
-pub(super) const USER_KEYS: [Key<UserDraft>; 9] = [
-    Key {
+pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
+    TableKey {
         name: "name",
         value: "NAME",
         default: "",
         words: "The name to sign in with; who has a token is only called so",
-        set: |user, said| said.one().map(|name| user.name = name.to_owned()),
+        set: |user, entry| entry.one().map(|name| user.name = name.to_owned()),
     },
-    Key {
+    TableKey {
         name: "password",
         value: "TEXT",
         default: "",
         words: "The password, as it is; each user has one of the six",
-        set: |user, said| {
-            let secret = user.plain(said)?;
-            user.prove(said, Credential::Password(secret));
+        set: |user, entry| {
+            let secret = user.inline_secret(entry)?;
+            user.add_credential(entry, Credential::Password(secret));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "password-env",
         value: "VARIABLE",
         default: "",
         words: "The variable of the environment that holds the password",
-        set: |user, said| {
-            user.prove(said, Credential::Password(in_variable(said)?));
+        set: |user, entry| {
+            user.add_credential(entry, Credential::Password(secret_from_variable(entry)?));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "password-file",
         value: "PATH",
         default: "",
         words: "The file that holds the password on its only line",
-        set: |user, said| {
-            let secret = user.in_file(said)?;
-            user.prove(said, Credential::Password(secret));
+        set: |user, entry| {
+            let secret = user.secret_from_file(entry)?;
+            user.add_credential(entry, Credential::Password(secret));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "token",
         value: "TEXT",
         default: "",
         words: "A token, as it is: it signs in without a name",
-        set: |user, said| {
-            let secret = user.plain(said)?;
-            user.prove(said, Credential::Token(secret));
+        set: |user, entry| {
+            let secret = user.inline_secret(entry)?;
+            user.add_credential(entry, Credential::Token(secret));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "token-env",
         value: "VARIABLE",
         default: "",
         words: "The variable of the environment that holds the token",
-        set: |user, said| {
-            user.prove(said, Credential::Token(in_variable(said)?));
+        set: |user, entry| {
+            user.add_credential(entry, Credential::Token(secret_from_variable(entry)?));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "token-file",
         value: "PATH",
         default: "",
         words: "The file that holds the token on its only line",
-        set: |user, said| {
-            let secret = user.in_file(said)?;
-            user.prove(said, Credential::Token(secret));
+        set: |user, entry| {
+            let secret = user.secret_from_file(entry)?;
+            user.add_credential(entry, Credential::Token(secret));
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "publish",
         value: "FILTERS",
         default: ">",
         words: "What may be published to; an empty list: nothing",
-        set: |user, said| {
-            user.publish = Some(said.values.clone());
+        set: |user, entry| {
+            user.publish = Some(entry.values.clone());
             Ok(())
         },
     },
-    Key {
+    TableKey {
         name: "subscribe",
         value: "FILTERS",
         default: ">",
         words: "What may be subscribed to; an empty list: nothing",
-        set: |user, said| {
-            user.subscribe = Some(said.values.clone());
+        set: |user, entry| {
+            user.subscribe = Some(entry.values.clone());
             Ok(())
         },
     },
 ];
 
-impl<T> Tabled<T> {
+impl<T> ParsedTables<T> {
     /// Where the key of an item was said, or else where the item begins; items that nobody said are defaults.
-    pub(crate) fn place(&self, index: usize, key: &str) -> Origin {
-        let Some((begin, places)) = self.places.get(index) else { return Origin::Default };
+    pub(crate) fn origin_of(&self, index: usize, key: &str) -> SettingOrigin {
+        let Some((begin, origins)) = self.origins.get(index) else { return SettingOrigin::Default };
         let is_key =
             |name: &str| name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('-'));
-        places.iter().find(|(name, _)| is_key(name)).map_or(begin, |(_, origin)| origin).clone()
+        origins.iter().find(|(name, _)| is_key(name)).map_or(begin, |(_, origin)| origin).clone()
     }
 
     fn empty() -> Self {
-        Tabled { items: Vec::new(), places: Vec::new(), warnings: Vec::new() }
+        ParsedTables { items: Vec::new(), origins: Vec::new(), warnings: Vec::new() }
     }
 
-    fn push(&mut self, table: &Table, item: T) {
-        let places = table.said.iter().map(|said| (said.name.clone(), said.origin.clone())).collect();
+    fn push(&mut self, table: &SettingTable, item: T) {
+        let origins = table.entries.iter().map(|entry| (entry.name.clone(), entry.origin.clone())).collect();
         self.items.push(item);
-        self.places.push((table.origin.clone(), places));
+        self.origins.push((table.origin.clone(), origins));
     }
 }
 
 /// Understands streams.
-pub(crate) fn streams(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<StreamConfig> {
-    let mut streams = Tabled::empty();
+pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> ParsedTables<StreamConfig> {
+    let mut streams = ParsedTables::empty();
     for table in tables {
         let Some(draft) = fill(table, "stream", &STREAM_KEYS, wrong) else { continue };
         if draft.name.is_empty() {
-            wrong.push(Complaint::new(&table.origin, "this stream has no name, such as name = \"orders\""));
+            wrong.push(Diagnostic::new(&table.origin, "this stream has no name, such as name = \"orders\""));
             continue;
         }
         let mut stream = StreamConfig::new(draft.name, draft.subjects);
@@ -360,14 +361,14 @@ pub(crate) fn streams(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<St
 }
 
 /// Understands users.
-pub(crate) fn users(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<UserConfig> {
-    let mut users = Tabled::empty();
+pub(crate) fn users(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> ParsedTables<UserConfig> {
+    let mut users = ParsedTables::empty();
     for table in tables {
         let Some(mut draft) = fill(table, "user", &USER_KEYS, wrong) else { continue };
         users.warnings.append(&mut draft.warnings);
         let name = draft.name;
         if name.is_empty() {
-            wrong.push(Complaint::new(&table.origin, "this user has no name, such as name = \"ann\""));
+            wrong.push(Diagnostic::new(&table.origin, "this user has no name, such as name = \"ann\""));
             continue;
         }
         let mut credentials = draft.credentials.into_iter();
@@ -378,12 +379,12 @@ pub(crate) fn users(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<User
                 let reason = format!(
                     "the user `{name}` has no credential: give it password-env, password-file or password, or a token the same way"
                 );
-                wrong.push(Complaint::new(&table.origin, reason));
+                wrong.push(Diagnostic::new(&table.origin, reason));
                 continue;
             }
             (Some((first, _)), Some((second, _))) => {
                 let reason = format!("the user `{name}` has {first} and {second}; one of them is enough");
-                wrong.push(Complaint::new(&table.origin, reason));
+                wrong.push(Diagnostic::new(&table.origin, reason));
                 continue;
             }
         };
@@ -396,11 +397,16 @@ pub(crate) fn users(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<User
 }
 
 /// Reads all keys of a table; nothing if one of them is wrong.
-fn fill<D: Default>(table: &Table, kind: &str, keys: &[Key<D>], wrong: &mut Vec<Complaint>) -> Option<D> {
+fn fill<D: Default>(
+    table: &SettingTable,
+    kind: &str,
+    keys: &[TableKey<D>],
+    wrong: &mut Vec<Diagnostic>,
+) -> Option<D> {
     let (mut draft, before) = (D::default(), wrong.len());
-    for said in &table.said {
-        let Some(key) = keys.iter().find(|key| key.name == said.name) else {
-            let name = &said.name;
+    for entry in &table.entries {
+        let Some(key) = keys.iter().find(|key| key.name == entry.name) else {
+            let name = &entry.name;
             let reason = match nearest(name, keys.iter().map(|key| key.name)) {
                 Some(meant) => format!("a {kind} has no key `{name}`; did you mean `{meant}`?"),
                 None => {
@@ -408,51 +414,51 @@ fn fill<D: Default>(table: &Table, kind: &str, keys: &[Key<D>], wrong: &mut Vec<
                     format!("a {kind} has no key `{name}`; it has {}", all.join(", "))
                 }
             };
-            wrong.push(Complaint::new(&said.origin, reason));
+            wrong.push(Diagnostic::new(&entry.origin, reason));
             continue;
         };
-        if let Err(reason) = (key.set)(&mut draft, said) {
-            wrong.push(Complaint::new(&said.origin, format!("{}: {reason}", said.name)));
+        if let Err(reason) = (key.set)(&mut draft, entry) {
+            wrong.push(Diagnostic::new(&entry.origin, format!("{}: {reason}", entry.name)));
         }
     }
     (wrong.len() == before).then_some(draft)
 }
 
 /// Takes a stream's word apart: `NAME=FILTERS[:durability][:key=value]…`
-pub(crate) fn stream_word(word: &str, origin: &Origin) -> Result<Table, Complaint> {
-    let said = |name: &str, values| Said { name: name.to_owned(), values, origin: origin.clone() };
+pub(crate) fn parse_stream_argument(word: &str, origin: &SettingOrigin) -> Result<SettingTable, Diagnostic> {
+    let entry = |name: &str, values| SettingEntry { name: name.to_owned(), values, origin: origin.clone() };
     let mut parts = word.split(':');
     let (name, filters) = parts.next().and_then(|first| first.split_once('=')).ok_or_else(|| {
-        Complaint::new(
+        Diagnostic::new(
             origin,
             format!("`{word}` is not a stream, such as orders=orders.> or orders=orders.>,returns.*:memory"),
         )
     })?;
-    let mut keys = vec![said("name", vec![name.to_owned()]), said("subjects", list(filters))];
+    let mut keys = vec![entry("name", vec![name.to_owned()]), entry("subjects", list(filters))];
     for part in parts {
         keys.push(match part.split_once('=') {
-            Some((key, value)) => said(key, vec![value.to_owned()]),
-            None => said("durability", vec![part.to_owned()]),
+            Some((key, value)) => entry(key, vec![value.to_owned()]),
+            None => entry("durability", vec![part.to_owned()]),
         });
     }
-    Ok(Table { origin: origin.clone(), said: keys })
+    Ok(SettingTable { origin: origin.clone(), entries: keys })
 }
 
 /// Takes a user's word apart: `NAME:key=value…`. What is not understood is not shown, since it may be a secret.
-pub(crate) fn user_word(word: &str, origin: &Origin) -> Result<Table, Complaint> {
-    let said = |name: &str, values| Said { name: name.to_owned(), values, origin: origin.clone() };
+pub(crate) fn parse_user_argument(word: &str, origin: &SettingOrigin) -> Result<SettingTable, Diagnostic> {
+    let entry = |name: &str, values| SettingEntry { name: name.to_owned(), values, origin: origin.clone() };
     let (name, rest) = word.split_once(':').unwrap_or((word, ""));
-    let mut keys = vec![said("name", vec![name.to_owned()])];
+    let mut keys = vec![entry("name", vec![name.to_owned()])];
     for part in rest.split(':').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').ok_or_else(|| {
             let reason = format!(
                 "what stands behind the user `{name}` is not key=value between colons; a secret with a colon belongs into password-env or password-file"
             );
-            Complaint::new(origin, reason)
+            Diagnostic::new(origin, reason)
         })?;
-        keys.push(said(key, if is_list(key) { list(value) } else { vec![value.to_owned()] }));
+        keys.push(entry(key, if is_list(key) { list(value) } else { vec![value.to_owned()] }));
     }
-    Ok(Table { origin: origin.clone(), said: keys })
+    Ok(SettingTable { origin: origin.clone(), entries: keys })
 }
 
 fn list(text: &str) -> Vec<String> {
@@ -463,19 +469,19 @@ fn list(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn origin() -> Origin {
-        Origin::Flag("stream".to_owned())
+    fn origin() -> SettingOrigin {
+        SettingOrigin::Flag("stream".to_owned())
     }
 
     fn stream(word: &str) -> Result<StreamConfig, String> {
-        let table = stream_word(word, &origin()).map_err(|wrong| wrong.reason)?;
+        let table = parse_stream_argument(word, &origin()).map_err(|wrong| wrong.reason)?;
         let mut wrong = Vec::new();
         let streams = streams(&[table], &mut wrong);
         wrong.pop().map_or_else(|| Ok(streams.items[0].clone()), |wrong| Err(wrong.reason))
     }
 
     fn user(word: &str) -> Result<UserConfig, String> {
-        let table = user_word(word, &origin()).map_err(|wrong| wrong.reason)?;
+        let table = parse_user_argument(word, &origin()).map_err(|wrong| wrong.reason)?;
         let mut wrong = Vec::new();
         let users = users(&[table], &mut wrong);
         wrong.pop().map_or_else(|| Ok(users.items[0].clone()), |wrong| Err(wrong.reason))
@@ -538,8 +544,8 @@ mod tests {
         {
             std::fs::write(&path, content).expect("it can be written");
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("it is ours");
-            let table =
-                user_word(&format!("ann:password-file={}", path.display()), &origin()).expect("a word");
+            let table = parse_user_argument(&format!("ann:password-file={}", path.display()), &origin())
+                .expect("a word");
             let mut wrong = Vec::new();
             let users = users(&[table], &mut wrong);
             assert_eq!(wrong, []);

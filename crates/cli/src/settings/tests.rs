@@ -8,10 +8,14 @@ use stilling::settings::{Durability, StreamConfig};
 use tempfile::NamedTempFile;
 
 use super::*;
-use crate::settled::Settled;
+use crate::resolved::ResolvedSettings;
 
 /// What comes of words behind `stilling`, variables and a file; `FILE` stands for its path in what is said about it.
-pub(super) fn settle(words: &str, variables: &[(&str, &str)], file: &str) -> Result<Settled, String> {
+pub(super) fn resolve(
+    words: &str,
+    variables: &[(&str, &str)],
+    file: &str,
+) -> Result<ResolvedSettings, String> {
     let mut named = NamedTempFile::new().expect("a file");
     named.write_all(file.as_bytes()).expect("it can be written");
     let path = named.path().to_str().expect("a name of letters").to_owned();
@@ -20,23 +24,23 @@ pub(super) fn settle(words: &str, variables: &[(&str, &str)], file: &str) -> Res
     all.extend(["--config".into(), path.clone().into()]);
     let variables: Vec<_> = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let said = |error: &dyn ToString| error.to_string().replace(&path, "FILE");
-    let (cli, sources) = gather(all, &variables).map_err(|stop| match stop {
-        Stop::Usage(error, notes) => said(&format!("{}{notes}", error.render())),
-        Stop::Settings(complaints) => said(&complaints),
+    let (cli, sources) = load_settings(all, &variables).map_err(|stop| match stop {
+        SettingsError::Usage(error, notes) => said(&format!("{}{notes}", error.render())),
+        SettingsError::Settings(diagnostics) => said(&diagnostics),
     })?;
-    let crate::Command::Serve(arguments) = cli.command else { panic!("not to be served") };
-    arguments.settle(sources).map_err(|error| said(&error))
+    let crate::CliCommand::Serve(arguments) = cli.command else { panic!("not to be served") };
+    arguments.resolve(sources).map_err(|error| said(&error))
 }
 
 fn config(words: &str, variables: &[(&str, &str)], file: &str) -> ServeConfig {
-    settle(words, variables, file)
+    resolve(words, variables, file)
         .unwrap_or_else(|error| panic!("{words} {variables:?} {file}: {error}"))
         .config
 }
 
 #[track_caller]
 fn refused(words: &str, variables: &[(&str, &str)], file: &str, reasons: &[&str]) {
-    let error = settle(words, variables, file).err().unwrap_or_else(|| panic!("{words} {file}: accepted"));
+    let error = resolve(words, variables, file).err().unwrap_or_else(|| panic!("{words} {file}: accepted"));
     for reason in reasons {
         assert!(error.contains(reason), "{words} {file}: {reason} is not in {error}");
     }
@@ -184,8 +188,8 @@ fn what_is_not_known_is_refused_with_the_nearest_name() {
 #[test]
 fn a_variable_that_is_no_setting_is_a_warning() {
     let warnings = |variables: &[(&str, &str)]| {
-        let settled = settle("serve", variables, "").unwrap_or_else(|error| panic!("{error}"));
-        settled.sources.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        let resolved = resolve("serve", variables, "").unwrap_or_else(|error| panic!("{error}"));
+        resolved.sources.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(warnings(&[("PATH", "x"), ("STILLING_MAX_QUEUE", "1")]), [""; 0]);
     assert_eq!(
@@ -258,7 +262,7 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
 #[test]
 fn everything_that_is_wrong_is_said_at_once() {
     let file = "demo = 'x'\nmax-queue = 1\nport = 0\n[[stream]]\nsubject = 'x'\n";
-    let error = settle("serve", &[("STILLING_DRIVER", "x")], file).err().expect("nothing of it is right");
+    let error = resolve("serve", &[("STILLING_DRIVER", "x")], file).err().expect("nothing of it is right");
     let places: Vec<_> = error
         .lines()
         .map(|line| line.split(": ").find(|word| !word.starts_with("stilling")).unwrap_or(""))
@@ -281,7 +285,7 @@ fn everything_that_is_wrong_is_said_at_once() {
 fn every_wrong_option_is_reported_in_one_run() {
     let words = "serve -w abc -C0 -A=0 --driver kqueue --nats=here --listn 127.0.0.1:1 --drain-timeout --stream x extra --user ann";
     let error =
-        settle(words, &[("STILLING_MAX_QUEUE", "many")], "max-queue = 'few'").err().expect("all wrong");
+        resolve(words, &[("STILLING_MAX_QUEUE", "many")], "max-queue = 'few'").err().expect("all wrong");
     for line in [
         "`--listn`: no such option; did you mean `--listen`?",
         "`extra`: not expected here",
@@ -307,9 +311,9 @@ fn every_wrong_option_is_reported_in_one_run() {
 /// What an option needs is not missed when that was refused; what it excludes is.
 #[test]
 fn an_error_that_follows_from_another_is_not_reported() {
-    let error = settle("serve --free-threshold x --spawn-hunk 5", &[], "").err().expect("one is wrong");
+    let error = resolve("serve --free-threshold x --spawn-hunk 5", &[], "").err().expect("one is wrong");
     assert_eq!(error, "--free-threshold: `x` is refused: not a whole number");
-    let error = settle("serve -A x -p 1 -l 127.0.0.1:2", &[], "").err().expect("two are wrong");
+    let error = resolve("serve -A x -p 1 -l 127.0.0.1:2", &[], "").err().expect("two are wrong");
     assert_eq!(error.lines().count(), 2, "{error}");
     assert!(error.contains("cannot be used with"), "{error}");
 }
@@ -386,19 +390,22 @@ fn naming_a_listener_opens_only_the_named_ones() {
 fn other_commands_do_not_read_settings() {
     let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
     let variables = [("STILLING_MAX_QUEUE".into(), "wrong".into())];
-    assert!(gather(words("stilling options"), &variables).is_ok());
+    assert!(load_settings(words("stilling options"), &variables).is_ok());
     for command in ["stilling serve", "stilling check"] {
-        let wrong = gather(words(command), &variables).ok().expect("the rest is read").1.wrong;
+        let wrong = load_settings(words(command), &variables).ok().expect("the rest is read").1.wrong;
         assert_eq!(wrong.len(), 1, "{command}");
     }
-    assert!(matches!(gather(words("stilling serve --help"), &variables), Err(Stop::Usage(..))));
+    assert!(matches!(
+        load_settings(words("stilling serve --help"), &variables),
+        Err(SettingsError::Usage(..))
+    ));
 }
 
 #[test]
 fn a_file_that_is_named_has_to_be_there() {
     let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-    let said = |words, variables: &[_]| match gather(words, variables) {
-        Ok((_, sources)) => Complaints(sources.wrong).to_string(),
+    let said = |words, variables: &[_]| match load_settings(words, variables) {
+        Ok((_, sources)) => Diagnostics(sources.wrong).to_string(),
         Err(_) => panic!("the rest is read"),
     };
     assert_eq!(said(words("stilling serve --config no/file"), &[]), "--config: there is no file `no/file`");
@@ -428,8 +435,8 @@ fn the_printed_settings_can_be_read_back() {
         "serve --nats 127.0.0.1:4222 --syslog-udp 127.0.0.1:514 --syslog-source 10.0.0.0/8 --syslog-unix log",
         "serve --stream a=a.>,b:memory:retention-bytes=1MiB --stream c=c:none --data kept",
     ] {
-        let printed = settle(words, &[], "").unwrap_or_else(|error| panic!("{words}: {error}"));
-        let read = settle("serve", &[], &printed.toml);
+        let printed = resolve(words, &[], "").unwrap_or_else(|error| panic!("{words}: {error}"));
+        let read = resolve("serve", &[], &printed.toml);
         let read = read.unwrap_or_else(|error| panic!("{words}: {error}:\n{}", printed.toml));
         assert_eq!(format!("{:?}", read.config), format!("{:?}", printed.config), "{}", printed.toml);
         assert_eq!(read.toml.matches('=').count(), printed.toml.matches('=').count(), "{}", printed.toml);
@@ -439,10 +446,10 @@ fn the_printed_settings_can_be_read_back() {
 #[test]
 fn printed_settings_hold_no_secret() {
     let words = "serve --user ann:password=hunter2:publish= --user bo:token-file=/dev/null";
-    let error = settle(words, &[], "").err().expect("an empty token");
+    let error = resolve(words, &[], "").err().expect("an empty token");
     assert!(error.contains("bo"), "{error}");
     let words = "serve --user ann:password=hunter2:publish= --user bo:token=swordfish:subscribe=a.>,b";
-    let toml = settle(words, &[], "").unwrap_or_else(|error| panic!("{error}")).toml;
+    let toml = resolve(words, &[], "").unwrap_or_else(|error| panic!("{error}")).toml;
     assert!(!toml.contains("hunter2") && !toml.contains("swordfish"), "{toml}");
     for line in [
         "[[user]]",

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::support::{Driver, Peer, Server, Tool, binary};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary};
 
 on_both_drivers!(an_accept_and_its_first_message_share_system_calls);
 
@@ -20,7 +20,7 @@ const WAITS: [&str; 2] = ["epoll_wait", "epoll_pwait2"];
 /// Row 0.10: a TCP connection whose message has come before it is accepted. `poll` accepts it, receives, sends and
 /// closes: four calls and nothing to register, ask or wait for in between. `uring` accepts, receives, sends and closes
 /// through the ring: a burst costs a few enters in all, fewer than it has connections.
-fn an_accept_and_its_first_message_share_system_calls(driver: Driver) {
+fn an_accept_and_its_first_message_share_system_calls(driver: DriverUnderTest) {
     for connections in [1, BURST] {
         let calls = calls_of(driver, connections);
         let (waits, others): (Vec<_>, Vec<_>) =
@@ -28,7 +28,7 @@ fn an_accept_and_its_first_message_share_system_calls(driver: Driver) {
         let sum = |calls: &[(&String, &usize)]| calls.iter().map(|(_, count)| **count).sum::<usize>();
         let shown = format!("{connections} connections: {calls:?}");
         match driver {
-            Driver::Poll => {
+            DriverUnderTest::Poll => {
                 let count = |names: &[&str]| names.iter().filter_map(|name| calls.get(*name)).sum::<usize>();
                 assert_eq!(count(&["recvfrom", "recvmsg", "read", "readv"]), connections, "{shown}");
                 assert_eq!(count(&["sendto", "sendmsg", "write", "writev"]), connections, "{shown}");
@@ -40,7 +40,7 @@ fn an_accept_and_its_first_message_share_system_calls(driver: Driver) {
                 assert!(sum(&others) <= 4 * connections + 5 + connections / 8, "{shown}");
                 assert!(sum(&waits) <= 8 + connections / 8, "{shown}");
             }
-            Driver::Uring | Driver::UringDirect => {
+            DriverUnderTest::Uring | DriverUnderTest::UringDirect => {
                 assert_eq!(sum(&waits), 0, "{shown}");
                 assert!(sum(&others) <= 8 + connections / 8, "{shown}");
             }
@@ -49,7 +49,7 @@ fn an_accept_and_its_first_message_share_system_calls(driver: Driver) {
 }
 
 /// System calls of the I/O thread while it serves so many connections that are there, with their requests, at once.
-fn calls_of(driver: Driver, connections: usize) -> BTreeMap<String, usize> {
+fn calls_of(driver: DriverUnderTest, connections: usize) -> BTreeMap<String, usize> {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = folder.path().join("trace");
     let server = traced(driver, &trace);
@@ -57,8 +57,8 @@ fn calls_of(driver: Driver, connections: usize) -> BTreeMap<String, usize> {
     let warm = server.connect().ask(REQUEST);
     assert_eq!(warm.status, 200);
     server.signal(Signal::STOP);
-    server.stands_still();
-    let mut peers: Vec<Peer> = (0..connections).map(|_| server.connect()).collect();
+    server.wait_until_stopped();
+    let mut peers: Vec<TestPeer> = (0..connections).map(|_| server.connect()).collect();
     for peer in &mut peers {
         peer.send(REQUEST);
     }
@@ -86,9 +86,9 @@ fn calls_of(driver: Driver, connections: usize) -> BTreeMap<String, usize> {
     calls
 }
 
-fn traced(driver: Driver, trace: &Path) -> Server {
+fn traced(driver: DriverUnderTest, trace: &Path) -> ServerUnderTest {
     let tool = Tool::new("strace", "-D -f -q -Y -s 0").arg("-o").arg(trace).arg(binary().get_program());
     let mut command = tool.into_command();
     command.args(["serve", "--listen", "127.0.0.1:0", "--accept-threads", "1"]).args(driver.options());
-    Server::spawn(command)
+    ServerUnderTest::spawn(command)
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Driver, Server};
+use crate::support::{DriverUnderTest, ServerUnderTest};
 
 on_both_drivers!(
     a_plain_request_gets_exactly_57_bytes_and_the_end,
@@ -18,9 +18,9 @@ on_both_drivers!(
 const OK_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Rows 4.16, 4.40: the 57 bytes, then the end; also without a version.
-fn a_plain_request_gets_exactly_57_bytes_and_the_end(driver: Driver) {
+fn a_plain_request_gets_exactly_57_bytes_and_the_end(driver: DriverUnderTest) {
     assert_eq!(OK_CLOSE.len(), 57);
-    let server = Server::start(driver, "-D 1");
+    let server = ServerUnderTest::start(driver, "-D 1");
     let mut asked = 0;
     for route in ["fast", "slow"] {
         for rest in [
@@ -58,8 +58,8 @@ fn a_plain_request_gets_exactly_57_bytes_and_the_end(driver: Driver) {
 }
 
 /// Row 4.15: a connection serves many requests and says what the client's version needs to hear.
-fn a_kept_connection_is_answered_again_and_again(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+fn a_kept_connection_is_answered_again_and_again(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-D 1");
     let mut peer = server.connect();
     for route in ["fast", "slow"].repeat(20) {
         let answer = peer.ask(format!("GET /test/{route} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -77,8 +77,8 @@ fn a_kept_connection_is_answered_again_and_again(driver: Driver) {
 }
 
 /// Row 4.15: order is kept although slow requests stand among fast ones.
-fn pipelined_requests_are_answered_in_their_order(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+fn pipelined_requests_are_answered_in_their_order(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-D 1");
     let round = [
         ("GET /livez", 200, "alive\n"),
         ("GET /test/slow", 200, ""),
@@ -102,8 +102,8 @@ fn pipelined_requests_are_answered_in_their_order(driver: Driver) {
 }
 
 /// Row 4.15: HEAD tells the length of what GET would give, and gives nothing.
-fn an_answer_to_head_has_no_body(driver: Driver) {
-    let server = Server::start(driver, "");
+fn an_answer_to_head_has_no_body(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "");
     let mut peer = server.connect();
     for (path, status, length) in [("/livez", 200, "6"), ("/nothing", 404, "14"), ("/test/fast", 200, "0")] {
         peer.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -117,8 +117,8 @@ fn an_answer_to_head_has_no_body(driver: Driver) {
 }
 
 /// Row 4.15: whatever form a body has, the next request begins behind it.
-fn bodies_are_read_to_their_end(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+fn bodies_are_read_to_their_end(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-D 1");
     let mut peer = server.connect();
     let long = "b".repeat(100_000);
     for route in ["fast", "slow"] {
@@ -139,8 +139,8 @@ fn bodies_are_read_to_their_end(driver: Driver) {
 }
 
 /// Row 4.18: the work lasts as long as it was told to.
-fn slow_work_takes_its_time_in_a_worker(driver: Driver) {
-    let server = Server::start(driver, "-w 1");
+fn slow_work_takes_its_time_in_a_worker(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-w 1");
     let mut peer = server.connect();
     let begun = Instant::now();
     assert_eq!(peer.ask("GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
@@ -150,8 +150,8 @@ fn slow_work_takes_its_time_in_a_worker(driver: Driver) {
 }
 
 /// Row 4.17: no workers, no work.
-fn without_workers_slow_is_fast(driver: Driver) {
-    let server = Server::start(driver, "-w 0 -D 4000000000");
+fn without_workers_slow_is_fast(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-w 0 -D 4000000000");
     let mut peer = server.connect();
     for _ in 0..10 {
         assert_eq!(peer.ask("GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);

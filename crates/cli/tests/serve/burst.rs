@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{Driver, Server, binary, eventually};
+use crate::support::{DriverUnderTest, ServerUnderTest, binary, eventually};
 
 on_both_drivers!(a_burst_below_the_limits_is_answered_and_leaves_nothing);
 
@@ -18,7 +18,7 @@ const TOLERANCE: u64 = 4 * 1024 * 1024;
 /// Requests that have to wait at once: one worker with 5 ms per job does at most 200 per second.
 const QUEUED_MIN: u64 = 100;
 
-fn run(server: &Server, steps: &str) -> Value {
+fn run(server: &ServerUnderTest, steps: &str) -> Value {
     let mut command = binary();
     command.args(["bench", "http", &server.url("/test/slow"), "--close", "-c", "1000", "--timeout", "60"]);
     command.args(["--steps", steps, "--json"]);
@@ -28,7 +28,7 @@ fn run(server: &Server, steps: &str) -> Value {
 }
 
 /// Bytes of resident memory.
-fn resident(server: &Server) -> u64 {
+fn resident(server: &ServerUnderTest) -> u64 {
     let status = std::fs::read_to_string(server.proc("status")).expect("the process runs");
     let rest = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
     let kib: u64 = rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("KiB");
@@ -37,8 +37,8 @@ fn resident(server: &Server) -> u64 {
 
 /// Row 5.4: fewer requests than the queue may hold, so none is refused; afterwards queues and held bytes are at 0, and resident
 /// memory is as before within the tolerance.
-fn a_burst_below_the_limits_is_answered_and_leaves_nothing(driver: Driver) {
-    let server = Server::start(driver, "-A 1 -w 1 -D 5 --queue-target off");
+fn a_burst_below_the_limits_is_answered_and_leaves_nothing(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-A 1 -w 1 -D 5 --queue-target off");
     let mut watcher = server.watch();
     run(&server, "60:0.5");
     watcher.until_alone();

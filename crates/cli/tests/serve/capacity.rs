@@ -4,7 +4,7 @@ use std::thread;
 
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
-use crate::support::{Driver, Peer, Server, Tool, binary, eventually};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, eventually};
 
 on_every_driver!(who_comes_at_capacity_waits_for_a_place, a_crowd_passes_through_few_places);
 
@@ -26,19 +26,19 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const FAST_CLOSE: &str = "GET /test/fast HTTP/1.0\r\n\r\n";
 
 /// Row 4.9: the backlog holds who comes; a place that becomes free is given on.
-fn who_comes_at_capacity_waits_for_a_place(driver: Driver) {
-    let server = Server::start(driver, "-A 1 -C 4");
+fn who_comes_at_capacity_waits_for_a_place(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-A 1 -C 4");
     let mut watcher = server.watch();
-    let mut inside: Vec<Peer> = (0..3).map(|_| server.connect()).collect();
+    let mut inside: Vec<TestPeer> = (0..3).map(|_| server.connect()).collect();
     for peer in &mut inside {
         assert_eq!(peer.ask(FAST).status, 200);
     }
-    assert_eq!(watcher.look().value("accept_gate_closed_total"), 1);
+    assert_eq!(watcher.fetch().value("accept_gate_closed_total"), 1);
     let mut fifth = server.connect();
     fifth.send(FAST);
     for _ in 0..100 {
         assert_eq!(inside[0].ask(FAST).status, 200);
-        assert_eq!(watcher.look().value("connections"), 4);
+        assert_eq!(watcher.fetch().value("connections"), 4);
         assert!(fifth.is_silent());
     }
     inside.pop();
@@ -51,8 +51,8 @@ fn who_comes_at_capacity_waits_for_a_place(driver: Driver) {
 }
 
 /// Row 4.9: nobody is forgotten in the queue before the gate.
-fn a_crowd_passes_through_few_places(driver: Driver) {
-    let server = Server::start(driver, "-A 1 -C 2 -w 2 -D 1");
+fn a_crowd_passes_through_few_places(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-A 1 -C 2 -w 2 -D 1");
     thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| {
@@ -73,7 +73,7 @@ fn a_crowd_passes_through_few_places(driver: Driver) {
 }
 
 /// The binary below a limit of open files.
-fn limited(descriptors: u32, driver: Driver) -> std::process::Command {
+fn limited(descriptors: u32, driver: DriverUnderTest) -> std::process::Command {
     let limit = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
     let mut command = Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command();
     command.args(["serve", "--listen", "127.0.0.1:0", "--accept-threads", "1"]).args(driver.options());
@@ -81,13 +81,13 @@ fn limited(descriptors: u32, driver: Driver) -> std::process::Command {
 }
 
 /// Row 3.27: the limit of open files is known at the start, said, and kept.
-fn few_descriptors_mean_less_capacity(driver: Driver) {
-    let server = Server::spawn(limited(100, driver));
+fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
+    let server = ServerUnderTest::spawn(limited(100, driver));
     let told = server.banner_line("shards 1, worker threads 1, capacity ");
     let capacity = told.strip_suffix(" connections per shard (limited by open files)");
     let capacity: usize = capacity.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{told}"));
     assert!((10..100).contains(&capacity), "{told}");
-    let crowd: Vec<Peer> = (0..100).map(|_| server.connect()).collect();
+    let crowd: Vec<TestPeer> = (0..100).map(|_| server.connect()).collect();
     thread::scope(|scope| {
         for mut peer in crowd {
             scope.spawn(move || {
@@ -110,32 +110,32 @@ fn few_descriptors_mean_less_capacity(driver: Driver) {
 }
 
 /// Rows 3.27, 4.37: who waits at the end, and for whom there is no descriptor, is turned away and counted.
-fn who_waits_at_the_end_without_a_descriptor_is_counted(driver: Driver) {
+fn who_waits_at_the_end_without_a_descriptor_is_counted(driver: DriverUnderTest) {
     const CROWD: usize = 150;
-    let server = Server::spawn(limited(100, driver));
+    let server = ServerUnderTest::spawn(limited(100, driver));
     let told = server.banner_line("shards 1, worker threads 1, capacity ");
     let capacity = told.split(' ').next().and_then(|number| number.parse().ok());
     let capacity: usize = capacity.unwrap_or_else(|| panic!("{told}"));
-    let mut inside: Vec<Peer> = (0..capacity).map(|_| server.connect()).collect();
+    let mut inside: Vec<TestPeer> = (0..capacity).map(|_| server.connect()).collect();
     for peer in &mut inside {
         assert_eq!(peer.ask(FAST).status, 200);
     }
-    let mut crowd: Vec<Peer> = (0..CROWD).map(|_| server.connect()).collect();
+    let mut crowd: Vec<TestPeer> = (0..CROWD).map(|_| server.connect()).collect();
     for peer in &mut crowd {
         peer.send(FAST_CLOSE);
     }
     server.signal(Signal::TERM);
     let answered =
-        crowd.into_iter().map(|mut peer| u64::from(!peer.whatever_comes().is_empty())).sum::<u64>();
-    let metrics = server.ends_well();
+        crowd.into_iter().map(|mut peer| u64::from(!peer.read_until_closed().is_empty())).sum::<u64>();
+    let metrics = server.expect_clean_end();
     let refused = metrics.value("refused_total{reason=\"descriptors\"}");
     assert!(answered > 0 && refused > 0, "{metrics:?}");
     assert_eq!(answered + refused, CROWD as u64, "{metrics:?}");
 }
 
 /// Rows 3.27, 4.34: `EMFILE` is survived and counted; with descriptors again, accepting goes on.
-fn running_out_of_descriptors_is_survived(driver: Driver) {
-    let server = Server::start(driver, "-A 1 -C 30");
+fn running_out_of_descriptors_is_survived(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-A 1 -C 30");
     let mut watcher = server.watch();
     let mut inside = server.connect();
     assert_eq!(inside.ask(FAST).status, 200);
@@ -145,14 +145,14 @@ fn running_out_of_descriptors_is_survived(driver: Driver) {
     let taken: Vec<u64> = taken.filter_map(|entry| number(entry.ok()?)).collect();
     let few = (0..).filter(|number| !taken.contains(number)).nth(6).expect("numbers do not end");
     // io_uring's accept knows the limit of the time when it was armed: a closed gate disarms it.
-    let full: Vec<Peer> = (0..28).map(|_| server.connect()).collect();
+    let full: Vec<TestPeer> = (0..28).map(|_| server.connect()).collect();
     watcher.until("the gate is closed", |metrics| metrics.value("accept_gate_closed_total") == 1);
     let limit = Rlimit { current: Some(few), maximum: Some(20_000) };
     let before =
         prlimit(Some(server.pid()), Resource::Nofile, limit).expect("a process can be given a lower limit");
     drop(full);
     watcher.until("there are places again", |metrics| metrics.value("connections") == 2);
-    let mut crowd: Vec<Peer> = (0..50).map(|_| server.connect()).collect();
+    let mut crowd: Vec<TestPeer> = (0..50).map(|_| server.connect()).collect();
     for peer in &mut crowd {
         peer.try_send(FAST);
     }
@@ -168,15 +168,15 @@ fn running_out_of_descriptors_is_survived(driver: Driver) {
     for peer in crowd {
         let mut peer = peer;
         peer.half_close();
-        answered += u64::from(!peer.whatever_comes().is_empty());
+        answered += u64::from(!peer.read_until_closed().is_empty());
     }
-    let sent_away = watcher.look().value("refused_total{reason=\"descriptors\"}");
+    let sent_away = watcher.fetch().value("refused_total{reason=\"descriptors\"}");
     assert_eq!(answered + sent_away, 50, "{answered} answered, {sent_away} sent away");
     assert!(answered > 0);
     eventually("a new client is served", || {
-        let mut late = Peer::try_connect(server.address()).ok()?;
+        let mut late = TestPeer::try_connect(server.address()).ok()?;
         late.try_send(FAST_CLOSE);
-        (late.whatever_comes().len() == 57).then_some(())
+        (late.read_until_closed().len() == 57).then_some(())
     });
     drop(inside);
     watcher.until_alone();

@@ -1,6 +1,6 @@
 //! Clients that people use: curl, ab, wrk, Python, a browser.
 
-use crate::support::{Driver, Server, Tool};
+use crate::support::{DriverUnderTest, ServerUnderTest, Tool};
 
 on_both_drivers!(
     curl_is_served_in_all_its_ways,
@@ -17,8 +17,8 @@ fn curl(arguments: &str) -> String {
 }
 
 /// Row 4.15: what curl does by itself and what it can be asked to do.
-fn curl_is_served_in_all_its_ways(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+fn curl_is_served_in_all_its_ways(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-D 1");
     let (fast, slow, live) = (server.url("/test/fast"), server.url("/test/slow"), server.url("/livez"));
     let told = "--output /dev/null --write-out %{http_code},%{num_connects},%{http_version};";
     // Two requests, the second on the connection of the first.
@@ -44,8 +44,8 @@ fn curl_is_served_in_all_its_ways(driver: Driver) {
 }
 
 /// Row 4.19: the same over IPv6.
-fn curl_reaches_ipv6(driver: Driver) {
-    let server = Server::listening(driver, "[::1]:0", "");
+fn curl_reaches_ipv6(driver: DriverUnderTest) {
+    let server = ServerUnderTest::listening(driver, "[::1]:0", "");
     assert_eq!(curl(&format!("--globoff {}", server.url("/livez"))), "alive\n");
     server.finish();
 }
@@ -61,7 +61,7 @@ pub(crate) fn ab(arguments: &str, url: &str) -> (u64, u64, u64) {
 }
 
 /// Rows 4.15, 4.20 to 4.24: the first server's own measurements, shortened.
-fn ab_measures_without_a_failure(driver: Driver) {
+fn ab_measures_without_a_failure(driver: DriverUnderTest) {
     for (options, calls) in [
         (
             "--queue-target off",
@@ -77,7 +77,7 @@ fn ab_measures_without_a_failure(driver: Driver) {
             &[("-n 10000 -k -c 100", "fast", 10_000), ("-n 5000 -c 100", "fast", 5000)],
         ),
     ] {
-        let server = Server::start(driver, options);
+        let server = ServerUnderTest::start(driver, options);
         for (arguments, path, requests) in calls {
             let url = server.url(&format!("/test/{path}"));
             assert_eq!(ab(arguments, &url), (*requests, 0, 0), "ab {arguments} {path}, serve {options}");
@@ -87,9 +87,10 @@ fn ab_measures_without_a_failure(driver: Driver) {
 }
 
 /// Rows 4.25, 4.26: 500 slow requests of 100 clients for one worker, then more and shorter ones.
-fn ab_keeps_a_crowd_waiting_for_one_worker_in_order(driver: Driver) {
+fn ab_keeps_a_crowd_waiting_for_one_worker_in_order(driver: DriverUnderTest) {
     for (duration, requests, clients) in [(30, 500, 100), (2, 1000, 200)] {
-        let server = Server::start(driver, &format!("-C 1000 -A 100 -w 1 -D {duration} --queue-target off"));
+        let server =
+            ServerUnderTest::start(driver, &format!("-C 1000 -A 100 -w 1 -D {duration} --queue-target off"));
         let url = server.url("/test/slow");
         assert_eq!(ab(&format!("-n {requests} -c {clients}"), &url), (requests, 0, 0));
         let metrics = server.finish();
@@ -99,8 +100,8 @@ fn ab_keeps_a_crowd_waiting_for_one_worker_in_order(driver: Driver) {
 }
 
 /// Row 4.15: kept connections and sixteen requests at once.
-fn wrk_pipelines_without_a_failure(driver: Driver) {
-    let server = Server::start(driver, "-D 1 --queue-target off");
+fn wrk_pipelines_without_a_failure(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-D 1 --queue-target off");
     let script = std::env::temp_dir().join(format!("stilling-pipeline-{}.lua", server.pid()));
     let text = "init = function(args)\n  local r = {}\n  for i = 1, 16 do r[i] = wrk.format(\"GET\") end\n  \
                 request_all = table.concat(r)\nend\nrequest = function() return request_all end\n";
@@ -119,8 +120,8 @@ fn wrk_pipelines_without_a_failure(driver: Driver) {
 }
 
 /// Row 4.15: Python's own client keeps its connection and sends bodies in both forms.
-fn python_is_served(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+fn python_is_served(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-D 1");
     let script = "
 import http.client, sys
 connection = http.client.HTTPConnection(sys.argv[1], timeout=30)
@@ -147,8 +148,8 @@ print('served')
 }
 
 /// Row 5.3: the page that people see.
-fn a_browser_shows_the_status_page(driver: Driver) {
-    let server = Server::start(driver, "");
+fn a_browser_shows_the_status_page(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "");
     let profile = std::env::temp_dir().join(format!("stilling-browser-{}", server.pid()));
     let arguments =
         "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --dump-dom";

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::support::{Driver, Metrics, Peer, Server, binary};
+use crate::support::{DriverUnderTest, Metrics, ServerUnderTest, TestPeer, binary};
 
 on_both_drivers!(
     every_counter_of_the_built_jobs_is_in_all_three_forms,
@@ -12,21 +12,21 @@ on_both_drivers!(
 const PAGE: &str = include_str!("../../../../docs/metrics.md");
 
 /// A counter of an original system, its metric, its label where only one value is meant, its name on `/status`.
-struct Counter(&'static str, &'static str, &'static str, &'static str);
+struct CounterNames(&'static str, &'static str, &'static str, &'static str);
 
 /// BBQ's server has the first six; the others are the gauges of the pool and its queue.
-const COUNTERS: [Counter; 11] = [
-    Counter("runtime", "start_time_seconds", "", "up"),
-    Counter("server accepts", "accepted_total", "", "accepted"),
-    Counter("server megabytes", "hub_received_bytes_total", "", "bytes received"),
-    Counter("server receives", "hub_messages_total", "", "messages"),
-    Counter("max pending msgs", "hub_stream_pending_max", "", "most that ever waited for the disk"),
-    Counter("curr pending msgs", "hub_stream_pending", "", "waiting for the disk"),
-    Counter("worker threads", "worker_threads", "", "worker threads now"),
-    Counter("running jobs", "jobs_running", "", "running now"),
-    Counter("queued jobs", "jobs_queued", "", "queued now"),
-    Counter("most queued jobs", "jobs_queued_max", "", "most ever queued"),
-    Counter("refused jobs", "jobs_total", "{outcome=\"refused\"}", "refused, queue full"),
+const COUNTERS: [CounterNames; 11] = [
+    CounterNames("runtime", "start_time_seconds", "", "up"),
+    CounterNames("server accepts", "accepted_total", "", "accepted"),
+    CounterNames("server megabytes", "hub_received_bytes_total", "", "bytes received"),
+    CounterNames("server receives", "hub_messages_total", "", "messages"),
+    CounterNames("max pending msgs", "hub_stream_pending_max", "", "most that ever waited for the disk"),
+    CounterNames("curr pending msgs", "hub_stream_pending", "", "waiting for the disk"),
+    CounterNames("worker threads", "worker_threads", "", "worker threads now"),
+    CounterNames("running jobs", "jobs_running", "", "running now"),
+    CounterNames("queued jobs", "jobs_queued", "", "queued now"),
+    CounterNames("most queued jobs", "jobs_queued_max", "", "most ever queued"),
+    CounterNames("refused jobs", "jobs_total", "{outcome=\"refused\"}", "refused, queue full"),
 ];
 
 /// BBQ's client: the counter and the fields that lead to it in the generator's report.
@@ -41,7 +41,7 @@ const CLIENT_COUNTERS: [(&str, &[&str]); 8] = [
     ("avg sendtime", &["send_time", "mean_us"]),
 ];
 
-fn page(peer: &mut Peer, path: &str, fields: &str) -> String {
+fn page(peer: &mut TestPeer, path: &str, fields: &str) -> String {
     let answer = peer.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
     assert_eq!(answer.status, 200);
     answer.into_text()
@@ -56,21 +56,21 @@ fn row(status: &str, name: &str) -> Option<u64> {
 
 /// Row 5.3: every counter of BBQ's server and every gauge of the pool and its queue, with the same value in the text format,
 /// in OpenMetrics and on `/status`; docs/metrics.md lists them.
-fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: Driver) {
+fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: DriverUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!(
         "-A 1 -w 1 -D 60000 --max-queue 1 --queue-target off --drain-timeout 0.1 --nats 127.0.0.1:0 --data {} \
          --stream events=events.>",
         data.path().display()
     );
-    let server = Server::start(driver, &options);
+    let server = ServerUnderTest::start(driver, &options);
     let mut watcher = server.watch();
     let mut peer = server.connect();
     let publication = "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
     for _ in 0..3 {
         assert_eq!(peer.ask(publication).status, 200);
     }
-    let mut inside: Vec<Peer> = Vec::new();
+    let mut inside: Vec<TestPeer> = Vec::new();
     for jobs in 1..=2 {
         let mut slow = server.connect();
         slow.send("GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -85,7 +85,7 @@ fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: Driver) {
     let openmetrics = page(&mut peer, "/metrics", "Accept: application/openmetrics-text\r\n");
     let status = page(&mut peer, "/status", "");
     assert!(openmetrics.ends_with("# EOF\n") && !text.contains("# EOF"), "two formats");
-    for Counter(counter, metric, label, name) in COUNTERS {
+    for CounterNames(counter, metric, label, name) in COUNTERS {
         let value = Metrics::of(&text).value(&format!("{metric}{label}"));
         assert_eq!(Metrics::of(&openmetrics).value(&format!("{metric}{label}")), value, "{counter}");
         match counter {
@@ -120,10 +120,10 @@ fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: Driver) {
 }
 
 /// Row 5.3: the eight counters of BBQ's client, in the generator's report for people and for programs.
-fn the_generator_reports_every_counter_of_the_client(driver: Driver) {
+fn the_generator_reports_every_counter_of_the_client(driver: DriverUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!("--nats 127.0.0.1:0 --data {} --stream events=events.>", data.path().display());
-    let server = Server::start(driver, &options);
+    let server = ServerUnderTest::start(driver, &options);
     let nats = server.banner_line("listening nats://").to_owned();
     let run = |form: &str| {
         let mut command = binary();

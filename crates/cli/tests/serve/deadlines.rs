@@ -1,6 +1,6 @@
 //! Clients that take too long.
 
-use crate::support::{Driver, Peer, Server};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer};
 
 on_both_drivers!(
     thousands_of_slow_heads_end_on_time_and_hurt_nobody,
@@ -12,12 +12,12 @@ on_both_drivers!(
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Row 4.35: slowloris. The deadline is for the whole head: bytes that trickle in do not extend it.
-fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: Driver) {
+fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: DriverUnderTest) {
     const CLIENTS: usize = 3000;
-    let server = Server::start(driver, "--head-timeout 2");
+    let server = ServerUnderTest::start(driver, "--head-timeout 2");
     let mut watcher = server.watch();
     let mut honest = server.connect();
-    let mut slow: Vec<Peer> = (0..CLIENTS).map(|_| server.connect()).collect();
+    let mut slow: Vec<TestPeer> = (0..CLIENTS).map(|_| server.connect()).collect();
     for peer in &mut slow {
         peer.send("GET /test/fast HTTP/1.1\r\nHost: a\r\nX: ");
     }
@@ -31,7 +31,7 @@ fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: Driver) {
         metrics.answers(408) == CLIENTS as u64
     });
     for mut peer in slow {
-        let answer = peer.whatever_comes();
+        let answer = peer.read_until_closed();
         assert!(answer.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"), "{}", answer.escape_ascii());
     }
     drop(honest);
@@ -42,9 +42,9 @@ fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: Driver) {
 }
 
 /// Row 4.35: without a byte there is nothing to answer.
-fn a_silent_client_is_sent_away(driver: Driver) {
-    let server = Server::start(driver, "--first-byte-timeout 0.2");
-    let silent: Vec<Peer> = (0..10).map(|_| server.connect()).collect();
+fn a_silent_client_is_sent_away(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "--first-byte-timeout 0.2");
+    let silent: Vec<TestPeer> = (0..10).map(|_| server.connect()).collect();
     for mut peer in silent {
         assert_eq!(peer.rest(), b"");
     }
@@ -52,14 +52,14 @@ fn a_silent_client_is_sent_away(driver: Driver) {
 }
 
 /// Row 4.35: a body that keeps the rate may take long, one that does not is cut off.
-fn a_body_must_come_at_its_least_rate(driver: Driver) {
-    let server = Server::start(driver, "--body-timeout 0.3 --min-body-rate 10");
+fn a_body_must_come_at_its_least_rate(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "--body-timeout 0.3 --min-body-rate 10");
     let start = "POST /test/fast HTTP/1.1\r\nHost: a\r\nContent-Length: 2000\r\n\r\n";
     let (mut good, mut bad) = (server.connect(), server.connect());
     // 1000 bytes pay for 100 seconds.
     good.send(format!("{start}{}", "g".repeat(1000)));
     bad.send(format!("{start}b"));
-    let expect_timeout = |mut peer: Peer| {
+    let expect_timeout = |mut peer: TestPeer| {
         let answer = peer.answer();
         assert_eq!((answer.status, answer.field("Connection")), (408, Some("close")));
         assert_eq!(peer.rest(), b"");
@@ -75,8 +75,8 @@ fn a_body_must_come_at_its_least_rate(driver: Driver) {
 }
 
 /// Row 4.35: kept connections do not stay for ever.
-fn an_idle_connection_ends(driver: Driver) {
-    let server = Server::start(driver, "--idle-timeout 0.2");
+fn an_idle_connection_ends(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "--idle-timeout 0.2");
     for _ in 0..3 {
         let mut peer = server.connect();
         assert_eq!(peer.ask(FAST).status, 200);

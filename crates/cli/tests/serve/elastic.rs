@@ -1,6 +1,6 @@
 //! Workers that come with the work and go with it, and accept threads that work: `serve`'s elastic options.
 
-use crate::support::{Driver, Peer, Server, Watcher, eventually};
+use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer, eventually};
 
 on_both_drivers!(
     a_burst_of_slow_work_is_served_by_grown_threads,
@@ -14,22 +14,22 @@ const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
 const PANIC: &str = "GET /test/panic HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Sends that many slow requests, each on a connection of its own.
-fn crowd(server: &Server, clients: usize) -> Vec<Peer> {
-    let mut peers: Vec<Peer> = (0..clients).map(|_| server.connect()).collect();
+fn crowd(server: &ServerUnderTest, clients: usize) -> Vec<TestPeer> {
+    let mut peers: Vec<TestPeer> = (0..clients).map(|_| server.connect()).collect();
     peers.iter_mut().for_each(|peer| peer.send(SLOW));
     peers
 }
 
-fn threads(watcher: &mut Watcher) -> u64 {
-    watcher.look().value("worker_threads")
+fn threads(watcher: &mut MetricsClient) -> u64 {
+    watcher.fetch().value("worker_threads")
 }
 
 /// Row 4.31, `--free-threshold` and `--worker-limit`: a server of two workers runs twelve jobs that do not end, and no
 /// more; without a threshold it runs two.
-fn a_burst_of_slow_work_is_served_by_grown_threads(driver: Driver) {
+fn a_burst_of_slow_work_is_served_by_grown_threads(driver: DriverUnderTest) {
     for (options, running) in [("", 2), ("--free-threshold 20 --worker-limit 12", 12)] {
         let options = format!("-w 2 -D 600000 --drain-timeout 0.1 {options}");
-        let server = Server::start(driver, &options);
+        let server = ServerUnderTest::start(driver, &options);
         let mut watcher = server.watch();
         let crowd = crowd(&server, 20);
         let metrics = watcher.until("all jobs are in, and all workers busy", |metrics| {
@@ -42,15 +42,15 @@ fn a_burst_of_slow_work_is_served_by_grown_threads(driver: Driver) {
         assert_eq!(server.connect().ask(FAST).status, 200);
         let tasks = || std::fs::read_dir(server.proc("task")).expect("the server runs").count() as u64;
         eventually("the started threads are there", || (tasks() >= running).then_some(()));
-        assert!(crowd.iter().all(Peer::is_silent));
+        assert!(crowd.iter().all(TestPeer::is_silent));
         drop((crowd, watcher));
         server.finish();
     }
 }
 
 /// Row 4.31: grown threads answer, and when the burst is over they end; the metrics and the status page tell of both.
-fn the_pool_shrinks_after_the_burst(driver: Driver) {
-    let server = Server::start(
+fn the_pool_shrinks_after_the_burst(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(
         driver,
         "-w 1 -D 100 --free-threshold 10 --worker-limit 8 --shrink-after 0.05 --queue-target off",
     );
@@ -78,7 +78,7 @@ fn the_pool_shrinks_after_the_burst(driver: Driver) {
 }
 
 /// Row 4.31, `--spawn-hunk` and `--spawn-factor`: ten jobs that do not end in a pool of ten.
-fn hunks_and_their_factor_reach_the_pool(driver: Driver) {
+fn hunks_and_their_factor_reach_the_pool(driver: DriverUnderTest) {
     for (options, expected) in [
         ("", 15),
         ("--spawn-hunk 40", 14),
@@ -86,7 +86,7 @@ fn hunks_and_their_factor_reach_the_pool(driver: Driver) {
         ("--spawn-hunk 30 --spawn-factor 90", 14),
     ] {
         let options = format!("-w 10 -D 600000 --free-threshold 25 --drain-timeout 0.1 {options}");
-        let server = Server::start(driver, &options);
+        let server = ServerUnderTest::start(driver, &options);
         let mut watcher = server.watch();
         let crowd = crowd(&server, 10);
         watcher.until("the pool has grown", |metrics| metrics.value("worker_threads") >= expected);
@@ -99,9 +99,9 @@ fn hunks_and_their_factor_reach_the_pool(driver: Driver) {
 
 /// Row 4.31, `--accept-workers`: the accept thread does the work itself, one job a turn, and panics cost an answer;
 /// without the option it does none.
-fn accept_threads_do_slow_work_themselves(driver: Driver) {
+fn accept_threads_do_slow_work_themselves(driver: DriverUnderTest) {
     for (options, inline) in [("", 0), ("--accept-workers 1", 20)] {
-        let server = Server::start(driver, &format!("-A 1 -w 1 -D 1 {options}"));
+        let server = ServerUnderTest::start(driver, &format!("-A 1 -w 1 -D 1 {options}"));
         let mut peer = server.connect();
         for _ in 0..10 {
             // The answer says that the turn is over.

@@ -1,6 +1,6 @@
 //! Systems that refuse io_uring, as most containers do.
 
-use crate::support::{Driver, Server, Tool, binary};
+use crate::support::{DriverUnderTest, ServerUnderTest, Tool, binary};
 
 /// The binary with a kernel that answers io_uring's first call with `error`.
 fn refused(error: &str, driver: &str) -> std::process::Command {
@@ -15,10 +15,10 @@ fn refused(error: &str, driver: &str) -> std::process::Command {
 #[test]
 fn without_io_uring_the_server_falls_back_and_says_so() {
     for (error, text) in [("EPERM", "Operation not permitted"), ("ENOSYS", "Function not implemented")] {
-        let server = Server::spawn(refused(error, "auto"));
+        let server = ServerUnderTest::spawn(refused(error, "auto"));
         let driver = server.banner_line("driver ");
         assert!(driver.starts_with(&format!("poll (io_uring is not available: {text}")), "{driver}");
-        let metrics = server.watch().look();
+        let metrics = server.watch().fetch();
         let label = metrics.driver();
         assert!(label.starts_with("driver{driver=\"poll\",fallback=\"io_uring is not available"), "{label}");
         let mut peer = server.connect();
@@ -48,8 +48,8 @@ fn a_demanded_driver_that_is_missing_is_an_error() {
 fn where_io_uring_is_granted_auto_takes_it() {
     let mut command = binary();
     command.args(["serve", "--listen", "127.0.0.1:0"]);
-    let server = Server::spawn(command);
-    assert_eq!(server.banner_line("driver "), Driver::Uring.name());
-    assert_eq!(server.watch().look().driver(), "driver{driver=\"uring\",fallback=\"\"}");
+    let server = ServerUnderTest::spawn(command);
+    assert_eq!(server.banner_line("driver "), DriverUnderTest::Uring.name());
+    assert_eq!(server.watch().fetch().driver(), "driver{driver=\"uring\",fallback=\"\"}");
     server.finish();
 }

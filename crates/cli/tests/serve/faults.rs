@@ -7,7 +7,7 @@ use std::thread;
 
 use stilling_ring::SplitMix64;
 
-use crate::support::{Driver, Peer, Server, eventually};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, eventually};
 
 on_every_driver!(vanishing_clients_leave_nothing_behind);
 
@@ -52,7 +52,7 @@ fn vanish(server: SocketAddr, thread: usize) {
     let mut silent = VecDeque::new();
     for at in 0..FAULTS / THREADS {
         let source = Ipv4Addr::new(127, 0, 1 + thread as u8, 1 + (at % 200) as u8);
-        let mut peer = Peer::connect_from(source, server);
+        let mut peer = TestPeer::connect_from(source, server);
         let (answers, said) = state(&mut random);
         peer.send(&said);
         for _ in 0..answers {
@@ -62,7 +62,7 @@ fn vanish(server: SocketAddr, thread: usize) {
             0 => peer,
             1 => {
                 peer.half_close();
-                peer.whatever_comes();
+                peer.read_until_closed();
                 continue;
             }
             2 => {
@@ -86,12 +86,12 @@ fn vanish(server: SocketAddr, thread: usize) {
 /// Rows 4.8, 4.12, 4.34, 4.36: resets, early ends and silence in every state, from fixed seeds. The server
 /// lives, every connection has one reason for its end, no slot, byte or descriptor is lost, and an
 /// honest client is served all the time.
-fn vanishing_clients_leave_nothing_behind(driver: Driver) {
-    let server = Server::start(driver, "-A 2 -w 4 -D 1 --queue-target off");
+fn vanishing_clients_leave_nothing_behind(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-A 2 -w 4 -D 1 --queue-target off");
     let mut watcher = server.watch();
     eventually("both shards have what they need", || {
         server.connect().ask(LAST);
-        let metrics = watcher.look();
+        let metrics = watcher.fetch();
         [0, 1]
             .iter()
             .all(|shard| metrics.value(&format!("accepted_total{{shard=\"{shard}\"}}")) > 0)

@@ -22,7 +22,7 @@ use rustix::process::{Signal, Uid};
 use tempfile::TempDir;
 
 use crate::clients::ab;
-use crate::support::{Control, Driver, Peer, Server, Tool, binary, eventually};
+use crate::support::{ControlPeer, DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, eventually};
 
 on_both_drivers!(
     ten_hand_overs_under_load_lose_no_connection,
@@ -48,19 +48,19 @@ on_both_drivers!(
 
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
-const NOBODY: u32 = 65_534;
+const NOBODY_UID: u32 = 65_534;
 
 /// A folder with a control socket's path in it.
-struct Place {
+struct ControlFolder {
     folder: TempDir,
     path: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl ControlFolder {
+    fn new() -> ControlFolder {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
-        Place { folder, path }
+        ControlFolder { folder, path }
     }
 
     fn option(&self) -> String {
@@ -68,17 +68,22 @@ impl Place {
     }
 
     /// A server at a free port.
-    fn first(&self, driver: Driver, options: &str) -> Server {
-        Server::start(driver, &format!("{} {options}", self.option()))
+    fn start_first(&self, driver: DriverUnderTest, options: &str) -> ServerUnderTest {
+        ServerUnderTest::start(driver, &format!("{} {options}", self.option()))
     }
 
     /// A server at that address, which takes over.
-    fn next(&self, driver: Driver, address: SocketAddr, options: &str) -> Server {
-        Server::listening(driver, &address.to_string(), &format!("{} {options}", self.option()))
+    fn start_successor(
+        &self,
+        driver: DriverUnderTest,
+        address: SocketAddr,
+        options: &str,
+    ) -> ServerUnderTest {
+        ServerUnderTest::listening(driver, &address.to_string(), &format!("{} {options}", self.option()))
     }
 
     /// One that is to fail.
-    fn attempt(&self, driver: Driver, options: &str) -> Output {
+    fn start_failing(&self, driver: DriverUnderTest, options: &str) -> Output {
         let mut command = binary();
         command.args(["serve", "--driver", driver.name()]);
         command.args(options.split_whitespace()).args(self.option().split_whitespace());
@@ -86,7 +91,7 @@ impl Place {
     }
 
     /// The socket can be reached, and nothing but it is in the folder.
-    fn is_tidy(&self) -> bool {
+    fn has_only_socket(&self) -> bool {
         let files = std::fs::read_dir(self.folder.path()).expect("our folder").count();
         files == 1 && std::fs::metadata(&self.path).is_ok_and(|file| file.mode() & 0o777 == 0o600)
     }
@@ -101,13 +106,13 @@ fn expect_failure(outcome: &Output, reason: &str) {
 
 #[track_caller]
 fn expect_served(address: SocketAddr) {
-    assert_eq!(Peer::connect(address).ask(FAST).status, 200);
+    assert_eq!(TestPeer::connect(address).ask(FAST).status, 200);
 }
 
 /// Has ab load the server while it is succeeded ten times. Returns how many requests were answered.
-fn under_load(driver: Driver, arguments: &str) -> u64 {
-    let place = Place::new();
-    let mut server = place.first(driver, "-A 2");
+fn under_load(driver: DriverUnderTest, arguments: &str) -> u64 {
+    let control_folder = ControlFolder::new();
+    let mut server = control_folder.start_first(driver, "-A 2");
     let (address, url) = (server.address(), server.url("/test/fast"));
     let done = AtomicBool::new(false);
     let load = || {
@@ -124,33 +129,33 @@ fn under_load(driver: Driver, arguments: &str) -> u64 {
         for _ in 0..10 {
             // Loaded before it is succeeded.
             server.watch().until("somebody is served", |metrics| metrics.answers(200) > 500);
-            let next = place.next(driver, address, "-A 2");
-            server.ends_well();
+            let next = control_folder.start_successor(driver, address, "-A 2");
+            server.expect_clean_end();
             server = next;
         }
         done.store(true, Ordering::Release);
         (server, load.join().expect("ab has nothing to complain of"))
     });
-    assert!(place.is_tidy());
+    assert!(control_folder.has_only_socket());
     server.finish();
     answered
 }
 
 /// Row 4.37: no connection is refused, reset or forgotten while servers succeed each other.
-fn ten_hand_overs_under_load_lose_no_connection(driver: Driver) {
+fn ten_hand_overs_under_load_lose_no_connection(driver: DriverUnderTest) {
     assert!(under_load(driver, "-n 3000 -c 50") > 5000);
 }
 
 /// Row 4.37: the same with kept connections: none is ended in the middle of a request.
-fn ten_hand_overs_lose_no_request_on_kept_connections(driver: Driver) {
+fn ten_hand_overs_lose_no_request_on_kept_connections(driver: DriverUnderTest) {
     assert!(under_load(driver, "-k -n 10000 -c 50") > 5000);
 }
 
 /// Row 4.37: what has begun with the old server ends with it, kept connections are told to close, and who comes
 /// now is served by the new one.
-fn requests_in_flight_are_answered_by_the_old_server(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 1 -w 1 -D 300");
+fn requests_in_flight_are_answered_by_the_old_server(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 1 -w 1 -D 300");
     let mut watcher = old.watch();
     let mut idle = old.connect();
     assert_eq!(idle.ask(FAST).status, 200);
@@ -159,7 +164,7 @@ fn requests_in_flight_are_answered_by_the_old_server(driver: Driver) {
     let mut slow = old.connect();
     slow.send(SLOW);
     watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
-    let new = place.next(driver, old.address(), "");
+    let new = control_folder.start_successor(driver, old.address(), "");
     assert!(new.banner_line("taking over from process ").parse::<i32>().is_ok());
     // The old one drains.
     assert_eq!(idle.rest(), b"");
@@ -169,63 +174,67 @@ fn requests_in_flight_are_answered_by_the_old_server(driver: Driver) {
     assert_eq!(half.rest(), b"");
     assert_eq!(slow.answer().status, 200);
     assert_eq!(slow.rest(), b"");
-    old.ends_well();
+    old.expect_clean_end();
     expect_served(new.address());
     new.finish();
-    assert_eq!(std::fs::read_dir(place.folder.path()).expect("our folder").count(), 0, "the socket is left");
+    assert_eq!(
+        std::fs::read_dir(control_folder.folder.path()).expect("our folder").count(),
+        0,
+        "the socket is left"
+    );
 }
 
 /// Row 4.37: the old server is told to end by the hand-over and by a supervisor, and that is one request.
-fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-w 1 -D 300");
+fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-w 1 -D 300");
     let mut watcher = old.watch();
     let mut slow = old.connect();
     slow.send(SLOW);
     watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
     let mut idle = old.connect();
     assert_eq!(idle.ask(FAST).status, 200);
-    let new = place.next(driver, old.address(), "");
+    let new = control_folder.start_successor(driver, old.address(), "");
     // The old one drains.
     assert_eq!(idle.rest(), b"");
     old.signal(Signal::TERM);
     assert_eq!(slow.answer().status, 200);
-    old.ends_well();
+    old.expect_clean_end();
     new.finish();
 }
 
 /// Rows 4.37, 4.9: the places of the old server are taken, its gate is closed, and its backlog holds a crowd: none of
 /// them is reset.
-fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 1 -C 3");
+fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 1 -C 3");
     let mut watcher = old.watch();
-    let mut inside: Vec<Peer> = (0..2).map(|_| old.connect()).collect();
+    let mut inside: Vec<TestPeer> = (0..2).map(|_| old.connect()).collect();
     for peer in &mut inside {
         assert_eq!(peer.ask(FAST).status, 200);
     }
-    assert_eq!(watcher.look().value("accept_gate_closed_total"), 1);
-    let mut crowd: Vec<Peer> = (0..40).map(|_| old.connect()).collect();
+    assert_eq!(watcher.fetch().value("accept_gate_closed_total"), 1);
+    let mut crowd: Vec<TestPeer> = (0..40).map(|_| old.connect()).collect();
     for peer in &mut crowd {
         peer.send(FAST);
     }
-    assert!(crowd.iter().all(Peer::is_silent));
-    let new = place.next(driver, old.address(), "-A 2");
+    assert!(crowd.iter().all(TestPeer::is_silent));
+    let new = control_folder.start_successor(driver, old.address(), "-A 2");
     for peer in &mut crowd {
         assert_eq!(peer.answer().status, 200);
     }
     drop((crowd, inside, watcher));
-    old.ends_well();
+    old.expect_clean_end();
     new.finish();
 }
 
 /// Takes every place of a server with `-A 1 -C 3`, and has a crowd wait before it.
-fn crowd_before(server: &Server) -> (Vec<Peer>, Vec<Peer>) {
-    let mut inside: Vec<Peer> = (0..3).map(|_| server.connect()).collect();
+fn crowd_before(server: &ServerUnderTest) -> (Vec<TestPeer>, Vec<TestPeer>) {
+    let mut inside: Vec<TestPeer> = (0..3).map(|_| server.connect()).collect();
     for peer in &mut inside {
         assert_eq!(peer.ask(FAST).status, 200);
     }
-    let mut crowd: Vec<Peer> = (0..CROWD).map(|_| server.connect()).collect();
+    let mut crowd: Vec<TestPeer> = (0..CROWD).map(|_| server.connect()).collect();
     for peer in &mut crowd {
         peer.send(FAST);
     }
@@ -243,53 +252,53 @@ fn expect_crowd(queue: TcpListener) {
 }
 
 /// Row 4.37: a server that ends while its successor is on its way takes nobody out of the queue that it shares with it.
-fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 1 -C 3");
+fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 1 -C 3");
     let (inside, crowd) = crowd_before(&old);
-    let (successor, mut listeners) = Control::knock_for_offer(&place.path, 1);
+    let (successor, mut listeners) = ControlPeer::request_offer(&control_folder.path, 1);
     old.signal(Signal::TERM);
     for mut peer in inside {
         assert_eq!(peer.rest(), b"");
     }
     successor.expect_end();
-    old.ends_well();
+    old.expect_clean_end();
     expect_crowd(TcpListener::from(listeners.pop().expect("it was offered")));
     drop(crowd);
 }
 
 /// Row 4.37: nor does a server whose parent has the listener, too, and may start the next one with it.
-fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent(driver: Driver) {
+fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent(driver: DriverUnderTest) {
     let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let raw = queue.as_fd().try_clone_to_owned().expect("a descriptor");
     // The listener takes the way of a standard stream, which nothing closes before the program begins.
     let become_server = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     let mut command = Tool::new("bash", "-c").arg(become_server).arg(binary().get_program()).into_command();
     command.args(["serve", "--driver", driver.name(), "-A", "1", "-C", "3"]).stdin(Stdio::from(raw));
-    let server = Server::spawn_with_stdin(command);
+    let server = ServerUnderTest::spawn_with_stdin(command);
     assert_eq!(server.banner_line("kept "), "1 listeners");
     let (inside, crowd) = crowd_before(&server);
     server.signal(Signal::TERM);
     for mut peer in inside {
         assert_eq!(peer.rest(), b"");
     }
-    server.ends_well();
+    server.expect_clean_end();
     expect_crowd(queue);
     drop(crowd);
 }
 
 /// Rows 4.37, 4.9: the successor ends, having said so much and no more. The old server serves on, and can still
 /// be succeeded.
-fn a_successor_that_dies_at_any_step_changes_nothing(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 2");
+fn a_successor_that_dies_at_any_step_changes_nothing(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 2");
     let address = old.address();
     for step in 0..6 {
         let mut listeners: Vec<OwnedFd> = Vec::new();
         let successor = match step {
-            0 => Control::knock(&place.path),
+            0 => ControlPeer::connect_to(&control_folder.path),
             _ => {
-                let (successor, offered) = Control::knock_for_offer(&place.path, 2);
+                let (successor, offered) = ControlPeer::request_offer(&control_folder.path, 2);
                 listeners = offered;
                 successor
             }
@@ -299,52 +308,55 @@ fn a_successor_that_dies_at_any_step_changes_nothing(driver: Driver) {
             listeners.clear();
         }
         if step >= 3 {
-            successor.say("ready");
+            successor.send("ready");
         }
         if step >= 4 {
             successor.expect("yours");
         }
         if step == 5 {
             // It has moved in, and dies there.
-            let door = Control::door(&place.path.with_extension("next"));
-            std::fs::rename(place.path.with_extension("next"), &place.path).expect("our folder");
-            drop(door);
+            let control_socket = ControlPeer::control_socket(&control_folder.path.with_extension("next"));
+            std::fs::rename(control_folder.path.with_extension("next"), &control_folder.path)
+                .expect("our folder");
+            drop(control_socket);
         }
-        let mut waiting = Peer::connect(address);
+        let mut waiting = TestPeer::connect(address);
         drop((successor, listeners));
         waiting.send(FAST);
         assert_eq!(waiting.answer().status, 200, "after step {step}");
         expect_served(address);
-        eventually("the old server can be succeeded again", || place.is_tidy().then_some(()));
+        eventually("the old server can be succeeded again", || {
+            control_folder.has_only_socket().then_some(())
+        });
     }
-    Control::knock_for_offer(&place.path, 2).0.leave();
-    let new = place.next(driver, address, "");
-    old.ends_well();
+    ControlPeer::request_offer(&control_folder.path, 2).0.refuse();
+    let new = control_folder.start_successor(driver, address, "");
+    old.expect_clean_end();
     expect_served(address);
     new.finish();
 }
 
 /// Row 4.37: the old server ends, having said so much and no more. The successor is the server then, with whoever
 /// waited in the queue.
-fn an_old_server_that_dies_at_any_step_is_succeeded(driver: Driver) {
+fn an_old_server_that_dies_at_any_step_is_succeeded(driver: DriverUnderTest) {
     for step in 0..6 {
-        let place = Place::new();
-        let door = Control::door(&place.path);
+        let control_folder = ControlFolder::new();
+        let control_socket = ControlPeer::control_socket(&control_folder.path);
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = queue.local_addr().expect("it is bound");
-        let mut waiting: Vec<Peer> = (0..20).map(|_| Peer::connect(address)).collect();
+        let mut waiting: Vec<TestPeer> = (0..20).map(|_| TestPeer::connect(address)).collect();
         for peer in &mut waiting {
             peer.send(FAST);
         }
         let (new, waiting) = thread::scope(|scope| {
-            let new = scope.spawn(|| place.next(driver, address, "-A 2"));
-            let successor = Control::open(&door);
+            let new = scope.spawn(|| control_folder.start_successor(driver, address, "-A 2"));
+            let successor = ControlPeer::accept(&control_socket);
             let mut received = true;
             match step {
                 0 => received = false,
                 1 => {
                     successor.expect("hand-over 2");
-                    successor.give("listeners http 1", &[std::os::fd::AsFd::as_fd(&queue)]);
+                    successor.send_descriptors("listeners http 1", &[std::os::fd::AsFd::as_fd(&queue)]);
                 }
                 2 => successor.make_offer(&queue),
                 3 => {
@@ -354,17 +366,17 @@ fn an_old_server_that_dies_at_any_step_is_succeeded(driver: Driver) {
                 4 => {
                     successor.make_offer(&queue);
                     successor.expect("ready");
-                    successor.say("yours");
+                    successor.send("yours");
                 }
                 _ => {
                     successor.make_offer(&queue);
                     successor.expect("ready");
-                    successor.say("yours");
+                    successor.send("yours");
                     successor.expect("taken");
                 }
             }
             // All descriptors of the old server close.
-            drop((queue, door, successor));
+            drop((queue, control_socket, successor));
             // Who waited when nothing had been handed over yet is lost with the server that died.
             let waiting = if received { waiting } else { Vec::new() };
             (new.join().expect("it starts"), waiting)
@@ -373,21 +385,21 @@ fn an_old_server_that_dies_at_any_step_is_succeeded(driver: Driver) {
             assert_eq!(peer.answer().status, 200, "after step {step}");
         }
         expect_served(address);
-        eventually("the new server can be succeeded", || place.is_tidy().then_some(()));
-        let last = place.next(driver, address, "");
-        new.ends_well();
+        eventually("the new server can be succeeded", || control_folder.has_only_socket().then_some(()));
+        let last = control_folder.start_successor(driver, address, "");
+        new.expect_clean_end();
         expect_served(address);
         last.finish();
     }
 }
 
 /// Row 4.37: the same with real processes and a real signal, wherever it strikes.
-fn servers_that_are_killed_leave_one_that_works(driver: Driver) {
-    let place = Place::new();
-    let mut server = place.first(driver, "");
+fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let mut server = control_folder.start_first(driver, "");
     for round in 0..6 {
         let address = server.address();
-        let next = place.next(driver, address, "");
+        let next = control_folder.start_successor(driver, address, "");
         if round % 2 == 0 {
             server.signal(Signal::KILL);
             server.wait();
@@ -398,75 +410,77 @@ fn servers_that_are_killed_leave_one_that_works(driver: Driver) {
             // It was killed before its last word or after it: the old server goes on, or has gone.
             let goes_on = eventually("the old server has decided", || {
                 let gone = server.has_ended();
-                (gone || Control::is_offered(&place.path)).then_some(!gone)
+                (gone || ControlPeer::is_offered(&control_folder.path)).then_some(!gone)
             });
             if goes_on {
                 expect_served(address);
-                let another = place.next(driver, address, "");
-                server.ends_well();
+                let another = control_folder.start_successor(driver, address, "");
+                server.expect_clean_end();
                 server = another;
             } else {
                 // Elsewhere: what is left of a killed process may keep its port for a moment.
-                server = place.first(driver, "");
+                server = control_folder.start_first(driver, "");
             }
         }
         expect_served(server.address());
-        eventually("the server can be succeeded", || place.is_tidy().then_some(()));
+        eventually("the server can be succeeded", || control_folder.has_only_socket().then_some(()));
     }
     server.finish();
 }
 
 /// Row 4.37: SIGTERM between any two steps: the successor hears no refusal but the end, the queue is in its hands,
 /// and the path is free for it.
-fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: Driver) {
+fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: DriverUnderTest) {
     for step in 0..4 {
-        let place = Place::new();
-        let old = place.first(driver, "-A 1");
+        let control_folder = ControlFolder::new();
+        let old = control_folder.start_first(driver, "-A 1");
         let address = old.address();
         let (successor, listeners) = match step {
-            0 => (Control::knock(&place.path), Vec::new()),
-            _ => Control::knock_for_offer(&place.path, 1),
+            0 => (ControlPeer::connect_to(&control_folder.path), Vec::new()),
+            _ => ControlPeer::request_offer(&control_folder.path, 1),
         };
         if step >= 2 {
-            successor.say("ready");
+            successor.send("ready");
             successor.expect("yours");
         }
         if step >= 3 {
-            successor.say("taken");
+            successor.send("taken");
         }
         old.signal(Signal::TERM);
         successor.expect_end_perhaps_after("released");
-        old.ends_well();
+        old.expect_clean_end();
         if step > 0 {
-            let mut peer = Peer::connect(address);
+            let mut peer = TestPeer::connect(address);
             peer.send(FAST);
             let queue = TcpListener::from(listeners.into_iter().next().expect("it was offered"));
             queue.set_nonblocking(false).expect("a listener can be blocking");
             queue.accept().expect("the queue has survived");
         }
-        let next = place.next(driver, "127.0.0.1:0".parse().expect("an address"), "");
-        assert!(place.is_tidy(), "after step {step}");
+        let next = control_folder.start_successor(driver, "127.0.0.1:0".parse().expect("an address"), "");
+        assert!(control_folder.has_only_socket(), "after step {step}");
         next.finish();
     }
 }
 
 /// Row 4.37: two servers never go on beside each other: the one that is refused ends, whatever it is doing.
-fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over(driver: Driver) {
-    let place = Place::new();
-    let door = Control::door(&place.path);
+fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over(
+    driver: DriverUnderTest,
+) {
+    let control_folder = ControlFolder::new();
+    let control_socket = ControlPeer::control_socket(&control_folder.path);
     let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = queue.local_addr().expect("it is bound");
     let (new, old) = thread::scope(|scope| {
-        let new = scope.spawn(|| place.next(driver, address, "-A 1"));
-        let old = Control::open(&door);
+        let new = scope.spawn(|| control_folder.start_successor(driver, address, "-A 1"));
+        let old = ControlPeer::accept(&control_socket);
         old.make_offer(&queue);
         old.expect("ready");
-        old.say("yours");
+        old.send("yours");
         old.expect("taken");
         (new.join().expect("it starts"), old)
     });
-    let (another, _listeners) = Control::knock_for_offer(&place.path, 1);
-    old.say("refused too late");
+    let (another, _listeners) = ControlPeer::request_offer(&control_folder.path, 1);
+    old.send("refused too late");
     another.expect("refused the server before this one goes on, so this one must end: too late");
     another.expect_end();
     let (status, _) = new.wait();
@@ -475,102 +489,102 @@ fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_han
 
 /// Row 4.37: whoever came to the old server's door before the path changed hands neither waits for its drain nor
 /// fails: it asks again, once.
-fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: Driver) {
+fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: DriverUnderTest) {
     const SUCCEEDED: &str = "refused another server has just taken over; it is at the path now";
-    let place = Place::new();
-    let old = place.first(driver, "-A 1 -w 1 -D 300");
-    let (first, _listeners) = Control::knock_for_offer(&place.path, 1);
-    first.say("ready");
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 1 -w 1 -D 300");
+    let (first, _listeners) = ControlPeer::request_offer(&control_folder.path, 1);
+    first.send("ready");
     first.expect("yours");
     old.signal(Signal::STOP);
-    old.stands_still();
-    first.say("taken");
-    let late = Control::knock(&place.path);
+    old.wait_until_stopped();
+    first.send("taken");
+    let late = ControlPeer::connect_to(&control_folder.path);
     old.signal(Signal::CONT);
     late.expect(SUCCEEDED);
     late.expect_end();
-    old.ends_well();
+    old.expect_clean_end();
 
-    let place = Place::new();
-    let door = Control::door(&place.path);
+    let control_folder = ControlFolder::new();
+    let control_socket = ControlPeer::control_socket(&control_folder.path);
     let outcome = thread::scope(|scope| {
-        let attempt = scope.spawn(|| place.attempt(driver, "--listen 127.0.0.1:0"));
-        Control::open(&door).say(SUCCEEDED);
-        Control::open(&door).say(SUCCEEDED);
+        let attempt = scope.spawn(|| control_folder.start_failing(driver, "--listen 127.0.0.1:0"));
+        ControlPeer::accept(&control_socket).send(SUCCEEDED);
+        ControlPeer::accept(&control_socket).send(SUCCEEDED);
         attempt.join().expect("it ends")
     });
     expect_failure(&outcome, "the other server refused: another server has just taken over");
 }
 
 /// Row 4.37: what a refused successor still does to the path changes nothing: there is nothing left to rename.
-fn a_successor_that_is_too_late_cannot_take_the_path_any_more(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 1");
-    let next = place.path.with_extension("next");
-    let (successor, listeners) = Control::knock_for_offer(&place.path, 1);
-    let _door = Control::door(&next);
-    successor.say("ready");
+fn a_successor_that_is_too_late_cannot_take_the_path_any_more(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 1");
+    let next = control_folder.path.with_extension("next");
+    let (successor, listeners) = ControlPeer::request_offer(&control_folder.path, 1);
+    let _door = ControlPeer::control_socket(&next);
+    successor.send("ready");
     successor.expect("yours");
-    successor.say("ready");
+    successor.send("ready");
     successor.expect("refused the other side should have said `taken` and said `ready`");
-    let error = std::fs::rename(&next, &place.path).expect_err("it was to be taken away");
+    let error = std::fs::rename(&next, &control_folder.path).expect_err("it was to be taken away");
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-    assert!(place.is_tidy());
+    assert!(control_folder.has_only_socket());
     drop(listeners);
-    let new = place.next(driver, old.address(), "");
-    old.ends_well();
+    let new = control_folder.start_successor(driver, old.address(), "");
+    old.expect_clean_end();
     new.finish();
 }
 
 /// Row 4.37: an error of the successor is told by the successor; nobody else notices.
-fn a_successor_that_cannot_start_leaves_the_old_server_alone(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 3");
+fn a_successor_that_cannot_start_leaves_the_old_server_alone(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 3");
     let address = old.address();
     let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let taken = stranger.local_addr().expect("it is bound");
-    let outcome = place.attempt(driver, &format!("--listen {address} --listen {taken}"));
+    let outcome = control_folder.start_failing(driver, &format!("--listen {address} --listen {taken}"));
     expect_failure(&outcome, &format!("cannot listen on {taken}: another process listens there"));
-    let outcome = place.attempt(driver, &format!("--listen {address} --congestion nonsense"));
+    let outcome = control_folder.start_failing(driver, &format!("--listen {address} --congestion nonsense"));
     expect_failure(&outcome, &format!("cannot listen on {address}"));
     expect_served(address);
     // Without the hand-over it is a server that is started twice by mistake.
     let outcome = binary().args(["serve", "--listen", &address.to_string()]).output().expect("it starts");
     expect_failure(&outcome, "another process listens there");
-    let new = place.next(driver, address, "");
-    old.ends_well();
+    let new = control_folder.start_successor(driver, address, "");
+    old.expect_clean_end();
     new.finish();
 }
 
 /// Row 4.37: whoever comes while another takes over is told so; the one that was first can go on.
-fn only_one_successor_at_a_time(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-A 1");
+fn only_one_successor_at_a_time(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-A 1");
     let address = old.address();
-    let (first, listeners) = Control::knock_for_offer(&place.path, 1);
-    let outcome = place.attempt(driver, &format!("--listen {address}"));
+    let (first, listeners) = ControlPeer::request_offer(&control_folder.path, 1);
+    let outcome = control_folder.start_failing(driver, &format!("--listen {address}"));
     expect_failure(&outcome, "the other server refused: another server is taking over at this moment");
-    first.say("ready");
+    first.send("ready");
     first.expect("yours");
-    first.say("taken");
+    first.send("taken");
     first.expect_end_perhaps_after("released");
-    old.ends_well();
+    old.expect_clean_end();
     // The test holds the listener now, so whoever comes waits in it.
     let queue = TcpListener::from(listeners.into_iter().next().expect("it was offered"));
     queue.set_nonblocking(false).expect("a listener can be blocking");
-    let mut peer = Peer::connect(address);
+    let mut peer = TestPeer::connect(address);
     peer.send(FAST);
     queue.accept().expect("the queue has survived");
 }
 
 /// Row 4.37: nobody is at the path, and two servers come: one of them is the first, and the other one has been told
 /// so or takes over from it. Files that killed servers have left change nothing.
-fn of_two_that_start_at_the_same_moment_one_is_left(driver: Driver) {
-    let place = Place::new();
+fn of_two_that_start_at_the_same_moment_one_is_left(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let start = || {
         let mut command = binary();
         command.args(["serve", "--listen", "127.0.0.1:0", "-A", "1", "--driver", driver.name()]);
-        command.args(place.option().split_whitespace());
+        command.args(control_folder.option().split_whitespace());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().expect("the binary starts")
     };
@@ -591,7 +605,7 @@ fn of_two_that_start_at_the_same_moment_one_is_left(driver: Driver) {
             code => {
                 let about = format!(
                     "is starting with {} at this moment; wait until it serves\n",
-                    place.path.display()
+                    control_folder.path.display()
                 );
                 assert!(
                     said.starts_with("stilling: cannot take over: another server ") && said.ends_with(&about),
@@ -600,32 +614,34 @@ fn of_two_that_start_at_the_same_moment_one_is_left(driver: Driver) {
                 assert_eq!(code, Some(1));
             }
         }
-        eventually("the other one is the server", || Control::is_offered(&place.path).then_some(()));
-        assert!(place.is_tidy());
+        eventually("the other one is the server", || {
+            ControlPeer::is_offered(&control_folder.path).then_some(())
+        });
+        assert!(control_folder.has_only_socket());
         let killed = round % 3 == 0;
         let signal = if killed { Signal::KILL } else { Signal::TERM };
         rustix::process::kill_process(rustix::process::Pid::from_child(&left), signal).expect("it runs");
         let status = left.wait().expect("it ends");
         assert_eq!(status.success(), !killed, "{status}");
         // What one that was killed while it started would leave.
-        std::fs::write(place.path.with_extension("lock"), "1").expect("our folder");
+        std::fs::write(control_folder.path.with_extension("lock"), "1").expect("our folder");
     }
 }
 
 /// Row 4.37: a server that has been told to end hands over nothing: the next one starts by itself.
-fn a_draining_server_is_not_taken_over(driver: Driver) {
-    let place = Place::new();
-    let old = place.first(driver, "-w 1 -D 300");
+fn a_draining_server_is_not_taken_over(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = control_folder.start_first(driver, "-w 1 -D 300");
     let mut watcher = old.watch();
     let mut slow = old.connect();
     slow.send(SLOW);
     watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
     old.signal(Signal::TERM);
-    eventually("the control socket is gone", || (!place.path.exists()).then_some(()));
-    eventually("nobody listens", || Peer::try_connect(old.address()).is_err().then_some(()));
-    let new = place.next(driver, old.address(), "");
+    eventually("the control socket is gone", || (!control_folder.path.exists()).then_some(()));
+    eventually("nobody listens", || TestPeer::try_connect(old.address()).is_err().then_some(()));
+    let new = control_folder.start_successor(driver, old.address(), "");
     assert_eq!(slow.answer().status, 200);
-    old.ends_well();
+    old.expect_clean_end();
     expect_served(new.address());
     new.finish();
 }
@@ -650,15 +666,16 @@ os.execv(arguments[0], arguments)
 
 /// Row 4.37: sd_listen_fds(3): the parent's listeners are served instead of the default address, beside what is
 /// asked for by name, and are handed over like any other.
-fn the_parent_may_pass_listeners(driver: Driver) {
-    let place = Place::new();
+fn the_parent_may_pass_listeners(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let start = |count: &str, names: &str, options: &str| {
         let tool = Tool::new("python3", "-c").arg(PARENT).arg(count).arg(names).arg(binary().get_program());
         let mut command = tool.into_command();
         command.args(["serve", "--driver", driver.name()]).args(options.split_whitespace());
         command
     };
-    let server = Server::spawn(start("2", "web:admin", &format!("-A 3 {}", place.option())));
+    let server =
+        ServerUnderTest::spawn(start("2", "web:admin", &format!("-A 3 {}", control_folder.option())));
     assert_eq!(server.banner_line("passed by the parent: "), "web, admin");
     assert_eq!(server.banner_line("kept "), "2 listeners");
     let addresses = server.addresses();
@@ -668,16 +685,16 @@ fn the_parent_may_pass_listeners(driver: Driver) {
             expect_served(*address);
         }
     }
-    let listen = format!("--listen {} {}", addresses[1], place.option());
-    let next = Server::listening(driver, &addresses[0].to_string(), &listen);
-    server.ends_well();
+    let listen = format!("--listen {} {}", addresses[1], control_folder.option());
+    let next = ServerUnderTest::listening(driver, &addresses[0].to_string(), &listen);
+    server.expect_clean_end();
     assert_eq!(next.banner_line("kept "), "2 listeners");
     for address in &addresses {
         expect_served(*address);
     }
     next.finish();
 
-    let server = Server::spawn(start("1", "", "--listen 127.0.0.2:0"));
+    let server = ServerUnderTest::spawn(start("1", "", "--listen 127.0.0.2:0"));
     assert_eq!(server.addresses().len(), 2);
     for address in server.addresses() {
         expect_served(address);

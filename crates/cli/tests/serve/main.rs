@@ -2,7 +2,7 @@
 //!
 //! One test binary with a module per theme, so that all share `support` and run side by side. A check
 //! is a function of the driver; [`on_both_drivers`] makes two tests of it, [`on_every_driver`] three. Every server of every test
-//! must end well: [`support::Server::finish`] looks at its last counters.
+//! must end well: [`support::ServerUnderTest::finish`] looks at its last counters.
 #![cfg(target_os = "linux")]
 
 /// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
@@ -11,13 +11,13 @@ macro_rules! on_both_drivers {
         mod on_uring {
             $(#[test]
             fn $check() {
-                super::$check(crate::support::Driver::Uring);
+                super::$check(crate::support::DriverUnderTest::Uring);
             })*
         }
         mod on_poll {
             $(#[test]
             fn $check() {
-                super::$check(crate::support::Driver::Poll);
+                super::$check(crate::support::DriverUnderTest::Poll);
             })*
         }
     };
@@ -30,7 +30,7 @@ macro_rules! on_every_driver {
         mod on_uring_direct {
             $(#[test]
             fn $check() {
-                super::$check(crate::support::Driver::UringDirect);
+                super::$check(crate::support::DriverUnderTest::UringDirect);
             })*
         }
     };
@@ -40,24 +40,24 @@ mod accepts;
 mod answers;
 mod app;
 mod burst;
-mod calls;
 mod capacity;
 mod clients;
 mod counters;
 mod deadlines;
-mod direct;
+mod direct_descriptors;
+mod drain_answers;
 mod elastic;
 mod fallback;
 mod faults;
 mod hand_over;
-mod last_words;
-mod life;
+mod lifecycle;
 mod nats;
 mod options;
 mod outages;
 mod pages;
-mod pieces;
 mod refusals;
+mod slow_readers;
+mod slow_work;
+mod split_requests;
 mod support;
-mod unread;
-mod work;
+mod system_calls;

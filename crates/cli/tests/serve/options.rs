@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Output;
 
-use crate::support::{Driver, Metrics, Peer, Server, binary};
+use crate::support::{DriverUnderTest, Metrics, ServerUnderTest, TestPeer, binary};
 
 on_both_drivers!(
     options_reach_the_server,
@@ -223,13 +223,13 @@ fn help_is_told_with_all_defaults() {
 }
 
 /// Rows 4.19, 4.30: the long names are those of the first server, and `--verbose` shows what came of them.
-fn options_reach_the_server(driver: Driver) {
+fn options_reach_the_server(driver: DriverUnderTest) {
     let mut command = binary();
     let options =
         "--accept-threads 3 --accept-capacity 77 --worker-threads 5 --slow-duration 1 --congestion reno";
     command.args(["serve", "--listen", "127.0.0.1:0"]).args(driver.options());
     command.args(options.split_whitespace());
-    let server = Server::spawn(command);
+    let server = ServerUnderTest::spawn(command);
     assert_eq!(server.banner_line("shards "), "3, worker threads 5, capacity 77 connections per shard");
     for (key, value) in [
         ("  accept-threads = ", "3"),
@@ -248,32 +248,32 @@ fn options_reach_the_server(driver: Driver) {
 }
 
 /// Row 4.19: the file is weaker than the environment, which is weaker than the command line.
-fn settings_reach_the_server_from_every_source(driver: Driver) {
+fn settings_reach_the_server_from_every_source(driver: DriverUnderTest) {
     let folder = tempfile::TempDir::new().expect("a folder");
     let file = "listen = ['127.0.0.1:0']\naccept-threads = 3\nworker-threads = 7\nslow-duration = 1\nverbose = true\n";
     std::fs::write(folder.path().join("stilling.toml"), file).expect("it can be written");
     let mut command = binary();
     command.current_dir(folder.path()).args(["serve", "--worker-threads", "5"]).args(driver.options());
     command.env("STILLING_WORKER_THREADS", "6").env("STILLING_ACCEPT_CAPACITY", "77");
-    let server = Server::spawn(command);
+    let server = ServerUnderTest::spawn(command);
     assert_eq!(server.banner_line("shards "), "3, worker threads 5, capacity 77 connections per shard");
     assert_eq!(server.banner_line("  slow-duration = "), "1");
     server.finish();
 }
 
 /// Row 4.19: `--admin` with an address, and off.
-fn the_pages_are_where_the_operator_wants_them(driver: Driver) {
+fn the_pages_are_where_the_operator_wants_them(driver: DriverUnderTest) {
     for (option, has_address) in [("127.0.0.1:0", true), ("off", false)] {
         let mut command = binary();
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", option]).args(driver.options());
-        let server = Server::spawn(command);
+        let server = ServerUnderTest::spawn(command);
         let mut peer = server.connect();
         for (path, status) in [("/test/fast", 200), ("/metrics", 404), ("/", 404)] {
             assert_eq!(peer.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).status, status, "{path}");
         }
         if has_address {
             let address = server.banner_line("admin http://").parse().expect("an address");
-            let mut admin = Peer::connect(address);
+            let mut admin = TestPeer::connect(address);
             for (path, status) in [("/test/fast", 404), ("/metrics", 200), ("/", 200)] {
                 assert_eq!(
                     admin.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).status,
@@ -286,9 +286,9 @@ fn the_pages_are_where_the_operator_wants_them(driver: Driver) {
 }
 
 /// Row 4.19: exit code 1 and who is to blame, also when the other is a server that shares its port.
-fn a_taken_port_is_said_and_is_an_error(driver: Driver) {
+fn a_taken_port_is_said_and_is_an_error(driver: DriverUnderTest) {
     let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let server = Server::start(driver, "");
+    let server = ServerUnderTest::start(driver, "");
     let taken = [stranger.local_addr().expect("it is bound"), server.address()];
     for address in taken {
         for arguments in [format!("--listen {address}"), format!("--port {}", address.port())] {

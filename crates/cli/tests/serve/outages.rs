@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempDir;
 
 use crate::nats::{own_address, records};
-use crate::support::{Driver, Server, Tool, binary, eventually};
+use crate::support::{DriverUnderTest, ServerUnderTest, Tool, binary, eventually};
 
 on_both_drivers! {
     curl_says_that_the_server_is_away_or_tries_until_it_is_back,
@@ -22,36 +22,37 @@ on_both_drivers! {
 }
 
 /// All doors of a server, in places that stay when it is killed.
-struct House {
-    driver: Driver,
+struct OutageFixture {
+    driver: DriverUnderTest,
     data: TempDir,
     /// HTTP, NATS, syslog over UDP, syslog over TCP.
-    places: [String; 4],
-    server: Option<Server>,
+    addresses: [String; 4],
+    server: Option<ServerUnderTest>,
 }
 
-impl House {
-    fn start(driver: Driver) -> House {
+impl OutageFixture {
+    fn start(driver: DriverUnderTest) -> OutageFixture {
         // Nobody else is given a port of this address while the server is away.
         let place = format!("{}:0", own_address());
         let data = tempfile::tempdir().expect("a folder");
-        let mut house = House { driver, data, places: [(); 4].map(|()| place.clone()), server: None };
-        house.start_again();
-        let server = house.server.as_ref().expect("it runs");
+        let mut fixture =
+            OutageFixture { driver, data, addresses: [(); 4].map(|()| place.clone()), server: None };
+        fixture.start_again();
+        let server = fixture.server.as_ref().expect("it runs");
         let names =
             ["listening http://", "listening nats://", "listening syslog-udp://", "listening syslog-tcp://"];
-        house.places = names.map(|name| server.banner_line(name).to_owned());
-        house
+        fixture.addresses = names.map(|name| server.banner_line(name).to_owned());
+        fixture
     }
 
     fn start_again(&mut self) {
-        let [http, nats, udp, tcp] = &self.places;
+        let [http, nats, udp, tcp] = &self.addresses;
         let options = format!(
             "--nats {nats} --syslog-udp {udp} --syslog-tcp {tcp} --syslog-unix {} --data {}",
             self.unix(),
             self.data.path().join("streams").display()
         );
-        self.server = Some(Server::listening(self.driver, http, &options));
+        self.server = Some(ServerUnderTest::listening(self.driver, http, &options));
     }
 
     fn kill(&mut self) {
@@ -70,11 +71,11 @@ impl House {
     }
 
     fn at(&self, place: usize) -> SocketAddr {
-        self.places[place].to_socket_addrs().expect("an address").next().expect("one")
+        self.addresses[place].to_socket_addrs().expect("an address").next().expect("one")
     }
 
     fn url(&self) -> String {
-        format!("http://{}/publish/events.a", self.places[0])
+        format!("http://{}/publish/events.a", self.addresses[0])
     }
 
     /// Waits until the stream has so many records, and returns their payloads.
@@ -90,17 +91,17 @@ impl House {
 }
 
 /// A program that ends with its test.
-struct Running(Child);
+struct ToolProcess(Child);
 
-impl Drop for Running {
+impl Drop for ToolProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn started(command: &mut Command) -> Running {
-    Running(
+fn started(command: &mut Command) -> ToolProcess {
+    ToolProcess(
         command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -110,97 +111,99 @@ fn started(command: &mut Command) -> Running {
 }
 
 /// How a program ends that may fail.
-fn ends(tool: Tool) -> ExitStatus {
+fn exit_status(tool: Tool) -> ExitStatus {
     let mut command = tool.into_command();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs")
 }
 
-fn curl(house: &House, options: &str) -> Tool {
-    Tool::new("curl", &format!("--silent --show-error --max-time 60 {options}")).arg(house.url())
+fn curl(fixture: &OutageFixture, options: &str) -> Tool {
+    Tool::new("curl", &format!("--silent --show-error --max-time 60 {options}")).arg(fixture.url())
 }
 
-fn curl_says_that_the_server_is_away_or_tries_until_it_is_back(driver: Driver) {
-    let mut house = House::start(driver);
-    assert_eq!(curl(&house, "--data one").output(), "{\"stream\":\"events\",\"first\":1,\"last\":1}\n");
-    house.kill();
+fn curl_says_that_the_server_is_away_or_tries_until_it_is_back(driver: DriverUnderTest) {
+    let mut fixture = OutageFixture::start(driver);
+    assert_eq!(curl(&fixture, "--data one").output(), "{\"stream\":\"events\",\"first\":1,\"last\":1}\n");
+    fixture.kill();
     // Could not connect.
-    assert_eq!(ends(curl(&house, "--data lost")).code(), Some(7));
+    assert_eq!(exit_status(curl(&fixture, "--data lost")).code(), Some(7));
     let tries = "--data two --retry 50 --retry-connrefused --retry-delay 1 --max-time 60";
-    let mut patient = started(Tool::new("curl", tries).arg(house.url()).into_command().stdin(Stdio::null()));
+    let mut patient =
+        started(Tool::new("curl", tries).arg(fixture.url()).into_command().stdin(Stdio::null()));
     let mut said =
         BufReader::new(patient.0.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
     // It has been refused once.
     assert!(said.any(|line| line.contains("Will retry")), "it tries again");
-    house.start_again();
+    fixture.start_again();
     assert!(patient.0.wait().expect("it is ours").success());
-    assert_eq!(house.payloads(2), ["one", "two"]);
-    house.finish();
+    assert_eq!(fixture.payloads(2), ["one", "two"]);
+    fixture.finish();
 }
 
 /// Whether it was stored before the server died is not known to who asked; with an id it need not be.
-fn a_request_that_was_cut_off_is_sent_again_without_a_second_record(driver: Driver) {
-    let mut house = House::start(driver);
-    let server = house.server.as_ref().expect("it runs");
+fn a_request_that_was_cut_off_is_sent_again_without_a_second_record(driver: DriverUnderTest) {
+    let mut fixture = OutageFixture::start(driver);
+    let server = fixture.server.as_ref().expect("it runs");
     server.signal(rustix::process::Signal::STOP);
-    server.stands_still();
-    let ask = |more: &str| curl(&house, &format!("--data once --header Nats-Msg-Id:7 {more}"));
+    server.wait_until_stopped();
+    let ask = |more: &str| curl(&fixture, &format!("--data once --header Nats-Msg-Id:7 {more}"));
     let mut command = ask("--trace-ascii -").into_command();
     let mut cut = started(command.stdin(Stdio::null()));
     let mut said = BufReader::new(cut.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
     assert!(said.any(|line| line.starts_with("=> Send data, 4 bytes")), "it sends");
-    house.kill();
+    fixture.kill();
     // Nothing came back, or the connection was reset.
     let status = cut.0.wait().expect("it is ours");
     assert!(matches!(status.code(), Some(52 | 56)), "{status}");
-    house.start_again();
+    fixture.start_again();
     for _ in 0..2 {
-        let told = curl(&house, "--data once --header Nats-Msg-Id:7").output();
+        let told = curl(&fixture, "--data once --header Nats-Msg-Id:7").output();
         assert!(told.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{told}");
     }
-    house.kill();
-    house.start_again();
-    let told = curl(&house, "--data once --header Nats-Msg-Id:7").output();
+    fixture.kill();
+    fixture.start_again();
+    let told = curl(&fixture, "--data once --header Nats-Msg-Id:7").output();
     assert!(told.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{told}");
-    assert_eq!(house.payloads(1), ["once"]);
-    house.finish();
+    assert_eq!(fixture.payloads(1), ["once"]);
+    fixture.finish();
 }
 
-fn logger_says_it_over_tcp_alone(driver: Driver) {
-    let mut house = House::start(driver);
+fn logger_says_it_over_tcp_alone(driver: DriverUnderTest) {
+    let mut fixture = OutageFixture::start(driver);
     let remote = |way: &str, place: SocketAddr, text: &str| {
         Tool::new("logger", &format!("{way} -n {} -P {} -t door {text}", place.ip(), place.port()))
     };
     let local =
         |unix: &str, more: &str, text: &str| Tool::new("logger", &format!("{more} -u {unix} -t door {text}"));
-    let all = |house: &House, text: &str| {
+    let all = |fixture: &OutageFixture, text: &str| {
         vec![
-            remote("-d", house.at(2), text),
-            remote("-T", house.at(3), text),
-            remote("-T --octet-count", house.at(3), text),
-            local(&house.unix(), "", text),
-            local(&house.unix(), "--socket-errors=on", text),
+            remote("-d", fixture.at(2), text),
+            remote("-T", fixture.at(3), text),
+            remote("-T --octet-count", fixture.at(3), text),
+            local(&fixture.unix(), "", text),
+            local(&fixture.unix(), "--socket-errors=on", text),
         ]
     };
-    for tool in all(&house, "before") {
-        assert!(ends(tool).success());
+    for tool in all(&fixture, "before") {
+        assert!(exit_status(tool).success());
     }
-    let before = house.payloads_of(5);
+    let before = fixture.payloads_of(5);
     assert!(before.iter().all(|payload| payload.ends_with("before")), "{before:?}");
-    house.kill();
-    let told: Vec<bool> = all(&house, "meanwhile").into_iter().map(|tool| ends(tool).success()).collect();
+    fixture.kill();
+    let told: Vec<bool> =
+        all(&fixture, "meanwhile").into_iter().map(|tool| exit_status(tool).success()).collect();
     // Datagrams are lost without a word, unless it is asked to say so.
     assert_eq!(told, [true, false, false, true, false]);
-    house.start_again();
-    for tool in all(&house, "afterwards") {
-        assert!(ends(tool).success());
+    fixture.start_again();
+    for tool in all(&fixture, "afterwards") {
+        assert!(exit_status(tool).success());
     }
-    let payloads = house.payloads_of(10);
+    let payloads = fixture.payloads_of(10);
     assert_eq!(payloads[..5], before);
     assert!(payloads[5..].iter().all(|payload| payload.ends_with("afterwards")), "{payloads:?}");
-    house.finish();
+    fixture.finish();
 }
 
-impl House {
+impl OutageFixture {
     /// The payloads when there are so many: what is not acknowledged may still be on its way to the stream.
     fn payloads_of(&self, count: usize) -> Vec<String> {
         let mut server = self.server.as_ref().expect("it runs").watch();
@@ -211,7 +214,7 @@ impl House {
     }
 }
 
-fn rsyslog(folder: &Path, input: &Path, to: SocketAddr) -> Running {
+fn rsyslog(folder: &Path, input: &Path, to: SocketAddr) -> ToolProcess {
     let file = folder.join("conf");
     let text = format!(
         "global(workDirectory=\"{}\")\nmodule(load=\"imuxsock\" SysSock.Use=\"off\")\n\
@@ -243,52 +246,52 @@ fn is_connected(to: SocketAddr) -> bool {
 
 /// With a queue and without an end of its tries. TCP acknowledges nothing: what it sends before it finds the connection dead
 /// is lost.
-fn rsyslog_keeps_what_it_has_until_the_server_is_back(driver: Driver) {
-    let mut house = House::start(driver);
+fn rsyslog_keeps_what_it_has_until_the_server_is_back(driver: DriverUnderTest) {
+    let mut fixture = OutageFixture::start(driver);
     let folder = tempfile::tempdir().expect("a folder");
     let input = folder.path().join("in");
-    let rsyslog = rsyslog(folder.path(), &input, house.at(3));
+    let rsyslog = rsyslog(folder.path(), &input, fixture.at(3));
     let log = |text: &str| {
         Tool::new("logger", "--socket-errors=on -t app -u").arg(&input).arg(text).output();
     };
     log("before");
-    assert!(house.payloads_of(1)[0].ends_with("before"));
-    house.kill();
+    assert!(fixture.payloads_of(1)[0].ends_with("before"));
+    fixture.kill();
     eventually("it finds the connection dead", || {
         log("perhaps");
-        (!is_connected(house.at(3))).then_some(())
+        (!is_connected(fixture.at(3))).then_some(())
     });
     for number in 0..20 {
         log(&format!("meanwhile {number}"));
     }
-    house.start_again();
+    fixture.start_again();
     log("afterwards");
     // More of them than are certain.
-    let mut watcher = house.server.as_ref().expect("it runs").watch();
+    let mut watcher = fixture.server.as_ref().expect("it runs").watch();
     let mut there = Vec::new();
     while !there.last().is_some_and(|last: &String| last.ends_with("afterwards")) {
         let count = there.len() + 1;
         watcher.until("more comes", |metrics| {
             metrics.value("hub_stream_visible_sequence{stream=\"events\"}") >= count as u64
         });
-        there = records(house.at(1), "events", count).0.into_iter().map(|(_, payload)| payload).collect();
+        there = records(fixture.at(1), "events", count).0.into_iter().map(|(_, payload)| payload).collect();
     }
     let numbers: Vec<u32> =
         there.iter().filter_map(|line| line.rsplit_once("meanwhile ")?.1.parse().ok()).collect();
     assert_eq!(numbers, (0..20).collect::<Vec<_>>(), "{there:?}");
     drop((rsyslog, watcher));
-    house.finish();
+    fixture.finish();
 }
 
-fn stilling_pub_delivers_everything_once(driver: Driver) {
+fn stilling_pub_delivers_everything_once(driver: DriverUnderTest) {
     const BEFORE: usize = 200;
     const ALL: usize = 400;
-    let mut house = House::start(driver);
+    let mut fixture = OutageFixture::start(driver);
     let mut command = binary();
     command.args([
         "pub",
         "--server",
-        &format!("nats://{}", house.places[1]),
+        &format!("nats://{}", fixture.addresses[1]),
         "--timeout",
         "60",
         "--lines",
@@ -302,15 +305,15 @@ fn stilling_pub_delivers_everything_once(driver: Driver) {
         }
     };
     feed(0..BEFORE);
-    assert_eq!(house.payloads_of(BEFORE).len(), BEFORE);
-    house.kill();
+    assert_eq!(fixture.payloads_of(BEFORE).len(), BEFORE);
+    fixture.kill();
     feed(BEFORE..ALL - 100);
-    house.start_again();
+    fixture.start_again();
     feed(ALL - 100..ALL);
     drop(input);
     let status = publisher.0.wait().expect("it is ours");
     assert!(status.success(), "{status}");
     let expected: Vec<String> = (0..ALL).map(|number| number.to_string()).collect();
-    assert_eq!(house.payloads(ALL), expected);
-    house.finish();
+    assert_eq!(fixture.payloads(ALL), expected);
+    fixture.finish();
 }

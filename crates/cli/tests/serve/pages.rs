@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::support::{Driver, Metrics, Peer, Server, eventually};
+use crate::support::{DriverUnderTest, Metrics, ServerUnderTest, TestPeer, eventually};
 
 on_both_drivers!(
     metrics_come_in_the_format_that_is_asked_for,
@@ -18,13 +18,13 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A server with every part that has metrics: streams on disk and in memory, syslog, work that was done and refused.
-fn busy_server(driver: Driver) -> (tempfile::TempDir, Server) {
+fn busy_server(driver: DriverUnderTest) -> (tempfile::TempDir, ServerUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!(
         "-w 1 -D 1 --nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0 --data {} --stream events=events.>",
         data.path().display()
     );
-    let server = Server::start(driver, &options);
+    let server = ServerUnderTest::start(driver, &options);
     let mut peer = server.connect();
     assert_eq!(peer.ask("GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     assert_eq!(peer.ask("GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n").status, 404);
@@ -33,15 +33,15 @@ fn busy_server(driver: Driver) -> (tempfile::TempDir, Server) {
     (data, server)
 }
 
-fn metrics(server: &Server, fields: &str) -> (String, String) {
+fn metrics(server: &ServerUnderTest, fields: &str) -> (String, String) {
     let answer = server.connect().ask(format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
     assert_eq!((answer.status, answer.field("Vary")), (200, Some("Accept")));
     (answer.field("Content-Type").expect("it has a type").to_owned(), answer.into_text())
 }
 
 /// RFC 9110 §12.5.1: browsers see text, scrapers get what they prefer.
-fn metrics_come_in_the_format_that_is_asked_for(driver: Driver) {
-    let server = Server::start(driver, "");
+fn metrics_come_in_the_format_that_is_asked_for(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "");
     for (accept, expected) in [
         ("", TEXT),
         ("Accept: */*\r\n", TEXT),
@@ -87,7 +87,7 @@ fn metrics_come_in_the_format_that_is_asked_for(driver: Driver) {
 }
 
 /// The linter of Prometheus reads the text format and knows its conventions.
-fn promtool_has_no_objection(driver: Driver) {
+fn promtool_has_no_objection(driver: DriverUnderTest) {
     let (_data, server) = busy_server(driver);
     let (_, text) = metrics(&server, "");
     assert!(text.contains("# TYPE stilling_hub_messages_total counter\n"), "{text}");
@@ -119,7 +119,7 @@ fn promtool_has_no_objection(driver: Driver) {
 }
 
 /// OpenMetrics 1.0: each family once, its lines together, its samples named by its type, an end.
-fn openmetrics_is_whole(driver: Driver) {
+fn openmetrics_is_whole(driver: DriverUnderTest) {
     let (_data, server) = busy_server(driver);
     let (_, text) = metrics(&server, "Accept: application/openmetrics-text\r\n");
     let lines = text.strip_suffix("# EOF\n").expect("its end");
@@ -156,7 +156,7 @@ fn openmetrics_is_whole(driver: Driver) {
     server.finish();
 }
 
-fn status(server: &Server) -> String {
+fn status(server: &ServerUnderTest) -> String {
     let answer = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((answer.status, answer.field("Cache-Control")), (200, Some("no-store")));
     answer.into_text()
@@ -171,7 +171,7 @@ fn figure(page: &str, name: &str) -> String {
 }
 
 /// Uptime, rates, waits, streams with their disks, statuses with their words; it refreshes itself without scripts.
-fn the_status_page_shows_operators_what_they_need(driver: Driver) {
+fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
     let (_data, server) = busy_server(driver);
     let page = eventually("the disk of the stream is measured", || {
         let page = status(&server);
@@ -209,11 +209,11 @@ fn the_status_page_shows_operators_what_they_need(driver: Driver) {
 }
 
 /// What was refused has a table of its own and a mark wherever it stands.
-fn refusals_stand_out_on_the_status_page(driver: Driver) {
-    let server = Server::start(driver, "-w 1 -D 60000 --max-queue 1 --drain-timeout 0.1");
+fn refusals_stand_out_on_the_status_page(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --max-queue 1 --drain-timeout 0.1");
     assert!(!status(&server).contains("<h2>Refused</h2>"));
     let mut watcher = server.watch();
-    let mut inside = Vec::<Peer>::new();
+    let mut inside = Vec::<TestPeer>::new();
     for jobs in 1..=2 {
         let mut peer = server.connect();
         peer.send("GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n");

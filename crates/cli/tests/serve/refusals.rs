@@ -1,6 +1,6 @@
 //! What wrong requests get: a status, a text that names the fault, and the end of the connection.
 
-use crate::support::{Driver, Peer, Server};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer};
 
 on_both_drivers!(
     a_wrong_request_is_told_its_fault_and_the_connection_ends,
@@ -53,8 +53,8 @@ fn wrong_requests() -> Vec<(String, u16, &'static str)> {
 }
 
 /// Rows 4.14, 4.16, 4.32: as soon as the fault is seen, also behind good requests on one connection.
-fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: Driver) {
-    let server = Server::start(driver, "");
+fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "");
     let wrong = wrong_requests();
     for (request, status, text) in &wrong {
         for before in [0, 3] {
@@ -80,8 +80,8 @@ fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: Driver) {
 }
 
 /// Row 4.16: a wrong path or method is answered, and the connection goes on.
-fn a_request_for_what_is_not_there_costs_no_connection(driver: Driver) {
-    let server = Server::start(driver, "");
+fn a_request_for_what_is_not_there_costs_no_connection(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "");
     let mut peer = server.connect();
     for (line, status, body, allow) in [
         ("GET /nothing", 404, "404 Not Found\n", None),
@@ -108,8 +108,8 @@ fn a_request_for_what_is_not_there_costs_no_connection(driver: Driver) {
 }
 
 /// Row 4.32: larger and smaller requests than by default, up to the byte.
-fn limits_can_be_set(driver: Driver) {
-    let server = Server::start(driver, "--max-head-size 40000 --max-headers 2 --max-body-size 3");
+fn limits_can_be_set(driver: DriverUnderTest) {
+    let server = ServerUnderTest::start(driver, "--max-head-size 40000 --max-headers 2 --max-body-size 3");
     let check = |request: String, status| {
         let mut peer = server.connect();
         assert_eq!(peer.ask(&request).status, status, "{} bytes", request.len());
@@ -131,12 +131,12 @@ fn limits_can_be_set(driver: Driver) {
 }
 
 /// Row 4.16: `/test/*` is for loopback, unless the operator says otherwise.
-fn demo_routes_are_closed_to_strangers(driver: Driver) {
+fn demo_routes_are_closed_to_strangers(driver: DriverUnderTest) {
     for (options, status) in [("", 404), ("--demo", 200)] {
-        let server = Server::listening(driver, "0.0.0.0:0", options);
+        let server = ServerUnderTest::listening(driver, "0.0.0.0:0", options);
         let mut address = server.address();
         address.set_ip([127, 0, 0, 1].into());
-        let mut peer = Peer::connect(address);
+        let mut peer = TestPeer::connect(address);
         assert_eq!(peer.ask("GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n").status, status, "{options}");
         assert_eq!(peer.ask(GOOD).status, 200);
         drop(peer);

@@ -14,10 +14,10 @@
 //! A message leaves the window only by an answer, or with a reason. After a failure all that is unanswered is sent again,
 //! in its order and under its old `Nats-Msg-Id`, as fast as the budget allows.
 
-mod answer;
+mod completion;
+mod publish_response;
 mod pump;
-mod settle;
-mod window;
+mod send_window;
 
 #[cfg(test)]
 mod tests;
@@ -25,48 +25,48 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use stilling_wire::nats::{Limits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
+use stilling_wire::nats::{NatsLimits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
 
-use crate::address::Server;
-use crate::config::{Config, Keep, Mode};
-use crate::entry::Entry;
-use crate::handshake::{Greeting, Handshake, Introduction};
+use crate::address::ServerUrl;
+use crate::backoff::{JitterRng, RetryBackoff, RetryBudget, RetryBudgetConfig};
+use crate::config::{PublishMode, PublisherConfig, SpoolMode};
+use crate::connection_error::ConnectionError;
+use crate::handshake::{ConnectOptions, Handshake, ServerLimits};
 use crate::identity::Inbox;
-use crate::ladder::{Budget, BudgetConfig, Ladder, Random};
 use crate::limits::{ANSWER_SIZE_MAX, OUTPUT_SIZE, UNACKNOWLEDGED_MAX};
-use crate::outcome::{Counts, Failure, Outcome, Reason};
+use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
 use crate::spool::Spool;
-use crate::trouble::Trouble;
-pub(crate) use settle::News;
-use window::{Cause, Stage, Window};
+use crate::spool_entry::SpoolEntry;
+pub(crate) use completion::LinkUpdate;
+use send_window::{SendCause, SendStage, SendWindow};
 
 /// The subscription that takes the answers.
 const ANSWERS: &[u8] = b"1";
 
 /// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct LinkCommands {
     /// Close the connection, if there is one.
     pub(crate) close: bool,
     /// Then connect to this one.
-    pub(crate) connect: Option<Server>,
+    pub(crate) connect: Option<ServerUrl>,
 }
 
 /// Where the connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum LinkState {
     Waiting { until: Instant },
     Connecting { deadline: Instant },
-    Greeting { deadline: Instant, handshake: Handshake },
-    Ready { greeting: Greeting },
+    Handshaking { deadline: Instant, handshake: Handshake },
+    Ready { server_limits: ServerLimits },
 }
 
 /// What belongs to one connection and goes with it.
 #[derive(Debug, Default)]
-struct Talk {
+struct LinkConnection {
     out: Vec<u8>,
     /// Bytes of `out` that the socket has.
-    taken: usize,
+    flushed: usize,
     /// Bytes of output in all, those before `out` included.
     written: u64,
     input: Vec<u8>,
@@ -74,46 +74,46 @@ struct Talk {
     /// For each PING without its PONG, the token before which everything had been written.
     barriers: VecDeque<u64>,
     /// The token up to which the last barrier goes.
-    barred: u64,
+    barrier_token: u64,
     /// When the oldest PING without its PONG was written.
-    pinged: Option<Instant>,
+    ping_sent_at: Option<Instant>,
     /// Until when a lame duck's answers are waited for.
     drain_until: Option<Instant>,
 }
 
-impl Talk {
-    fn handed(&self) -> u64 {
-        self.written - (self.out.len() - self.taken) as u64
+impl LinkConnection {
+    fn flushed_total(&self) -> u64 {
+        self.written - (self.out.len() - self.flushed) as u64
     }
 
     fn ping(&mut self, now: Instant, token: u64) {
         self.out.extend_from_slice(PING);
         self.written += PING.len() as u64;
         self.barriers.push_back(token);
-        self.barred = token;
-        self.pinged.get_or_insert(now);
+        self.barrier_token = token;
+        self.ping_sent_at.get_or_insert(now);
     }
 }
 
 /// The publisher's connection.
-pub(crate) struct Link {
-    config: Config,
-    limits: Limits,
+pub(crate) struct PublisherLink {
+    config: PublisherConfig,
+    limits: NatsLimits,
     unacknowledged: usize,
     inbox: Inbox,
-    ladder: Ladder,
-    budget: Budget,
-    random: Random,
+    backoff: RetryBackoff,
+    budget: RetryBudget,
+    random: JitterRng,
     spool: Box<dyn Spool>,
-    window: Window,
-    state: State,
-    talk: Talk,
+    window: SendWindow,
+    state: LinkState,
+    connection: LinkConnection,
     /// When the server was heard last.
-    heard: Instant,
+    last_received: Instant,
     /// Which of the servers is next.
     server: usize,
     /// Connections that have failed.
-    rounds: u64,
+    failed_connections: u64,
     close: bool,
     /// Something has failed, so that some messages may have been tried often enough.
     review_due: bool,
@@ -122,48 +122,56 @@ pub(crate) struct Link {
     /// When there may be something to send again.
     pump_at: Option<Instant>,
     /// When the first message has waited too long for its stream.
-    unwanted_at: Option<Instant>,
+    rejection_deadline: Option<Instant>,
     /// When the oldest answer is due.
     answer_at: Option<Instant>,
     reply: Vec<u8>,
-    trouble: Option<Trouble>,
-    counts: Counts,
+    connection_error: Option<ConnectionError>,
+    counts: PublisherCounts,
     /// Messages that are no longer held, and what they counted.
     released: (u64, u64),
-    failures: Vec<Failure>,
+    failures: Vec<PublishFailure>,
 }
 
-impl Link {
-    pub(crate) fn new(config: Config, spool: Box<dyn Spool>, seed: u64, now: Instant) -> Link {
-        let limits =
-            Limits { payload_size_max: ANSWER_SIZE_MAX, whole_size_max: u32::MAX, ..Limits::for_client() };
+impl PublisherLink {
+    pub(crate) fn new(
+        config: PublisherConfig,
+        spool: Box<dyn Spool>,
+        seed: u64,
+        now: Instant,
+    ) -> PublisherLink {
+        let limits = NatsLimits {
+            payload_size_max: ANSWER_SIZE_MAX,
+            whole_size_max: u32::MAX,
+            ..NatsLimits::for_client()
+        };
         let unacknowledged = config.unacknowledged.clamp(1, UNACKNOWLEDGED_MAX);
         // What one lost connection leaves behind goes at once.
         let window = u32::try_from(unacknowledged).unwrap_or(u32::MAX);
-        let budget = BudgetConfig { burst: config.budget.burst.max(window), ..config.budget };
-        Link {
+        let budget = RetryBudgetConfig { burst: config.budget.burst.max(window), ..config.budget };
+        PublisherLink {
             limits,
             unacknowledged,
             inbox: Inbox::new(),
-            ladder: Ladder::new(config.ladder),
-            budget: Budget::new(budget, now),
-            random: Random::new(seed),
+            backoff: RetryBackoff::new(config.backoff),
+            budget: RetryBudget::new(budget, now),
+            random: JitterRng::new(seed),
             spool,
-            window: Window::default(),
-            state: State::Waiting { until: now },
-            talk: Talk::default(),
-            heard: now,
+            window: SendWindow::default(),
+            state: LinkState::Waiting { until: now },
+            connection: LinkConnection::default(),
+            last_received: now,
             server: 0,
-            rounds: 0,
+            failed_connections: 0,
             close: false,
             review_due: false,
             resume_at: None,
             pump_at: None,
-            unwanted_at: None,
+            rejection_deadline: None,
             answer_at: None,
             reply: Vec::new(),
-            trouble: None,
-            counts: Counts::default(),
+            connection_error: None,
+            counts: PublisherCounts::default(),
             released: (0, 0),
             failures: Vec::new(),
             config,
@@ -171,8 +179,8 @@ impl Link {
     }
 
     /// Takes a message that a caller gave. It is safe after the next turn.
-    pub(crate) fn submit(&mut self, mut entry: Entry) {
-        entry.round = self.rounds;
+    pub(crate) fn submit(&mut self, mut entry: SpoolEntry) {
+        entry.failed_connections_before = self.failed_connections;
         self.spool.push(entry);
     }
 
@@ -188,93 +196,96 @@ impl Link {
         let entry = self.spool.pop()?;
         let cost = entry.cost;
         self.window.skip(cost);
-        self.drop_entry(entry, Reason::SpoolFull);
+        self.drop_entry(entry, DropReason::SpoolFull);
         Some(cost)
     }
 
     /// What is late: all that had come until `now` has been told. Who has slept himself, or has not looked, judges nobody.
-    pub(crate) fn judge(&mut self, now: Instant) {
+    pub(crate) fn check_timeouts(&mut self, now: Instant) {
         match self.state {
-            State::Connecting { deadline } if now >= deadline => {
+            LinkState::Connecting { deadline } if now >= deadline => {
                 let server = self.server_name();
-                self.lost(now, Trouble::ConnectTimeout { server });
+                self.connection_lost(now, ConnectionError::ConnectTimeout { server });
             }
-            State::Greeting { deadline, .. } if now >= deadline => {
+            LinkState::Handshaking { deadline, .. } if now >= deadline => {
                 let server = self.server_name();
-                self.lost(now, Trouble::GreetingTimeout { server });
+                self.connection_lost(now, ConnectionError::HandshakeTimeout { server });
             }
-            State::Ready { .. } => self.watch(now),
-            State::Waiting { .. } | State::Connecting { .. } | State::Greeting { .. } => {}
+            LinkState::Ready { .. } => self.check_liveness(now),
+            LinkState::Waiting { .. } | LinkState::Connecting { .. } | LinkState::Handshaking { .. } => {}
         }
     }
 
     /// Makes safe what is new, does what is due and writes what can be sent.
-    pub(crate) fn turn(&mut self, now: Instant, unix_ns: u64) -> Order {
+    pub(crate) fn turn(&mut self, now: Instant, unix_ns: u64) -> LinkCommands {
         self.commit(unix_ns);
         let mut connect = None;
         match self.state {
-            State::Waiting { until } if now >= until => {
+            LinkState::Waiting { until } if now >= until => {
                 connect = self.config.servers.get(self.server).cloned();
-                self.state = State::Connecting { deadline: now + self.config.connect_timeout };
+                self.state = LinkState::Connecting { deadline: now + self.config.connect_timeout };
             }
-            State::Ready { .. } if self.talk.drain_until.is_some() => self.leave_drained(now),
-            State::Waiting { .. }
-            | State::Connecting { .. }
-            | State::Greeting { .. }
-            | State::Ready { .. } => {}
+            LinkState::Ready { .. } if self.connection.drain_until.is_some() => {
+                self.disconnect_if_drained(now)
+            }
+            LinkState::Waiting { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Handshaking { .. }
+            | LinkState::Ready { .. } => {}
         }
         if std::mem::take(&mut self.review_due) {
             self.review();
         }
-        if let State::Ready { greeting } = self.state {
-            self.pump(now, greeting);
-            if self.drop_unwanted(now) {
+        if let LinkState::Ready { server_limits } = self.state {
+            self.pump(now, server_limits);
+            if self.drop_expired_rejections(now) {
                 // They may have stood in the way.
-                self.pump(now, greeting);
+                self.pump(now, server_limits);
             }
         }
         for cost in self.spool.lost() {
-            self.count_drop(cost, String::new(), String::new(), Reason::SpoolDamaged);
+            self.count_drop(cost, String::new(), String::new(), DropReason::SpoolDamaged);
         }
-        self.spool.settled_below(self.window.low().min(self.spool.next_id()), now);
-        if self.spool.note_at().is_some_and(|at| now >= at) {
-            self.spool.note(unix_ns);
+        self.spool.release_below(self.window.oldest_id().min(self.spool.next_id()), now);
+        if self.spool.checkpoint_at().is_some_and(|at| now >= at) {
+            self.spool.checkpoint(unix_ns);
         }
-        Order { close: std::mem::take(&mut self.close), connect }
+        LinkCommands { close: std::mem::take(&mut self.close), connect }
     }
 
     /// When the next turn is due, if nothing comes before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let own = match self.state {
-            State::Waiting { until } => Some(until),
-            State::Connecting { deadline } | State::Greeting { deadline, .. } => Some(deadline),
-            State::Ready { .. } => {
-                let ping = match self.talk.pinged {
-                    Some(pinged) => pinged + self.config.acknowledge_timeout,
-                    None => self.heard + self.config.ping_interval,
+            LinkState::Waiting { until } => Some(until),
+            LinkState::Connecting { deadline } | LinkState::Handshaking { deadline, .. } => Some(deadline),
+            LinkState::Ready { .. } => {
+                let ping = match self.connection.ping_sent_at {
+                    Some(ping_sent_at) => ping_sent_at + self.config.acknowledge_timeout,
+                    None => self.last_received + self.config.ping_interval,
                 };
-                let others = [self.answer_at, self.pump_at, self.unwanted_at, self.talk.drain_until];
+                let others =
+                    [self.answer_at, self.pump_at, self.rejection_deadline, self.connection.drain_until];
                 Some(others.into_iter().flatten().fold(ping, Instant::min))
             }
         };
-        [own, self.spool.note_at()].into_iter().flatten().min()
+        [own, self.spool.checkpoint_at()].into_iter().flatten().min()
     }
 
     /// The connection is there.
     pub(crate) fn connected(&mut self, now: Instant) {
-        if let State::Connecting { deadline } = self.state {
+        if let LinkState::Connecting { deadline } = self.state {
             let first = self.window.iter().next().map(|(token, _)| token);
-            let barred = first.unwrap_or(self.window.next_token());
-            self.talk = Talk { barred, ..Talk::default() };
-            self.heard = now;
-            self.state = State::Greeting { deadline, handshake: Handshake::Silent };
+            let barrier_token = first.unwrap_or(self.window.next_token());
+            self.connection = LinkConnection { barrier_token, ..LinkConnection::default() };
+            self.last_received = now;
+            self.state = LinkState::Handshaking { deadline, handshake: Handshake::AwaitingInfo };
         }
     }
 
     /// The connection is not there, or no longer.
-    pub(crate) fn closed(&mut self, now: Instant, trouble: Trouble) {
-        if !matches!(self.state, State::Waiting { .. }) {
-            self.lost(now, trouble);
+    pub(crate) fn closed(&mut self, now: Instant, connection_error: ConnectionError) {
+        if !matches!(self.state, LinkState::Waiting { .. }) {
+            self.connection_lost(now, connection_error);
             // The driver has closed it already.
             self.close = false;
         }
@@ -282,54 +293,56 @@ impl Link {
 
     /// What the server said.
     pub(crate) fn received(&mut self, now: Instant, bytes: &[u8]) {
-        if !matches!(self.state, State::Greeting { .. } | State::Ready { .. }) {
+        if !matches!(self.state, LinkState::Handshaking { .. } | LinkState::Ready { .. }) {
             return;
         }
-        self.heard = now;
-        let mut input = std::mem::take(&mut self.talk.input);
+        self.last_received = now;
+        let mut input = std::mem::take(&mut self.connection.input);
         input.extend_from_slice(bytes);
         let mut at = 0;
         loop {
-            let step = match self.talk.decoder.decode(&self.limits, &input[at..]) {
+            let step = match self.connection.decoder.decode(&self.limits, &input[at..]) {
                 Ok(step) => step,
-                Err(error) => return self.lost(now, Trouble::Protocol(error.to_string())),
+                Err(error) => return self.connection_lost(now, ConnectionError::Protocol(error.to_string())),
             };
             at += step.consumed;
             if step.event == ServerEvent::NeedMore {
                 break;
             }
-            if let Err(trouble) = self.hear(now, &step.event) {
-                return self.lost(now, trouble);
+            if let Err(connection_error) = self.handle_event(now, &step.event) {
+                return self.connection_lost(now, connection_error);
             }
         }
         input.drain(..at);
-        self.talk.input = input;
+        self.connection.input = input;
     }
 
     /// Bytes for the socket.
     pub(crate) fn output(&self) -> &[u8] {
-        &self.talk.out[self.talk.taken..]
+        &self.connection.out[self.connection.flushed..]
     }
 
     /// The socket has taken so many of them.
     pub(crate) fn sent(&mut self, count: usize) {
-        self.talk.taken += count;
-        if self.talk.taken >= self.talk.out.len() {
-            self.talk.out.clear();
-            self.talk.taken = 0;
-        } else if self.talk.taken >= OUTPUT_SIZE {
-            self.talk.out.drain(..self.talk.taken);
-            self.talk.taken = 0;
+        self.connection.flushed += count;
+        if self.connection.flushed >= self.connection.out.len() {
+            self.connection.out.clear();
+            self.connection.flushed = 0;
+        } else if self.connection.flushed >= OUTPUT_SIZE {
+            self.connection.out.drain(..self.connection.flushed);
+            self.connection.flushed = 0;
         }
     }
 
     /// Ends the spool. Returns what it could not keep: those are dropped.
     pub(crate) fn close(&mut self, now: Instant, unix_ns: u64) {
-        let is_kept = matches!(self.config.keep, Keep::Directory(_));
+        let is_retained = matches!(self.config.spool_mode, SpoolMode::Directory(_));
         self.commit(unix_ns);
-        self.spool.settled_below(self.window.low().min(self.spool.next_id()), now);
-        if is_kept {
-            let answer = |entry: &mut Entry| entry.ticket.take().is_some_and(|it| it.tell(Outcome::Queued));
+        self.spool.release_below(self.window.oldest_id().min(self.spool.next_id()), now);
+        if is_retained {
+            let answer = |entry: &mut SpoolEntry| {
+                entry.ticket.take().is_some_and(|it| it.complete(PublishOutcome::Queued))
+            };
             for token in self.window.tokens() {
                 self.window.get_mut(token).map(|flight| answer(&mut flight.entry));
             }
@@ -340,10 +353,10 @@ impl Link {
             return self.spool.close(unix_ns);
         }
         for token in self.window.tokens() {
-            self.drop_token(token, Reason::Closed);
+            self.drop_token(token, DropReason::Closed);
         }
         while let Some(entry) = self.spool.pop() {
-            self.drop_entry(entry, Reason::Closed);
+            self.drop_entry(entry, DropReason::Closed);
         }
     }
 
@@ -352,76 +365,77 @@ impl Link {
     }
 
     fn is_one_way(&self) -> bool {
-        self.config.mode == Mode::OneWay
+        self.config.mode == PublishMode::OneWay
     }
 
     /// What the server said, one thing at a time.
-    fn hear(&mut self, now: Instant, event: &ServerEvent<'_>) -> Result<(), Trouble> {
+    fn handle_event(&mut self, now: Instant, event: &ServerEvent<'_>) -> Result<(), ConnectionError> {
         match self.state {
-            State::Greeting { deadline, mut handshake } => {
-                let introduction = Introduction {
+            LinkState::Handshaking { deadline, mut handshake } => {
+                let connect_options = ConnectOptions {
                     credentials: &self.config.servers[self.server].credentials,
                     name: self.config.name.as_deref(),
                     needs_headers: !self.is_one_way(),
                 };
-                let before = self.talk.out.len();
-                let greeting = handshake.hear(event, &introduction, &mut self.talk.out)?;
-                self.talk.written += (self.talk.out.len() - before) as u64;
-                self.state = match greeting {
-                    None => State::Greeting { deadline, handshake },
-                    Some(greeting) => self.begin(greeting),
+                let before = self.connection.out.len();
+                let server_limits =
+                    handshake.handle_event(event, &connect_options, &mut self.connection.out)?;
+                self.connection.written += (self.connection.out.len() - before) as u64;
+                self.state = match server_limits {
+                    None => LinkState::Handshaking { deadline, handshake },
+                    Some(server_limits) => self.enter_ready(server_limits),
                 };
                 Ok(())
             }
-            State::Ready { greeting } => self.hear_ready(now, event, greeting),
-            State::Waiting { .. } | State::Connecting { .. } => Ok(()),
+            LinkState::Ready { server_limits } => self.handle_ready_event(now, event, server_limits),
+            LinkState::Waiting { .. } | LinkState::Connecting { .. } => Ok(()),
         }
     }
 
     /// The server has let us in.
-    fn begin(&mut self, greeting: Greeting) -> State {
+    fn enter_ready(&mut self, server_limits: ServerLimits) -> LinkState {
         self.counts.connected += 1;
-        self.trouble = None;
-        let before = self.talk.out.len();
+        self.connection_error = None;
+        let before = self.connection.out.len();
         if !self.is_one_way() {
-            encode_sub(&mut self.talk.out, &self.inbox.filter(), None, ANSWERS);
+            encode_sub(&mut self.connection.out, &self.inbox.filter(), None, ANSWERS);
         }
-        self.talk.written += (self.talk.out.len() - before) as u64;
-        State::Ready { greeting }
+        self.connection.written += (self.connection.out.len() - before) as u64;
+        LinkState::Ready { server_limits }
     }
 
-    fn hear_ready(
+    fn handle_ready_event(
         &mut self,
         now: Instant,
         event: &ServerEvent<'_>,
-        greeting: Greeting,
-    ) -> Result<(), Trouble> {
+        server_limits: ServerLimits,
+    ) -> Result<(), ConnectionError> {
         match event {
             ServerEvent::Message(delivery) => {
                 match self.inbox.token(delivery.subject) {
-                    Some(token) => self.answered(now, token, delivery.headers, delivery.payload),
+                    Some(token) => self.handle_response(now, token, delivery.headers, delivery.payload),
                     None => self.counts.stray_answers += 1,
                 }
                 Ok(())
             }
             ServerEvent::Ping => {
-                self.talk.out.extend_from_slice(PONG);
-                self.talk.written += PONG.len() as u64;
+                self.connection.out.extend_from_slice(PONG);
+                self.connection.written += PONG.len() as u64;
                 Ok(())
             }
             ServerEvent::Pong => {
-                self.passed(now);
+                self.handle_pong(now);
                 Ok(())
             }
             ServerEvent::Info(json) => {
                 // The server may tell news of itself at any time; only one kind matters here.
                 let is_lame = stilling_wire::nats::Info::parse(json).is_ok_and(|info| info.ldm);
-                if is_lame && self.talk.drain_until.is_none() {
-                    self.talk.drain_until = Some(now + self.config.acknowledge_timeout);
+                if is_lame && self.connection.drain_until.is_none() {
+                    self.connection.drain_until = Some(now + self.config.acknowledge_timeout);
                 }
                 Ok(())
             }
-            ServerEvent::Err(text) => self.refused(text, greeting),
+            ServerEvent::Err(text) => self.handle_server_error(text, server_limits),
             ServerEvent::Ok | ServerEvent::NeedMore => Ok(()),
             // Everything within the limits comes whole.
             ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => Ok(()),
@@ -429,94 +443,96 @@ impl Link {
     }
 
     /// The connection has failed: all that is unanswered is due again, at a later time and perhaps elsewhere.
-    fn lost(&mut self, now: Instant, trouble: Trouble) {
-        self.ladder.failed();
-        self.rounds += 1;
+    fn connection_lost(&mut self, now: Instant, connection_error: ConnectionError) {
+        self.backoff.record_failure();
+        self.failed_connections += 1;
         self.counts.connection_failures += 1;
-        self.trouble = Some(trouble);
-        let handed = self.talk.handed();
+        self.connection_error = Some(connection_error);
+        let flushed_total = self.connection.flushed_total();
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
-            let was_unwanted = flight.entry.unwanted.take().is_some();
+            let was_rejected = flight.entry.rejection.take().is_some();
             let cause = match flight.stage {
-                Stage::Sent { end, .. } if end <= handed && self.config.mode == Mode::OneWay => {
-                    self.drop_token(token, Reason::Unsure);
+                SendStage::Sent { end, .. }
+                    if end <= flushed_total && self.config.mode == PublishMode::OneWay =>
+                {
+                    self.drop_token(token, DropReason::Unsure);
                     continue;
                 }
-                Stage::Sent { end, .. } if end <= handed => Cause::Interrupted,
+                SendStage::Sent { end, .. } if end <= flushed_total => SendCause::Interrupted,
                 // Over the next connection its stream may be there, and all that wait for it go as fast as it takes them.
-                Stage::Sent { .. } | Stage::Due(..) if was_unwanted => Cause::Interrupted,
+                SendStage::Sent { .. } | SendStage::Due(..) if was_rejected => SendCause::Interrupted,
                 // The socket did not have it whole, so the server has not seen it.
-                Stage::Sent { cause, .. } | Stage::Due(_, cause) => cause,
+                SendStage::Sent { cause, .. } | SendStage::Due(_, cause) => cause,
             };
-            self.window.set(token, Stage::Due(now, cause));
+            self.window.set(token, SendStage::Due(now, cause));
         }
-        self.leave(now);
+        self.disconnect(now);
         self.review_due = true;
     }
 
     /// Leaves the connection, and tries again after the ladder's wait.
-    fn leave(&mut self, now: Instant) {
-        let wait = self.random.jitter(self.ladder.wait());
-        self.state = State::Waiting { until: now + wait };
-        self.talk = Talk::default();
+    fn disconnect(&mut self, now: Instant) {
+        let wait = self.random.jitter(self.backoff.wait());
+        self.state = LinkState::Waiting { until: now + wait };
+        self.connection = LinkConnection::default();
         self.close = true;
-        (self.answer_at, self.pump_at, self.unwanted_at) = (None, None, None);
+        (self.answer_at, self.pump_at, self.rejection_deadline) = (None, None, None);
         self.server = (self.server + 1) % self.config.servers.len().max(1);
     }
 
     /// A lame duck that has no more answers for us is left.
-    fn leave_drained(&mut self, now: Instant) {
-        let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, Stage::Due(..)));
+    fn disconnect_if_drained(&mut self, now: Instant) {
+        let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, SendStage::Due(..)));
         if is_drained && self.output().is_empty() {
-            self.trouble = Some(Trouble::LameDuck);
-            self.leave(now);
+            self.connection_error = Some(ConnectionError::LameDuck);
+            self.disconnect(now);
         }
     }
 
     /// What time alone brings: answers that are late, a server that is silent, a lame duck that does not come to an end.
-    fn watch(&mut self, now: Instant) {
-        if self.talk.drain_until.is_some_and(|until| now >= until) {
-            return self.lost(now, Trouble::LameDuck);
+    fn check_liveness(&mut self, now: Instant) {
+        if self.connection.drain_until.is_some_and(|until| now >= until) {
+            return self.connection_lost(now, ConnectionError::LameDuck);
         }
-        match self.talk.pinged {
-            Some(pinged) if now >= pinged + self.config.acknowledge_timeout => {
-                return self.lost(now, Trouble::Hung);
+        match self.connection.ping_sent_at {
+            Some(ping_sent_at) if now >= ping_sent_at + self.config.acknowledge_timeout => {
+                return self.connection_lost(now, ConnectionError::Hung);
             }
-            None if now >= self.heard + self.config.ping_interval => {
-                self.talk.ping(now, self.window.next_token());
+            None if now >= self.last_received + self.config.ping_interval => {
+                self.connection.ping(now, self.window.next_token());
             }
             _ => {}
         }
         if self.answer_at.is_some_and(|at| now >= at) {
-            self.late(now);
+            self.handle_overdue(now);
         }
     }
 
     /// Messages whose answer has not come in time: the connection is dead if nothing else has come, and they alone are sent
     /// again if it lives.
-    fn late(&mut self, now: Instant) {
+    fn handle_overdue(&mut self, now: Instant) {
         let timeout = self.config.acknowledge_timeout;
         let mut late = Vec::new();
         self.answer_at = None;
         for (token, flight) in self.window.iter() {
-            let Stage::Sent { at, .. } = flight.stage else { continue };
+            let SendStage::Sent { at, .. } = flight.stage else { continue };
             if now >= at + timeout {
                 late.push((token, at));
             } else {
                 self.answer_at = Some(self.answer_at.map_or(at + timeout, |first| first.min(at + timeout)));
             }
         }
-        if late.iter().any(|(_, at)| self.heard <= *at) {
-            return self.lost(now, Trouble::Hung);
+        if late.iter().any(|(_, at)| self.last_received <= *at) {
+            return self.connection_lost(now, ConnectionError::Hung);
         }
         if self.is_one_way() || late.is_empty() {
             return;
         }
-        self.ladder.failed();
+        self.backoff.record_failure();
         self.pause(now, Duration::ZERO);
         for (token, _) in late {
-            self.window.set(token, Stage::Due(now, Cause::Declined));
+            self.window.set(token, SendStage::Due(now, SendCause::Declined));
             if let Some(flight) = self.window.get_mut(token) {
                 flight.entry.attempts += 1;
             }
@@ -526,7 +542,7 @@ impl Link {
 
     /// Sends nothing for the ladder's wait, or for as long as the server asks.
     fn pause(&mut self, now: Instant, hint: Duration) {
-        let wait = self.random.jitter(self.ladder.wait()).max(hint);
+        let wait = self.random.jitter(self.backoff.wait()).max(hint);
         let until = now + wait;
         self.resume_at = Some(self.resume_at.map_or(until, |at| at.max(until)));
     }

@@ -8,18 +8,18 @@ use std::time::Instant;
 
 use stilling_wire::nats::Pub;
 
-use super::Link;
-use super::window::{Cause, Stage};
-use crate::config::Keep;
-use crate::handshake::Greeting;
-use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, UNWANTED_PART};
-use crate::outcome::Reason;
+use super::PublisherLink;
+use super::send_window::{SendCause, SendStage};
+use crate::config::SpoolMode;
+use crate::handshake::ServerLimits;
+use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, REJECTED_SPOOL_DIVISOR};
+use crate::outcome::DropReason;
 
-impl Link {
+impl PublisherLink {
     /// Writes what may be sent: what is due again first, so that the order stays.
-    pub(super) fn pump(&mut self, now: Instant, greeting: Greeting) {
+    pub(super) fn pump(&mut self, now: Instant, server_limits: ServerLimits) {
         self.pump_at = None;
-        if self.talk.drain_until.is_some() {
+        if self.connection.drain_until.is_some() {
             return;
         }
         if let Some(at) = self.resume_at.filter(|at| now < *at) {
@@ -27,45 +27,47 @@ impl Link {
             return;
         }
         self.resume_at = None;
-        if self.window.due() > 0 && !self.send_again(now, greeting) {
+        if self.window.due() > 0 && !self.send_again(now, server_limits) {
             return;
         }
         while self.window.span() < self.unacknowledged
             && self.output().len() < OUTPUT_SIZE
-            && !self.is_passed_by_enough()
+            && !self.is_passed_limit_reached()
         {
             let Some(entry) = self.spool.pop() else { break };
-            if entry.is_abandoned() {
-                self.drop_entry(entry, Reason::TimedOut);
+            if entry.is_cancelled() {
+                self.drop_entry(entry, DropReason::TimedOut);
                 continue;
             }
             let token = self.window.next_token();
-            self.window.push(entry, Stage::Due(now, Cause::First));
-            if self.write(now, token, Cause::First, greeting) {
-                self.budget.sent_first();
+            self.window.push(entry, SendStage::Due(now, SendCause::First));
+            if self.write(now, token, SendCause::First, server_limits) {
+                self.budget.record_first_send();
             }
-            if self.is_one_way() && self.window.next_token() - self.talk.barred >= ONE_WAY_BATCH {
-                self.talk.ping(now, self.window.next_token());
+            if self.is_one_way() && self.window.next_token() - self.connection.barrier_token >= ONE_WAY_BATCH
+            {
+                self.connection.ping(now, self.window.next_token());
             }
         }
         // The rest of a burst is asked for when the questions before it are answered.
-        let is_behind = self.talk.barred < self.window.next_token() && self.talk.barriers.is_empty();
+        let is_behind =
+            self.connection.barrier_token < self.window.next_token() && self.connection.barriers.is_empty();
         if self.is_one_way() && is_behind {
-            self.talk.ping(now, self.window.next_token());
+            self.connection.ping(now, self.window.next_token());
         }
     }
 
     /// On disk the oldest message keeps the room of all behind it: past one aside goes no more than may.
-    fn is_passed_by_enough(&self) -> bool {
-        matches!(self.config.keep, Keep::Directory(_))
-            && self.window.passed_aside() > self.config.spool_size / UNWANTED_PART
+    fn is_passed_limit_reached(&self) -> bool {
+        matches!(self.config.spool_mode, SpoolMode::Directory(_))
+            && self.window.cost_passed_parked() > self.config.spool_size / REJECTED_SPOOL_DIVISOR
     }
 
     /// Sends what is due in the window; false: nothing new may be sent before the rest of it.
-    fn send_again(&mut self, now: Instant, greeting: Greeting) -> bool {
+    fn send_again(&mut self, now: Instant, server_limits: ServerLimits) -> bool {
         let due = self.window.iter().filter_map(|(token, flight)| match flight.stage {
-            Stage::Due(at, cause) => Some((token, at, cause)),
-            Stage::Sent { .. } => None,
+            SendStage::Due(at, cause) => Some((token, at, cause)),
+            SendStage::Sent { .. } => None,
         });
         // When the budget gives the next permission, once it has refused one; and when the next one is due.
         let (mut permitted_at, mut next_at) = (None, None);
@@ -77,51 +79,51 @@ impl Link {
             if self.output().len() >= OUTPUT_SIZE {
                 return false;
             }
-            if cause != Cause::First {
+            if cause != SendCause::First {
                 if permitted_at.is_none() {
-                    permitted_at = self.budget.take(now).err();
+                    permitted_at = self.budget.try_acquire(now).err();
                 }
                 match (permitted_at, cause) {
                     (None, _) => {}
-                    (Some(at), Cause::Declined) => {
-                        self.pump_by(at);
+                    (Some(at), SendCause::Declined) => {
+                        self.schedule_pump(at);
                         continue;
                     }
                     (Some(at), _) => {
-                        self.pump_by(at);
+                        self.schedule_pump(at);
                         return false;
                     }
                 }
             }
-            if self.write(now, token, cause, greeting) {
-                self.counts.retried += u64::from(cause != Cause::First);
+            if self.write(now, token, cause, server_limits) {
+                self.counts.retried += u64::from(cause != SendCause::First);
             }
         }
         if let Some(at) = next_at {
             // Without a permission it would be looked at in vain.
-            self.pump_by(permitted_at.map_or(at, |permitted| at.max(permitted)));
+            self.schedule_pump(permitted_at.map_or(at, |permitted| at.max(permitted)));
         }
         true
     }
 
-    fn pump_by(&mut self, at: Instant) {
+    fn schedule_pump(&mut self, at: Instant) {
         self.pump_at = Some(self.pump_at.map_or(at, |first| first.min(at)));
     }
 
     /// Writes a message of the window; false: it was dropped instead.
-    fn write(&mut self, now: Instant, token: u64, cause: Cause, greeting: Greeting) -> bool {
+    fn write(&mut self, now: Instant, token: u64, cause: SendCause, server_limits: ServerLimits) -> bool {
         let is_one_way = self.is_one_way();
         let Some(flight) = self.window.get_mut(token) else { return false };
-        let (size, size_max) = (flight.entry.message.size(), greeting.payload_size_max);
+        let (size, size_max) = (flight.entry.message.size(), server_limits.payload_size_max);
         if size > size_max {
-            self.drop_token(token, Reason::TooLarge { size, size_max });
+            self.drop_token(token, DropReason::TooLarge { size, size_max });
             return false;
         }
-        if flight.entry.is_abandoned() {
-            self.drop_token(token, Reason::TimedOut);
+        if flight.entry.is_cancelled() {
+            self.drop_token(token, DropReason::TimedOut);
             return false;
         }
-        let before = self.talk.out.len();
+        let before = self.connection.out.len();
         let message = &flight.entry.message;
         let headers = message.headers();
         if !is_one_way {
@@ -129,9 +131,9 @@ impl Link {
         }
         let reply = (!is_one_way).then_some(&self.reply[..]);
         Pub { subject: message.subject(), reply, headers, payload: message.payload() }
-            .encode(&mut self.talk.out);
-        self.talk.written += (self.talk.out.len() - before) as u64;
-        self.window.set(token, Stage::Sent { at: now, end: self.talk.written, cause });
+            .encode(&mut self.connection.out);
+        self.connection.written += (self.connection.out.len() - before) as u64;
+        self.window.set(token, SendStage::Sent { at: now, end: self.connection.written, cause });
         let late_at = now + self.config.acknowledge_timeout;
         self.answer_at = Some(self.answer_at.map_or(late_at, |first| first.min(late_at)));
         true

@@ -18,27 +18,27 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use stilling_journal::{
-    AppendError, Batch, Config, Disk, Findings, From, Gap, Log, OpenError, Read, Reader, Record, Refused,
-    Retention,
+    AppendError, Batch, BatchPushError, Disk, Findings, Gap, Log, LogConfig, LogRetention, OpenError,
+    ReadOutcome, Reader, Record, StartAt,
 };
 
-use super::{Spool, take_out};
-use crate::entry::{Entry, Message};
+use super::{Spool, extract_rejected};
 use crate::limits::{
-    NOTE_DELAY, SETTLED_BETWEEN_NOTES, SPOOL_CACHE_SIZE, SPOOL_SEGMENT_SIZES, SPOOLED_MESSAGE_SIZE_MAX,
+    CHECKPOINT_DELAY, CHECKPOINT_INTERVAL, SPOOL_CACHE_SIZE, SPOOL_SEGMENT_SIZES, SPOOLED_MESSAGE_SIZE_MAX,
 };
-use crate::outcome::{Outcome, Reason};
+use crate::outcome::{DropReason, PublishOutcome};
+use crate::spool_entry::{OutgoingMessage, SpoolEntry};
 
 /// The name of the stream.
 const STREAM: &str = "spool";
 /// Unit in which the journal writes.
 const BLOCK: u64 = 4096;
 /// Bytes of a batch's and a record's heads, rounded up.
-const HEADS: u64 = 256;
+const HEADERS_SIZE: u64 = 256;
 
 /// What a message counts: the blocks that it takes when it is written alone.
-pub(crate) fn cost(message: &Message) -> u64 {
-    (message.subject().len() as u64 + message.size() as u64 + HEADS).next_multiple_of(BLOCK)
+pub(crate) fn cost(message: &OutgoingMessage) -> u64 {
+    (message.subject().len() as u64 + message.size() as u64 + HEADERS_SIZE).next_multiple_of(BLOCK)
 }
 
 /// Messages on disk.
@@ -47,26 +47,26 @@ pub(crate) struct DiskSpool<D: Disk> {
     log: Option<Log<D>>,
     reader: Option<Reader<D>>,
     batch: Batch,
-    note: Batch,
+    checkpoint: Batch,
     /// Pushed and not yet committed.
-    pushed: Vec<Entry>,
+    pushed: Vec<SpoolEntry>,
     /// Place and cost of all that is committed and not popped.
-    places: VecDeque<(u64, u64)>,
+    pending: VecDeque<(u64, u64)>,
     /// The first ones of them, with their bytes.
-    cache: VecDeque<Entry>,
+    cache: VecDeque<SpoolEntry>,
     cache_size: u64,
     /// The place of the last message.
     last: u64,
     /// Everything before it is done with.
-    settled: u64,
+    released: u64,
     /// What the last note says.
-    noted: u64,
-    note_at: Option<Instant>,
+    checkpointed: u64,
+    checkpoint_at: Option<Instant>,
     lost: Vec<u64>,
 }
 
 /// A spool that was opened, and what was found in it.
-pub(crate) struct Opened<D: Disk> {
+pub(crate) struct OpenedSpool<D: Disk> {
     pub(crate) spool: DiskSpool<D>,
     /// How many messages are to be sent, and what they count together.
     pub(crate) messages: u64,
@@ -77,59 +77,59 @@ pub(crate) struct Opened<D: Disk> {
 
 impl<D: Disk> DiskSpool<D> {
     /// Opens what lies in the directory; `bytes_max` is the spool's bound.
-    pub(crate) fn open(disk: D, bytes_max: u64) -> Result<Opened<D>, OpenError> {
+    pub(crate) fn open(disk: D, bytes_max: u64) -> Result<OpenedSpool<D>, OpenError> {
         let (least, most) = SPOOL_SEGMENT_SIZES;
-        let config = Config { segment_size: (bytes_max / 8).clamp(least, most), ..Config::default() };
+        let config = LogConfig { segment_size: (bytes_max / 8).clamp(least, most), ..LogConfig::default() };
         let (log, recovery) = Log::open(disk, STREAM, config)?;
-        let (mut places, mut noted) = (VecDeque::new(), 0);
-        let mut reader = log.source().read_from(From::Sequence(recovery.first));
+        let (mut pending, mut checkpointed) = (VecDeque::new(), 0);
+        let mut reader = log.source().read_from(StartAt::Sequence(recovery.first));
         loop {
             match reader.read() {
-                Ok(Read::Batch(view)) => {
+                Ok(ReadOutcome::Batch(view)) => {
                     for (sequence, record) in view.records.clone() {
-                        match note_of(&record) {
-                            Some(note) => noted = noted.max(note.min(sequence - 1)),
-                            None => places.push_back((sequence, cost(&message_of(&record)))),
+                        match checkpoint_of(&record) {
+                            Some(checkpoint) => checkpointed = checkpointed.max(checkpoint.min(sequence - 1)),
+                            None => pending.push_back((sequence, cost(&message_of(&record)))),
                         }
                     }
                 }
-                Ok(Read::Gap(_)) => {}
-                Ok(Read::End) => break,
+                Ok(ReadOutcome::Gap(_)) => {}
+                Ok(ReadOutcome::End) => break,
                 Err(source) => {
                     return Err(OpenError::Disk { place: STREAM.to_owned(), source });
                 }
             }
         }
-        places.retain(|(sequence, _)| *sequence > noted);
+        pending.retain(|(sequence, _)| *sequence > checkpointed);
         let spool = DiskSpool {
             log: Some(log),
             reader: None,
             batch: Batch::new(SPOOLED_MESSAGE_SIZE_MAX + BLOCK as usize),
-            note: Batch::new(BLOCK as usize),
+            checkpoint: Batch::new(BLOCK as usize),
             pushed: Vec::new(),
             cache: VecDeque::new(),
             cache_size: 0,
-            last: places.back().map_or(noted, |(place, _)| *place),
-            settled: noted + 1,
-            noted,
-            note_at: None,
+            last: pending.back().map_or(checkpointed, |(place, _)| *place),
+            released: checkpointed + 1,
+            checkpointed,
+            checkpoint_at: None,
             lost: Vec::new(),
-            places,
+            pending,
         };
-        let messages = spool.places.len() as u64;
-        let bytes = spool.places.iter().map(|(_, cost)| cost).sum();
-        Ok(Opened { spool, messages, bytes, findings: recovery.findings })
+        let messages = spool.pending.len() as u64;
+        let bytes = spool.pending.iter().map(|(_, cost)| cost).sum();
+        Ok(OpenedSpool { spool, messages, bytes, findings: recovery.findings })
     }
 
     /// Writes those of `entries` that fit one batch, and puts what no batch takes among the refused.
     fn write(
         &mut self,
-        entries: &mut VecDeque<Entry>,
-        refused: &mut Vec<(Entry, Reason)>,
+        entries: &mut VecDeque<SpoolEntry>,
+        refused: &mut Vec<(SpoolEntry, DropReason)>,
         unix_ns: u64,
     ) -> Result<(), AppendError> {
         let Some(log) = &mut self.log else {
-            refused.extend(entries.drain(..).map(|entry| (entry, Reason::Closed)));
+            refused.extend(entries.drain(..).map(|entry| (entry, DropReason::Closed)));
             return Ok(());
         };
         let mut written = VecDeque::new();
@@ -144,13 +144,13 @@ impl<D: Disk> DiskSpool<D> {
                     entry.id = sequence;
                     written.push_back(entry);
                 }
-                Err(Refused::Full) => {
+                Err(BatchPushError::Full) => {
                     entries.push_front(entry);
                     break;
                 }
-                Err(Refused::TooLarge) => {
+                Err(BatchPushError::TooLarge) => {
                     let (size, size_max) = (entry.message.size(), SPOOLED_MESSAGE_SIZE_MAX);
-                    refused.push((entry, Reason::TooLarge { size, size_max }));
+                    refused.push((entry, DropReason::TooLarge { size, size_max }));
                 }
             }
         }
@@ -162,59 +162,60 @@ impl<D: Disk> DiskSpool<D> {
             return Err(error);
         }
         for entry in written {
-            self.keep(entry);
+            self.add_written(entry);
         }
         Ok(())
     }
 
     /// Takes a written message into the list, and into the cache if it fits and none before it is missing there.
-    fn keep(&mut self, mut entry: Entry) {
+    fn add_written(&mut self, mut entry: SpoolEntry) {
         if let Some(ticket) = &mut entry.ticket {
-            ticket.keep();
+            ticket.mark_retained();
         }
-        let is_next = self.cache.len() == self.places.len();
+        let is_next = self.cache.len() == self.pending.len();
         self.last = entry.id;
-        self.places.push_back((entry.id, entry.cost));
+        self.pending.push_back((entry.id, entry.cost));
         if is_next && (self.cache.is_empty() || self.cache_size + entry.cost <= SPOOL_CACHE_SIZE) {
             self.cache_size += entry.cost;
             self.cache.push_back(entry);
         } else if let Some(ticket) = entry.ticket.take() {
-            ticket.tell(Outcome::Queued);
+            ticket.complete(PublishOutcome::Queued);
         }
     }
 
     /// Reads the next batch with messages into the empty cache.
     fn fill(&mut self) {
         while self.cache.is_empty()
-            && let Some(&(next, _)) = self.places.front()
+            && let Some(&(next, _)) = self.pending.front()
             && let Some(log) = &self.log
         {
             let is_before = self.reader.as_ref().is_some_and(|reader| reader.next_sequence() <= next);
             if !is_before {
-                self.reader = Some(log.source().read_from(From::Sequence(next)));
+                self.reader = Some(log.source().read_from(StartAt::Sequence(next)));
             }
             let Some(reader) = &mut self.reader else { return };
             match reader.read() {
-                Ok(Read::Batch(view)) => {
+                Ok(ReadOutcome::Batch(view)) => {
                     let behind = view.last;
                     // The list says which of the records are messages that are still to be sent.
-                    let mut places = self.places.iter().take_while(|(place, _)| *place <= behind).peekable();
+                    let mut pending =
+                        self.pending.iter().take_while(|(place, _)| *place <= behind).peekable();
                     for (sequence, record) in view.records.clone() {
-                        if let Some(&(id, cost)) = places.next_if(|(place, _)| *place == sequence) {
-                            let mut entry = Entry::new(message_of(&record), cost);
+                        if let Some(&(id, cost)) = pending.next_if(|(place, _)| *place == sequence) {
+                            let mut entry = SpoolEntry::new(message_of(&record), cost);
                             entry.id = id;
                             self.cache_size += cost;
                             self.cache.push_back(entry);
                         }
                     }
                 }
-                Ok(Read::Gap(Gap { last, .. })) => {
-                    let gone = self.places.partition_point(|(place, _)| *place <= last);
-                    self.lost.extend(self.places.drain(..gone).map(|(_, cost)| cost));
+                Ok(ReadOutcome::Gap(Gap { last, .. })) => {
+                    let gone = self.pending.partition_point(|(place, _)| *place <= last);
+                    self.lost.extend(self.pending.drain(..gone).map(|(_, cost)| cost));
                 }
                 // The list knows more than can be read: what it misses is gone.
-                Ok(Read::End) => {
-                    self.lost.extend(self.places.drain(..).map(|(_, cost)| cost));
+                Ok(ReadOutcome::End) => {
+                    self.lost.extend(self.pending.drain(..).map(|(_, cost)| cost));
                 }
                 // The system may be out of something; the next call tries again.
                 Err(_) => return,
@@ -224,75 +225,81 @@ impl<D: Disk> DiskSpool<D> {
 }
 
 impl<D: Disk> Spool for DiskSpool<D> {
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: SpoolEntry) {
         self.pushed.push(entry);
     }
 
-    fn commit(&mut self, unix_ns: u64) -> Vec<(Entry, Reason)> {
+    fn commit(&mut self, unix_ns: u64) -> Vec<(SpoolEntry, DropReason)> {
         let mut refused = Vec::new();
-        let mut entries: VecDeque<Entry> = std::mem::take(&mut self.pushed).into();
+        let mut entries: VecDeque<SpoolEntry> = std::mem::take(&mut self.pushed).into();
         while !entries.is_empty() {
             if let Err(error) = self.write(&mut entries, &mut refused, unix_ns) {
                 let reason = error.reason().to_string();
-                refused.extend(entries.drain(..).map(|entry| (entry, Reason::SpoolFailed(reason.clone()))));
+                refused
+                    .extend(entries.drain(..).map(|entry| (entry, DropReason::SpoolFailed(reason.clone()))));
             }
         }
         refused
     }
 
-    fn pop(&mut self) -> Option<Entry> {
+    fn pop(&mut self) -> Option<SpoolEntry> {
         if self.cache.is_empty() {
             self.fill();
         }
         let entry = self.cache.pop_front()?;
         self.cache_size -= entry.cost;
-        self.places.pop_front();
+        self.pending.pop_front();
         Some(entry)
     }
 
     fn next_id(&self) -> u64 {
-        self.places.front().map_or(u64::MAX, |(place, _)| *place)
+        self.pending.front().map_or(u64::MAX, |(place, _)| *place)
     }
 
-    fn review(&mut self, keep: &mut dyn FnMut(&mut Entry) -> bool) -> Vec<Entry> {
-        let out = take_out(&mut self.cache, keep);
+    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
+        let out = extract_rejected(&mut self.cache, keep);
         for entry in &out {
             self.cache_size -= entry.cost;
-            if let Ok(at) = self.places.binary_search_by_key(&entry.id, |(place, _)| *place) {
-                self.places.remove(at);
+            if let Ok(at) = self.pending.binary_search_by_key(&entry.id, |(place, _)| *place) {
+                self.pending.remove(at);
             }
         }
         out
     }
 
-    fn settled_below(&mut self, id: u64, now: Instant) {
+    fn release_below(&mut self, id: u64, now: Instant) {
         // Behind the last message there are only notes, which need none themselves.
         let id = id.min(self.last + 1);
-        if id > self.settled {
-            self.settled = id;
-            let is_much = self.settled - 1 - self.noted >= SETTLED_BETWEEN_NOTES;
-            self.note_at = Some(if is_much { now } else { now + NOTE_DELAY });
+        if id > self.released {
+            self.released = id;
+            let is_much = self.released - 1 - self.checkpointed >= CHECKPOINT_INTERVAL;
+            self.checkpoint_at = Some(if is_much { now } else { now + CHECKPOINT_DELAY });
         }
     }
 
-    fn note_at(&self) -> Option<Instant> {
-        self.note_at
+    fn checkpoint_at(&self) -> Option<Instant> {
+        self.checkpoint_at
     }
 
-    fn note(&mut self, unix_ns: u64) {
-        self.note_at = None;
-        let noted = self.settled - 1;
-        let Some(log) = self.log.as_mut().filter(|log| noted > self.noted && log.frozen().is_none()) else {
+    fn checkpoint(&mut self, unix_ns: u64) {
+        self.checkpoint_at = None;
+        let checkpointed = self.released - 1;
+        let Some(log) =
+            self.log.as_mut().filter(|log| checkpointed > self.checkpointed && log.frozen().is_none())
+        else {
             return;
         };
-        self.note.begin(log.next(), unix_ns);
-        let is_pushed = self.note.push(&Record::new(b"", &noted.to_le_bytes())).is_ok();
+        self.checkpoint.begin(log.next(), unix_ns);
+        let is_pushed = self.checkpoint.push(&Record::new(b"", &checkpointed.to_le_bytes())).is_ok();
         // A note that cannot be written costs nothing but duplicates, and the next message will find the log frozen.
-        if is_pushed && log.append(std::slice::from_mut(&mut self.note)).is_ok() {
-            self.noted = noted;
+        if is_pushed && log.append(std::slice::from_mut(&mut self.checkpoint)).is_ok() {
+            self.checkpointed = checkpointed;
             // Room that does not come back now comes back with the next note.
-            let _ =
-                log.retain(&Retention { records: Some(0), ..Retention::default() }, unix_ns, self.settled);
+            let _ = log.retain(
+                &LogRetention { records: Some(0), ..LogRetention::default() },
+                unix_ns,
+                self.released,
+            );
         }
     }
 
@@ -301,7 +308,7 @@ impl<D: Disk> Spool for DiskSpool<D> {
     }
 
     fn close(&mut self, unix_ns: u64) {
-        self.note(unix_ns);
+        self.checkpoint(unix_ns);
         self.reader = None;
         if let Some(log) = self.log.take() {
             // All that is needed is durable already; a good end only spares the next opening a look.
@@ -310,12 +317,12 @@ impl<D: Disk> Spool for DiskSpool<D> {
     }
 }
 
-fn message_of(record: &Record<'_>) -> Message {
-    Message::new(record.subject, record.headers, record.payload)
+fn message_of(record: &Record<'_>) -> OutgoingMessage {
+    OutgoingMessage::new(record.subject, record.headers, record.payload)
 }
 
 /// The place that a note tells; nothing if it is a message.
-fn note_of(record: &Record<'_>) -> Option<u64> {
+fn checkpoint_of(record: &Record<'_>) -> Option<u64> {
     if !record.subject.is_empty() {
         return None;
     }

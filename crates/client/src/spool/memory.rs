@@ -3,29 +3,29 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{Spool, take_out};
-use crate::entry::Entry;
-use crate::outcome::Reason;
+use super::{Spool, extract_rejected};
+use crate::outcome::DropReason;
+use crate::spool_entry::SpoolEntry;
 
 /// Messages in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    entries: VecDeque<Entry>,
+pub(crate) struct MemorySpool {
+    entries: VecDeque<SpoolEntry>,
     pushed: u64,
 }
 
-impl Spool for Memory {
-    fn push(&mut self, mut entry: Entry) {
+impl Spool for MemorySpool {
+    fn push(&mut self, mut entry: SpoolEntry) {
         self.pushed += 1;
         entry.id = self.pushed;
         self.entries.push_back(entry);
     }
 
-    fn commit(&mut self, _unix_ns: u64) -> Vec<(Entry, Reason)> {
+    fn commit(&mut self, _unix_ns: u64) -> Vec<(SpoolEntry, DropReason)> {
         Vec::new()
     }
 
-    fn pop(&mut self) -> Option<Entry> {
+    fn pop(&mut self) -> Option<SpoolEntry> {
         self.entries.pop_front()
     }
 
@@ -33,17 +33,17 @@ impl Spool for Memory {
         self.entries.front().map_or(u64::MAX, |entry| entry.id)
     }
 
-    fn review(&mut self, keep: &mut dyn FnMut(&mut Entry) -> bool) -> Vec<Entry> {
-        take_out(&mut self.entries, keep)
+    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
+        extract_rejected(&mut self.entries, keep)
     }
 
-    fn settled_below(&mut self, _id: u64, _now: Instant) {}
+    fn release_below(&mut self, _id: u64, _now: Instant) {}
 
-    fn note_at(&self) -> Option<Instant> {
+    fn checkpoint_at(&self) -> Option<Instant> {
         None
     }
 
-    fn note(&mut self, _unix_ns: u64) {}
+    fn checkpoint(&mut self, _unix_ns: u64) {}
 
     fn lost(&mut self) -> Vec<u64> {
         Vec::new()

@@ -12,34 +12,34 @@ pub(crate) mod memory;
 
 use std::time::Instant;
 
-use crate::entry::Entry;
-use crate::outcome::Reason;
+use crate::outcome::DropReason;
+use crate::spool_entry::SpoolEntry;
 
 /// Messages in order.
 pub(crate) trait Spool: Send {
     /// Puts a message behind the others. It can be popped after the next commit.
-    fn push(&mut self, entry: Entry);
+    fn push(&mut self, entry: SpoolEntry);
 
     /// Makes what was pushed safe. What could not be is returned, with the reason.
-    fn commit(&mut self, unix_ns: u64) -> Vec<(Entry, Reason)>;
+    fn commit(&mut self, unix_ns: u64) -> Vec<(SpoolEntry, DropReason)>;
 
     /// The next message.
-    fn pop(&mut self) -> Option<Entry>;
+    fn pop(&mut self) -> Option<SpoolEntry>;
 
     /// The place of the next message to be popped; beyond all places if there is none.
     fn next_id(&self) -> u64;
 
     /// Looks at those that wait in memory, the oldest first; those for which `keep` says no are taken out and returned.
-    fn review(&mut self, keep: &mut dyn FnMut(&mut Entry) -> bool) -> Vec<Entry>;
+    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry>;
 
     /// Everything before this place is done with.
-    fn settled_below(&mut self, id: u64, now: Instant);
+    fn release_below(&mut self, id: u64, now: Instant);
 
-    /// When [`Spool::note`] wants to be called.
-    fn note_at(&self) -> Option<Instant>;
+    /// When [`Spool::checkpoint`] wants to be called.
+    fn checkpoint_at(&self) -> Option<Instant>;
 
     /// Remembers what is done with, so that the next publisher does not send it again.
-    fn note(&mut self, unix_ns: u64);
+    fn checkpoint(&mut self, unix_ns: u64);
 
     /// What each of those counted that the spool itself has lost since the last call.
     fn lost(&mut self) -> Vec<u64>;
@@ -49,10 +49,10 @@ pub(crate) trait Spool: Send {
 }
 
 /// Takes out of a queue what is not to be kept.
-fn take_out(
-    entries: &mut std::collections::VecDeque<Entry>,
-    keep: &mut dyn FnMut(&mut Entry) -> bool,
-) -> Vec<Entry> {
+fn extract_rejected(
+    entries: &mut std::collections::VecDeque<SpoolEntry>,
+    keep: &mut dyn FnMut(&mut SpoolEntry) -> bool,
+) -> Vec<SpoolEntry> {
     let mut out = Vec::new();
     for _ in 0..entries.len() {
         if let Some(mut entry) = entries.pop_front() {

@@ -1,39 +1,39 @@
 //! The subscriber: a filter of subjects as their messages are published, or a stream from any place on.
 
-mod follow;
+mod follower;
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use stilling_wire::nats::{Filter, Pub, SubjectLimits, encode_sub, encode_unsub};
 
-pub use follow::From;
-use follow::{Created, Follow, Place, Standing, Word};
+pub use follower::FollowStart;
+use follower::{ConsumerReply, ControlAction, PositionCheck, StreamContinuity, StreamFollower};
 
-use crate::address::Server;
+use crate::address::ServerUrl;
+use crate::backoff::{BackoffConfig, JitterRng, RetryBackoff};
+use crate::blocking_connection::{BlockingConnection, ConnectionEvent, ConnectionTimeouts};
+use crate::connection_error::ConnectionError;
 use crate::identity;
-use crate::ladder::{Ladder, LadderConfig, Random};
 use crate::limits::{self, HEARTBEAT, HEARTBEATS_MISSED_MAX, SERVERS_MAX, SPAN_MAX};
-use crate::line::{Heard, Line, Patience};
-use crate::message::Message;
-use crate::trouble::Trouble;
+use crate::message::ReceivedMessage;
 
 /// The subscription for the answers to what is asked.
 const ANSWERS: u64 = 1;
 /// A stream to be followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StreamPlace {
+pub struct FollowedStream {
     /// Its name.
     pub stream: String,
     /// From where.
-    pub from: From,
+    pub from: FollowStart,
 }
 
 /// What a subscriber may be told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubscriberConfig {
     /// The servers. After a failure the next one is tried.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerUrl>,
     /// What the server's operator sees as the name of the connection.
     pub name: Option<String>,
     /// Which subjects.
@@ -41,9 +41,9 @@ pub struct SubscriberConfig {
     /// Share the messages with all others of the same queue; not together with a stream.
     pub queue: Option<String>,
     /// Follow a stream; nothing: hear what is published from now on, at most once.
-    pub stream: Option<StreamPlace>,
+    pub stream: Option<FollowedStream>,
     /// When to connect again.
-    pub ladder: LadderConfig,
+    pub backoff: BackoffConfig,
     /// For a connection to open and the server to greet; 5 s.
     pub connect_timeout: Duration,
     /// For the server to answer a question; 5 s.
@@ -60,7 +60,7 @@ impl Default for SubscriberConfig {
             filter: ">".to_owned(),
             queue: None,
             stream: None,
-            ladder: LadderConfig::default(),
+            backoff: BackoffConfig::default(),
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(5),
             ping_interval: Duration::from_secs(20),
@@ -93,7 +93,7 @@ pub enum SubscribeError {
         /// The stream.
         stream: String,
         /// What came last.
-        said: String,
+        detail: String,
     },
 }
 
@@ -111,8 +111,8 @@ impl fmt::Display for SubscribeError {
                 f,
                 "stream {stream} cannot be followed: {description} ({code}, error {error_code}); look at the server's list of streams"
             ),
-            SubscribeError::NoStreams { stream, said } => {
-                write!(f, "stream {stream} cannot be followed now: {said}")
+            SubscribeError::NoStreams { stream, detail } => {
+                write!(f, "stream {stream} cannot be followed now: {detail}")
             }
         }
     }
@@ -122,14 +122,14 @@ impl std::error::Error for SubscribeError {}
 
 /// What happens to a subscriber.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum SubscriberEvent {
     /// A message.
-    Message(Message),
+    Message(ReceivedMessage),
     /// The connection is there. Whoever follows no stream gets what is published from now on; a stream is asked for next.
     Connected,
     /// The connection is not there; it is being made again. Who follows a stream gets what comes meanwhile later, as long as
     /// the stream keeps it; who does not may miss it.
-    Interrupted(Trouble),
+    Interrupted(ConnectionError),
     /// The stream that is followed does not have these sequences any more, and they have not come. Told before the next message.
     /// With a filter some or all of them may be other subjects' messages. Of servers other than Stilling, what is removed while
     /// the follower is connected is told only if the filter is `>`.
@@ -144,7 +144,7 @@ pub enum Event {
     /// The stream that is followed is another one than before: it lay in memory and its server began again, or it was deleted
     /// and has begun anew. Its server says that it was made at another time, or it ends before a sequence that has come. It
     /// is followed from its first message.
-    Anew {
+    Recreated {
         /// The last sequence that came of the old one.
         last: u64,
     },
@@ -177,43 +177,46 @@ impl MissedCause {
 #[derive(Debug)]
 pub struct Subscriber {
     config: SubscriberConfig,
-    follow: Option<Follow>,
-    ladder: Ladder,
-    random: Random,
+    follower: Option<StreamFollower>,
+    backoff: RetryBackoff,
+    random: JitterRng,
     /// What its inboxes begin with.
     name: String,
-    line: Option<Line>,
+    connection: Option<BlockingConnection>,
     server: usize,
     retry_at: Instant,
     /// The subscription of now; each wish for a consumer has its own.
     sid: u64,
-    wish: Wish,
+    phase: ConsumerPhase,
     /// Where the consumer of now delivers to.
     deliver: String,
     /// The consumer of now has delivered something, or has lived until a heartbeat.
     has_progressed: bool,
     /// Wishes that were not granted in a row.
-    refused: u32,
+    refusals: u32,
     /// The message behind what has been told as missed.
-    behind: Option<Message>,
+    queued_message: Option<ReceivedMessage>,
 }
 
 /// How far a follower's wish is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wish {
+enum ConsumerPhase {
     /// To be uttered, not before this time.
     Due(Instant),
     /// The stream was asked how far it goes; the answer is late after this time.
-    Asked(Instant),
+    InfoRequested(Instant),
     /// Uttered; the answer is late after this time.
-    Uttered(Instant),
+    CreateRequested(Instant),
     /// Granted; the next word is late after this time.
-    Granted(Instant),
+    Active(Instant),
 }
 
-impl Wish {
+impl ConsumerPhase {
     fn at(self) -> Instant {
-        let (Wish::Due(at) | Wish::Asked(at) | Wish::Uttered(at) | Wish::Granted(at)) = self;
+        let (ConsumerPhase::Due(at)
+        | ConsumerPhase::InfoRequested(at)
+        | ConsumerPhase::CreateRequested(at)
+        | ConsumerPhase::Active(at)) = self;
         at
     }
 }
@@ -225,8 +228,8 @@ impl Subscriber {
     /// If the configuration cannot work.
     pub fn new(mut config: SubscriberConfig) -> Result<Subscriber, SubscribeError> {
         for span in [
-            &mut config.ladder.wait,
-            &mut config.ladder.wait_max,
+            &mut config.backoff.wait,
+            &mut config.backoff.wait_max,
             &mut config.connect_timeout,
             &mut config.answer_timeout,
             &mut config.ping_interval,
@@ -252,21 +255,21 @@ impl Subscriber {
             return Err(SubscribeError::Stream(place.stream.clone()));
         }
         let now = Instant::now();
-        let follow = config.stream.as_ref();
+        let follower = config.stream.as_ref();
         Ok(Subscriber {
-            follow: follow.map(|place| Follow::new(&place.stream, &config.filter, place.from)),
-            ladder: Ladder::new(config.ladder),
-            random: Random::new(identity::unpredictable()),
-            name: identity::name(),
-            line: None,
+            follower: follower.map(|place| StreamFollower::new(&place.stream, &config.filter, place.from)),
+            backoff: RetryBackoff::new(config.backoff),
+            random: JitterRng::new(identity::random_seed()),
+            name: identity::random_name(),
+            connection: None,
             server: 0,
             retry_at: now,
             sid: ANSWERS,
-            wish: Wish::Due(now),
+            phase: ConsumerPhase::Due(now),
             deliver: String::new(),
             has_progressed: false,
-            refused: 0,
-            behind: None,
+            refusals: 0,
+            queued_message: None,
             config,
         })
     }
@@ -279,18 +282,18 @@ impl Subscriber {
     /// # Errors
     /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again, over the same connection and not before
     /// the ladder's wait.
-    pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, SubscribeError> {
+    pub fn next_event(&mut self, timeout: Duration) -> Result<Option<SubscriberEvent>, SubscribeError> {
         let now = Instant::now();
         let deadline = limits::deadline(now, timeout);
-        if let Some(message) = self.behind.take() {
-            return Ok(Some(Event::Message(message)));
+        if let Some(message) = self.queued_message.take() {
+            return Ok(Some(SubscriberEvent::Message(message)));
         }
-        if let Some(line) = &mut self.line {
-            line.look();
+        if let Some(connection) = &mut self.connection {
+            connection.begin_wait();
         }
         loop {
             let now = Instant::now();
-            let Some(mut line) = self.line.take() else {
+            let Some(mut connection) = self.connection.take() else {
                 if now < self.retry_at {
                     std::thread::sleep(self.retry_at.min(deadline) - now);
                     if Instant::now() < self.retry_at {
@@ -299,132 +302,144 @@ impl Subscriber {
                 }
                 return Ok(Some(self.connect()));
             };
-            match self.step(&mut line, deadline) {
-                Ok(Step::Event(event)) => {
-                    self.line = Some(line);
+            match self.step(&mut connection, deadline) {
+                Ok(SubscriberStep::Deliver(event)) => {
+                    self.connection = Some(connection);
                     return Ok(Some(event));
                 }
                 // There may be more of what had come before the deadline.
-                Ok(Step::Progress) => self.line = Some(line),
-                Ok(Step::Nothing) => {
-                    line.look();
-                    self.line = Some(line);
+                Ok(SubscriberStep::Progress) => self.connection = Some(connection),
+                Ok(SubscriberStep::Nothing) => {
+                    connection.begin_wait();
+                    self.connection = Some(connection);
                     if Instant::now() >= deadline {
                         return Ok(None);
                     }
                 }
-                Err(End::Trouble(trouble)) => return Ok(Some(self.lost(trouble))),
-                Err(End::Error(error)) => {
-                    self.line = Some(line);
+                Err(StepError::ConnectionError(connection_error)) => {
+                    return Ok(Some(self.lost(connection_error)));
+                }
+                Err(StepError::Error(error)) => {
+                    self.connection = Some(connection);
                     return Err(error);
                 }
             }
         }
     }
 
-    fn connect(&mut self) -> Event {
-        let patience = Patience {
+    fn connect(&mut self) -> SubscriberEvent {
+        let timeouts = ConnectionTimeouts {
             connect: self.config.connect_timeout,
             answer: self.config.answer_timeout,
             ping_interval: self.config.ping_interval,
         };
         let server = &self.config.servers[self.server];
-        let begun = Line::connect(server, self.config.name.as_deref(), patience).and_then(|mut line| {
-            let mut out = Vec::new();
-            match self.follow {
-                Some(_) => encode_sub(&mut out, self.answers().as_bytes(), None, b"1"),
-                None => {
-                    self.sid += 1;
-                    let queue = self.config.queue.as_deref().map(str::as_bytes);
-                    let sid = self.sid.to_string();
-                    encode_sub(&mut out, self.config.filter.as_bytes(), queue, sid.as_bytes());
+        let begun = BlockingConnection::connect(server, self.config.name.as_deref(), timeouts).and_then(
+            |mut connection| {
+                let mut out = Vec::new();
+                match self.follower {
+                    Some(_) => encode_sub(&mut out, self.reply_filter().as_bytes(), None, b"1"),
+                    None => {
+                        self.sid += 1;
+                        let queue = self.config.queue.as_deref().map(str::as_bytes);
+                        let sid = self.sid.to_string();
+                        encode_sub(&mut out, self.config.filter.as_bytes(), queue, sid.as_bytes());
+                    }
                 }
-            }
-            line.send(&out)?;
-            if self.follow.is_none() {
-                line.settle()?;
-            }
-            Ok(line)
-        });
+                connection.send(&out)?;
+                if self.follower.is_none() {
+                    connection.round_trip()?;
+                }
+                Ok(connection)
+            },
+        );
         match begun {
-            Ok(line) => {
-                self.line = Some(line);
-                self.wish = Wish::Due(Instant::now());
-                if self.follow.is_none() {
-                    self.ladder.succeeded();
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.phase = ConsumerPhase::Due(Instant::now());
+                if self.follower.is_none() {
+                    self.backoff.record_success();
                 }
-                Event::Connected
+                SubscriberEvent::Connected
             }
-            Err(trouble) => self.lost(trouble),
+            Err(connection_error) => self.lost(connection_error),
         }
     }
 
-    fn lost(&mut self, trouble: Trouble) -> Event {
-        self.line = None;
-        self.ladder.failed();
-        self.retry_at = Instant::now() + self.random.jitter(self.ladder.wait());
+    fn lost(&mut self, connection_error: ConnectionError) -> SubscriberEvent {
+        self.connection = None;
+        self.backoff.record_failure();
+        self.retry_at = Instant::now() + self.random.jitter(self.backoff.wait());
         self.server = (self.server + 1) % self.config.servers.len();
-        Event::Interrupted(trouble)
+        SubscriberEvent::Interrupted(connection_error)
     }
 
     /// Does what is due and takes what comes next. Nothing is late before all that has come is read.
-    fn step(&mut self, line: &mut Line, deadline: Instant) -> Result<Step, End> {
+    fn step(
+        &mut self,
+        connection: &mut BlockingConnection,
+        deadline: Instant,
+    ) -> Result<SubscriberStep, StepError> {
         let mut until = deadline;
-        if self.follow.is_some() {
-            if let Wish::Due(at) = self.wish
+        if self.follower.is_some() {
+            if let ConsumerPhase::Due(at) = self.phase
                 && Instant::now() >= at
             {
-                self.utter(line)?;
+                self.request_stream_info(connection)?;
             }
-            until = until.min(self.wish.at());
+            until = until.min(self.phase.at());
         }
-        let event = match line.next(until).map_err(End::Trouble)? {
-            Heard::Nothing => return self.miss(line),
-            Heard::Enough => return Ok(Step::Nothing),
-            Heard::LameDuck => return Err(End::Trouble(Trouble::LameDuck)),
-            Heard::Message(sid, message) if self.follow.is_none() => {
-                (sid == self.sid).then_some(Event::Message(message))
+        let event = match connection.next_event(until).map_err(StepError::ConnectionError)? {
+            ConnectionEvent::TimedOut => return self.handle_timeout(connection),
+            ConnectionEvent::ReadLimit => return Ok(SubscriberStep::Nothing),
+            ConnectionEvent::LameDuck => return Err(StepError::ConnectionError(ConnectionError::LameDuck)),
+            ConnectionEvent::Message(sid, message) if self.follower.is_none() => {
+                (sid == self.sid).then_some(SubscriberEvent::Message(message))
             }
-            Heard::Message(ANSWERS, message) => self.granted(line, &message)?,
-            Heard::Message(sid, message) if sid == self.sid => self.followed(line, message)?,
+            ConnectionEvent::Message(ANSWERS, message) => self.handle_api_reply(connection, &message)?,
+            ConnectionEvent::Message(sid, message) if sid == self.sid => {
+                self.handle_delivery(connection, message)?
+            }
             // A consumer that was given up.
-            Heard::Message(..) => None,
+            ConnectionEvent::Message(..) => None,
         };
-        Ok(event.map_or(Step::Progress, Step::Event))
+        Ok(event.map_or(SubscriberStep::Progress, SubscriberStep::Deliver))
     }
 
     /// Nothing has come: what has been waited for may be late.
-    fn miss(&mut self, line: &mut Line) -> Result<Step, End> {
-        if self.follow.is_some() && Instant::now() >= self.wish.at() {
-            match self.wish {
-                Wish::Due(_) => {}
-                Wish::Asked(_) | Wish::Uttered(_) => return Err(End::Trouble(Trouble::Hung)),
-                Wish::Granted(_) => self.start_over(line)?,
+    fn handle_timeout(&mut self, connection: &mut BlockingConnection) -> Result<SubscriberStep, StepError> {
+        if self.follower.is_some() && Instant::now() >= self.phase.at() {
+            match self.phase {
+                ConsumerPhase::Due(_) => {}
+                ConsumerPhase::InfoRequested(_) | ConsumerPhase::CreateRequested(_) => {
+                    return Err(StepError::ConnectionError(ConnectionError::Hung));
+                }
+                ConsumerPhase::Active(_) => self.replace_consumer(connection)?,
             }
         }
-        Ok(Step::Nothing)
+        Ok(SubscriberStep::Nothing)
     }
 
     /// Gives up the consumer of now for another one. Where it has brought nothing, the next one would hardly do better at once:
     /// the ladder's wait comes first.
-    fn start_over(&mut self, line: &mut Line) -> Result<(), End> {
+    fn replace_consumer(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
         if std::mem::take(&mut self.has_progressed) {
-            return self.utter(line);
+            return self.request_stream_info(connection);
         }
         let mut out = Vec::new();
-        self.give_up(&mut out);
-        line.send(&out).map_err(End::Trouble)?;
-        self.ladder.failed();
-        self.wish = Wish::Due(Instant::now() + self.random.jitter(self.ladder.wait()));
+        self.drop_consumer(&mut out);
+        connection.send(&out).map_err(StepError::ConnectionError)?;
+        self.backoff.record_failure();
+        self.phase = ConsumerPhase::Due(Instant::now() + self.random.jitter(self.backoff.wait()));
         Ok(())
     }
 
     /// Has the server forget the consumer of now. What it still delivers is not listened to.
-    fn give_up(&mut self, out: &mut Vec<u8>) {
+    fn drop_consumer(&mut self, out: &mut Vec<u8>) {
         if self.sid > ANSWERS {
             encode_unsub(out, self.sid.to_string().as_bytes(), None);
         }
-        if let Some(subject) = self.follow.as_mut().and_then(Follow::give_up) {
+        if let Some(subject) = self.follower.as_mut().and_then(StreamFollower::drop_consumer) {
             self.remove(&subject, out);
         }
         self.sid += 1;
@@ -438,159 +453,172 @@ impl Subscriber {
     }
 
     /// Gives up the consumer of now and begins to wish for another one.
-    fn utter(&mut self, line: &mut Line) -> Result<(), End> {
-        let Some(follow) = &self.follow else { return Ok(()) };
-        let subject = follow.question();
+    fn request_stream_info(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
+        let Some(follower) = &self.follower else { return Ok(()) };
+        let subject = follower.info_subject();
         let mut out = Vec::new();
-        self.give_up(&mut out);
-        let reply = self.answer();
+        self.drop_consumer(&mut out);
+        let reply = self.reply_subject();
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }
             .encode(&mut out);
-        line.send(&out).map_err(End::Trouble)?;
-        self.wish = Wish::Asked(Instant::now() + self.config.answer_timeout);
+        connection.send(&out).map_err(StepError::ConnectionError)?;
+        self.phase = ConsumerPhase::InfoRequested(Instant::now() + self.config.answer_timeout);
         Ok(())
     }
 
     /// Wishes for a consumer, with a subscription of its own for what it delivers.
-    fn order(&mut self, line: &mut Line) -> Result<(), End> {
-        let reply = self.answer();
-        let Some(follow) = &mut self.follow else { return Ok(()) };
+    fn request_consumer(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
+        let reply = self.reply_subject();
+        let Some(follower) = &mut self.follower else { return Ok(()) };
         let mut out = Vec::new();
         self.deliver = format!("_INBOX.{}.d.{}", self.name, self.sid);
         self.has_progressed = false;
         encode_sub(&mut out, self.deliver.as_bytes(), None, self.sid.to_string().as_bytes());
-        let (subject, request) = (follow.subject(), follow.request(&self.deliver));
+        let (subject, request) = (follower.create_subject(), follower.create_request(&self.deliver));
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &request }
             .encode(&mut out);
-        line.send(&out).map_err(End::Trouble)?;
-        self.wish = Wish::Uttered(Instant::now() + self.config.answer_timeout);
+        connection.send(&out).map_err(StepError::ConnectionError)?;
+        self.phase = ConsumerPhase::CreateRequested(Instant::now() + self.config.answer_timeout);
         Ok(())
     }
 
     /// Where the answers to the wish of now come.
-    fn answer(&self) -> String {
+    fn reply_subject(&self) -> String {
         format!("_INBOX.{}.a.{}", self.name, self.sid)
     }
 
     /// Where the answers to wishes come.
-    fn answers(&self) -> String {
+    fn reply_filter(&self) -> String {
         format!("_INBOX.{}.a.*", self.name)
     }
 
     /// Takes an answer about the stream, or to the wish for a consumer.
-    fn granted(&mut self, line: &mut Line, message: &Message) -> Result<Option<Event>, End> {
+    fn handle_api_reply(
+        &mut self,
+        connection: &mut BlockingConnection,
+        message: &ReceivedMessage,
+    ) -> Result<Option<SubscriberEvent>, StepError> {
         let is_of_now = message.subject.rsplit('.').next() == Some(self.sid.to_string().as_str());
-        let Some(follow) = &mut self.follow else { return Ok(None) };
+        let Some(follower) = &mut self.follower else { return Ok(None) };
         if !is_of_now {
-            if let Some(subject) = follow.given_up(message.status(), &message.payload) {
+            if let Some(subject) = follower.late_removal(message.status(), &message.payload) {
                 let mut out = Vec::new();
                 self.remove(&subject, &mut out);
-                line.send(&out).map_err(End::Trouble)?;
+                connection.send(&out).map_err(StepError::ConnectionError)?;
             }
             return Ok(None);
         }
-        let created = match self.wish {
-            Wish::Asked(_) => {
-                let before = follow.clone();
-                match follow.told(message.status(), &message.payload) {
-                    Ok(standing) => return self.go_on(line, standing, before),
+        let created = match self.phase {
+            ConsumerPhase::InfoRequested(_) => {
+                let before = follower.clone();
+                match follower.handle_stream_info(message.status(), &message.payload) {
+                    Ok(continuity) => return self.resume_stream(connection, continuity, before),
                     Err(refused) => refused,
                 }
             }
-            _ => follow.created(message.status(), &message.payload),
+            _ => follower.handle_created(message.status(), &message.payload),
         };
         let stream = self.config.stream.as_ref().map(|place| place.stream.clone()).unwrap_or_default();
         match created {
-            Created::Yes => {
-                self.refused = 0;
+            ConsumerReply::Accepted => {
+                self.refusals = 0;
                 // Messages may have come before it, and have said the same.
-                self.wish = Wish::Granted(Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX);
+                self.phase = ConsumerPhase::Active(Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX);
                 Ok(None)
             }
-            Created::Later(said) => {
-                self.refused += 1;
-                self.ladder.failed();
-                self.wish = Wish::Due(Instant::now() + self.random.jitter(self.ladder.wait()));
-                if self.refused >= self.ladder.attempts() {
-                    self.refused = 0;
-                    return Err(End::Error(SubscribeError::NoStreams { stream, said }));
+            ConsumerReply::RetryLater(detail) => {
+                self.refusals += 1;
+                self.backoff.record_failure();
+                self.phase = ConsumerPhase::Due(Instant::now() + self.random.jitter(self.backoff.wait()));
+                if self.refusals >= self.backoff.attempts() {
+                    self.refusals = 0;
+                    return Err(StepError::Error(SubscribeError::NoStreams { stream, detail }));
                 }
                 Ok(None)
             }
-            Created::No { code, error_code, description } => {
-                self.ladder.failed();
-                self.wish = Wish::Due(Instant::now() + self.random.jitter(self.ladder.wait()));
-                Err(End::Error(SubscribeError::Refused { stream, code, error_code, description }))
+            ConsumerReply::Refused { code, error_code, description } => {
+                self.backoff.record_failure();
+                self.phase = ConsumerPhase::Due(Instant::now() + self.random.jitter(self.backoff.wait()));
+                Err(StepError::Error(SubscribeError::Refused { stream, code, error_code, description }))
             }
         }
     }
 
     /// The stream stands so: wishes for a consumer, and tells what has happened to it. `before` is the follower who did not
     /// know.
-    fn go_on(&mut self, line: &mut Line, standing: Standing, before: Follow) -> Result<Option<Event>, End> {
-        let event = match standing {
-            Standing::Whole => None,
-            Standing::Missed { first, last } => {
-                Some(Event::Missed { first, last, cause: MissedCause::Removed })
+    fn resume_stream(
+        &mut self,
+        connection: &mut BlockingConnection,
+        continuity: StreamContinuity,
+        before: StreamFollower,
+    ) -> Result<Option<SubscriberEvent>, StepError> {
+        let event = match continuity {
+            StreamContinuity::Unchanged => None,
+            StreamContinuity::Missed { first, last } => {
+                Some(SubscriberEvent::Missed { first, last, cause: MissedCause::Removed })
             }
-            Standing::Anew { last } => Some(Event::Anew { last }),
+            StreamContinuity::Recreated { last } => Some(SubscriberEvent::Recreated { last }),
         };
-        self.order(line).inspect_err(|_| {
+        self.request_consumer(connection).inspect_err(|_| {
             // The next connection finds out again what has not been told.
             if event.is_some() {
-                self.follow = Some(before);
+                self.follower = Some(before);
             }
         })?;
         Ok(event)
     }
 
-    fn followed(&mut self, line: &mut Line, message: Message) -> Result<Option<Event>, End> {
-        let Some(follow) = &mut self.follow else { return Ok(None) };
-        if let Wish::Granted(at) = &mut self.wish {
+    fn handle_delivery(
+        &mut self,
+        connection: &mut BlockingConnection,
+        message: ReceivedMessage,
+    ) -> Result<Option<SubscriberEvent>, StepError> {
+        let Some(follower) = &mut self.follower else { return Ok(None) };
+        if let ConsumerPhase::Active(at) = &mut self.phase {
             *at = Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX;
         }
-        if Follow::is_control(&message, &self.deliver) {
-            match follow.word(&message.headers, message.reply.as_deref()) {
-                Word::Fine => self.progressed(),
-                Word::Answer(subject) => {
-                    self.progressed();
+        if StreamFollower::is_control(&message, &self.deliver) {
+            match follower.handle_control(&message.headers, message.reply.as_deref()) {
+                ControlAction::Ignore => self.mark_progress(),
+                ControlAction::Reply(subject) => {
+                    self.mark_progress();
                     let mut out = Vec::new();
                     Pub { subject: subject.as_bytes(), reply: None, headers: &[], payload: &[] }
                         .encode(&mut out);
-                    line.send(&out).map_err(End::Trouble)?;
+                    connection.send(&out).map_err(StepError::ConnectionError)?;
                 }
-                Word::Again => self.start_over(line)?,
-                Word::Gap { first, last, cause } => {
-                    self.progressed();
-                    return Ok(Some(Event::Missed { first, last, cause }));
+                ControlAction::Restart => self.replace_consumer(connection)?,
+                ControlAction::Gap { first, last, cause } => {
+                    self.mark_progress();
+                    return Ok(Some(SubscriberEvent::Missed { first, last, cause }));
                 }
             }
             return Ok(None);
         }
-        match follow.place(message.reply.as_deref()) {
-            Place::Next { missed } => {
-                self.progressed();
-                let message = message.placed();
-                let Some((first, last)) = missed else { return Ok(Some(Event::Message(message))) };
-                self.behind = Some(message);
-                Ok(Some(Event::Missed { first, last, cause: MissedCause::Removed }))
+        match follower.check_position(message.reply.as_deref()) {
+            PositionCheck::Next { missed } => {
+                self.mark_progress();
+                let message = message.with_position();
+                let Some((first, last)) = missed else { return Ok(Some(SubscriberEvent::Message(message))) };
+                self.queued_message = Some(message);
+                Ok(Some(SubscriberEvent::Missed { first, last, cause: MissedCause::Removed }))
             }
-            Place::Gap => self.start_over(line).map(|()| None),
-            Place::Foreign => Ok(None),
+            PositionCheck::Gap => self.replace_consumer(connection).map(|()| None),
+            PositionCheck::Foreign => Ok(None),
         }
     }
 
     /// The consumer of now is good for something.
-    fn progressed(&mut self) {
+    fn mark_progress(&mut self) {
         if !std::mem::replace(&mut self.has_progressed, true) {
-            self.ladder.succeeded();
+            self.backoff.record_success();
         }
     }
 }
 
 /// What a step has brought.
-enum Step {
-    Event(Event),
+enum SubscriberStep {
+    Deliver(SubscriberEvent),
     /// Nothing for the caller.
     Progress,
     /// Nothing until the deadline, or too little for as much as was read after it.
@@ -598,21 +626,21 @@ enum Step {
 }
 
 /// Why a step was the last one for now.
-enum End {
+enum StepError {
     /// The connection is no good.
-    Trouble(Trouble),
+    ConnectionError(ConnectionError),
     /// The connection is good, and what is wished for is not to be had on it.
     Error(SubscribeError),
 }
 
 impl Iterator for Subscriber {
-    type Item = Result<Message, SubscribeError>;
+    type Item = Result<ReceivedMessage, SubscribeError>;
 
     /// The next message, however long it takes. What was missed is told by [`Subscriber::next_event`] alone.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.next_event(SPAN_MAX) {
-                Ok(Some(Event::Message(message))) => return Some(Ok(message)),
+                Ok(Some(SubscriberEvent::Message(message))) => return Some(Ok(message)),
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),
             }

@@ -40,7 +40,7 @@ impl fmt::Display for DriverKind {
 
 /// A driver and, if it is not the first choice, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct SelectedDriver {
     /// The driver.
     pub kind: DriverKind,
     /// Why the automatic choice fell back, in a few words.
@@ -54,30 +54,30 @@ impl DriverChoice {
     /// # Errors
     /// `InvalidInput`: readiness polling was demanded, which has none. Else why the system does not grant
     /// io_uring, or direct descriptors as they are needed.
-    pub fn resolve_direct(self) -> std::io::Result<Chosen> {
+    pub fn resolve_direct(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
             let words = "they are slots of an io_uring ring, which the driver poll does not have";
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, words));
         }
         Uring::probe()?;
         Uring::probe_direct_descriptors()?;
-        Ok(Chosen { kind: DriverKind::UringDirect, fallback: None })
+        Ok(SelectedDriver { kind: DriverKind::UringDirect, fallback: None })
     }
 
     /// Decides, asking the system if need be.
     ///
     /// # Errors
     /// `uring` was demanded and the system does not grant it: its error.
-    pub fn resolve(self) -> std::io::Result<Chosen> {
+    pub fn resolve(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
-            return Ok(Chosen { kind: DriverKind::Poll, fallback: None });
+            return Ok(SelectedDriver { kind: DriverKind::Poll, fallback: None });
         }
         match (Uring::probe(), self) {
-            (Ok(()), _) => Ok(Chosen { kind: DriverKind::Uring, fallback: None }),
+            (Ok(()), _) => Ok(SelectedDriver { kind: DriverKind::Uring, fallback: None }),
             (Err(error), DriverChoice::Uring) => Err(error),
             (Err(error), _) => {
                 let fallback = Some(format!("io_uring is not available: {error}"));
-                Ok(Chosen { kind: DriverKind::Poll, fallback })
+                Ok(SelectedDriver { kind: DriverKind::Poll, fallback })
             }
         }
     }

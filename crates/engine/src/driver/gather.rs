@@ -5,8 +5,8 @@
 //!  chain      head 1 ─▶ payload 1 ─▶ tail 1, head 2 ─▶ payload 2
 //! ```
 //!
-//! The pieces of all sends of a turn are in one list ([`Pieces`]), so that none costs an allocation; a [`Chain`] names
-//! those of one send. The list holds a reference to each block that it names, until [`Pieces::clear`].
+//! The pieces of all sends of a turn are in one list ([`PieceList`]), so that none costs an allocation; a [`PieceChain`] names
+//! those of one send. The list holds a reference to each block that it names, until [`PieceList::clear`].
 
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use stilling_ring::{SharedBlock, planted};
 use crate::limits::PIECES_MAX;
 
 /// No piece, or no block.
-const NONE: u32 = u32::MAX;
+const NO_INDEX: u32 = u32::MAX;
 
 /// References that a further one is compared with: messages of a few publishers take turns.
 const BLOCKS_COMPARED: usize = 4;
@@ -27,20 +27,20 @@ pub enum Gather<'a> {
     /// Together.
     One(&'a [u8]),
     /// In several pieces.
-    Many(Chained<'a>),
+    Many(ChainedBytes<'a>),
 }
 
 /// A chain with the memory that it names.
 #[derive(Clone, Copy)]
-pub struct Chained<'a> {
-    pieces: &'a Pieces,
+pub struct ChainedBytes<'a> {
+    pieces: &'a PieceList,
     arena: &'a [u8],
-    chain: Chain,
+    chain: PieceChain,
 }
 
 /// The pieces of one send, in order. At most [`PIECES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct PieceChain {
     first: u32,
     last: u32,
     count: u32,
@@ -49,17 +49,17 @@ pub struct Chain {
 
 /// The pieces of all sends of a turn.
 #[derive(Debug, Default)]
-pub struct Pieces {
-    list: Vec<Piece>,
+pub struct PieceList {
+    list: Vec<SendPiece>,
     blocks: Vec<SharedBlock>,
     shared_len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct SendPiece {
     start: usize,
     len: usize,
-    /// Which of the blocks; [`NONE`]: the arena.
+    /// Which of the blocks; [`NO_INDEX`]: the arena.
     block: u32,
     /// The piece behind it in its chain.
     next: u32,
@@ -67,24 +67,24 @@ struct Piece {
 
 /// The slices of a [`Gather`] in order, none of them empty.
 #[derive(Clone, Debug)]
-pub struct Slices<'a> {
+pub struct GatherSlices<'a> {
     /// The only piece, until it has been taken.
     one: &'a [u8],
     /// The pieces that follow.
-    many: Option<Chained<'a>>,
+    many: Option<ChainedBytes<'a>>,
     /// Bytes to leave out before the first slice.
     skipped: usize,
     /// Bytes of the slices that follow.
-    left: usize,
+    remaining_len: usize,
 }
 
-impl Default for Chain {
+impl Default for PieceChain {
     fn default() -> Self {
-        Chain { first: NONE, last: NONE, count: 0, len: 0 }
+        PieceChain { first: NO_INDEX, last: NO_INDEX, count: 0, len: 0 }
     }
 }
 
-impl Chain {
+impl PieceChain {
     /// Bytes of all pieces.
     pub fn len(&self) -> usize {
         self.len as usize
@@ -101,35 +101,35 @@ impl Chain {
     }
 }
 
-impl Pieces {
+impl PieceList {
     /// No pieces, with room for so many.
     pub fn with_capacity(count: usize) -> Self {
-        Pieces { list: Vec::with_capacity(count), ..Pieces::default() }
+        PieceList { list: Vec::with_capacity(count), ..PieceList::default() }
     }
 
     /// Appends bytes of the arena to a chain. They become part of its last piece if they lie behind it.
-    pub fn push_private(&mut self, chain: &mut Chain, range: Range<usize>) {
+    pub fn push_private(&mut self, chain: &mut PieceChain, range: Range<usize>) {
         chain.len += range.len() as u32;
         match self.list.get_mut(chain.last as usize) {
-            Some(last) if last.block == NONE && last.start + last.len == range.start => {
+            Some(last) if last.block == NO_INDEX && last.start + last.len == range.start => {
                 last.len += range.len();
             }
-            _ => self.push(chain, NONE, range),
+            _ => self.push(chain, NO_INDEX, range),
         }
     }
 
     /// Appends a range of a block to a chain, and keeps a reference to the block.
-    pub fn push_shared(&mut self, chain: &mut Chain, block: &SharedBlock, range: Range<usize>) {
+    pub fn push_shared(&mut self, chain: &mut PieceChain, block: &SharedBlock, range: Range<usize>) {
         chain.len += range.len() as u32;
         self.shared_len += range.len();
-        let block = self.keep(block);
+        let block = self.retain_block(block);
         self.push(chain, block, range);
     }
 
     /// The bytes of a chain whose private ones are in `arena`.
-    pub fn gather<'a>(&'a self, chain: Chain, arena: &'a [u8]) -> Gather<'a> {
+    pub fn gather<'a>(&'a self, chain: PieceChain, arena: &'a [u8]) -> Gather<'a> {
         debug_assert!(chain.count() <= PIECES_MAX, "{chain:?} has too many pieces");
-        Gather::Many(Chained { pieces: self, arena, chain })
+        Gather::Many(ChainedBytes { pieces: self, arena, chain })
     }
 
     /// Bytes of all shared ranges.
@@ -150,10 +150,10 @@ impl Pieces {
     }
 
     /// Moves the bytes of a chain's last piece to the end of the arena, if they are private, so that they can grow there.
-    pub(crate) fn move_last(&mut self, chain: Chain, arena: &mut Vec<u8>) {
+    pub(crate) fn move_last(&mut self, chain: PieceChain, arena: &mut Vec<u8>) {
         let end = arena.len();
         if let Some(last) = self.list.get_mut(chain.last as usize)
-            && last.block == NONE
+            && last.block == NO_INDEX
             && last.start + last.len != end
         {
             arena.extend_from_within(last.start..last.start + last.len);
@@ -161,9 +161,9 @@ impl Pieces {
         }
     }
 
-    fn push(&mut self, chain: &mut Chain, block: u32, range: Range<usize>) {
+    fn push(&mut self, chain: &mut PieceChain, block: u32, range: Range<usize>) {
         let number = self.list.len() as u32;
-        self.list.push(Piece { start: range.start, len: range.len(), block, next: NONE });
+        self.list.push(SendPiece { start: range.start, len: range.len(), block, next: NO_INDEX });
         match self.list.get_mut(chain.last as usize) {
             Some(last) => last.next = number,
             None => chain.first = number,
@@ -173,9 +173,9 @@ impl Pieces {
     }
 
     /// The number of the reference to a block.
-    fn keep(&mut self, block: &SharedBlock) -> u32 {
-        for (number, kept) in self.blocks.iter_mut().enumerate().rev().take(BLOCKS_COMPARED) {
-            if kept.merge(block) {
+    fn retain_block(&mut self, block: &SharedBlock) -> u32 {
+        for (number, retained) in self.blocks.iter_mut().enumerate().rev().take(BLOCKS_COMPARED) {
+            if retained.merge(block) {
                 return number as u32;
             }
         }
@@ -187,10 +187,10 @@ impl Pieces {
         self.blocks.len() as u32 - 1
     }
 
-    fn bytes<'a>(&'a self, piece: Piece, arena: &'a [u8]) -> &'a [u8] {
+    fn bytes<'a>(&'a self, piece: SendPiece, arena: &'a [u8]) -> &'a [u8] {
         let range = piece.start..piece.start + piece.len;
         match piece.block {
-            NONE => &arena[range],
+            NO_INDEX => &arena[range],
             block => self.blocks[block as usize].bytes(range),
         }
     }
@@ -227,42 +227,42 @@ impl<'a> Gather<'a> {
     }
 
     /// All bytes, slice by slice.
-    pub fn slices(self) -> Slices<'a> {
+    pub fn slices(self) -> GatherSlices<'a> {
         self.part(0..self.len())
     }
 
     /// The bytes from one position to another, as far as there are so many.
-    pub fn part(self, range: Range<usize>) -> Slices<'a> {
+    pub fn part(self, range: Range<usize>) -> GatherSlices<'a> {
         let end = range.end.min(self.len());
         let (one, many) = match self {
             Gather::One(bytes) => (bytes, None),
             Gather::Many(chained) => (<&[u8]>::default(), Some(chained)),
         };
-        Slices { one, many, skipped: range.start, left: end.saturating_sub(range.start) }
+        GatherSlices { one, many, skipped: range.start, remaining_len: end.saturating_sub(range.start) }
     }
 }
 
-impl Slices<'_> {
+impl GatherSlices<'_> {
     /// Bytes of the slices that follow.
     pub fn remaining(&self) -> usize {
-        self.left
+        self.remaining_len
     }
 }
 
-impl<'a> Iterator for Slices<'a> {
+impl<'a> Iterator for GatherSlices<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        while self.left > 0 {
+        while self.remaining_len > 0 {
             let piece = match &mut self.many {
-                Some(chained) => chained.take_first()?,
+                Some(chained) => chained.pop_first()?,
                 None => std::mem::take(&mut self.one),
             };
             let skipped = self.skipped.min(piece.len());
             self.skipped -= skipped;
             let slice = &piece[skipped..];
-            let slice = &slice[..slice.len().min(self.left)];
-            self.left -= slice.len();
+            let slice = &slice[..slice.len().min(self.remaining_len)];
+            self.remaining_len -= slice.len();
             if !slice.is_empty() {
                 return Some(slice);
             }
@@ -271,15 +271,15 @@ impl<'a> Iterator for Slices<'a> {
     }
 }
 
-impl<'a> Chained<'a> {
-    fn take_first(&mut self) -> Option<&'a [u8]> {
+impl<'a> ChainedBytes<'a> {
+    fn pop_first(&mut self) -> Option<&'a [u8]> {
         let piece = *self.pieces.list.get(self.chain.first as usize)?;
         self.chain.first = piece.next;
         Some(self.pieces.bytes(piece, self.arena))
     }
 }
 
-impl fmt::Debug for Chained<'_> {
+impl fmt::Debug for ChainedBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes in {} pieces", self.chain.len(), self.chain.count())
     }
@@ -291,15 +291,15 @@ mod tests {
 
     use super::*;
 
-    fn all(slices: Slices<'_>) -> Vec<u8> {
+    fn all(slices: GatherSlices<'_>) -> Vec<u8> {
         slices.flatten().copied().collect()
     }
 
     /// Two messages with a head in the arena and a payload in a block each.
-    fn two_messages() -> (Pieces, Chain, &'static [u8]) {
+    fn two_messages() -> (PieceList, PieceChain, &'static [u8]) {
         let mut writer = BlockWriter::new(16);
         writer.append(b"payload1payload2").expect("there is room");
-        let (block, mut pieces, mut chain) = (writer.share(), Pieces::default(), Chain::default());
+        let (block, mut pieces, mut chain) = (writer.share(), PieceList::default(), PieceChain::default());
         pieces.push_private(&mut chain, 0..2);
         pieces.push_shared(&mut chain, &block, 0..8);
         pieces.push_private(&mut chain, 2..3);
@@ -342,7 +342,7 @@ mod tests {
         let mut writers = [BlockWriter::new(4), BlockWriter::new(4)];
         writers[0].append(b"aaaa").expect("there is room");
         writers[1].append(b"bbbb").expect("there is room");
-        let (mut pieces, mut chains) = (Pieces::with_capacity(8), [Chain::default(); 2]);
+        let (mut pieces, mut chains) = (PieceList::with_capacity(8), [PieceChain::default(); 2]);
         for at in 0..4 {
             for (number, chain) in chains.iter_mut().enumerate() {
                 pieces.push_private(chain, number..number + 1);
@@ -360,7 +360,8 @@ mod tests {
 
     #[test]
     fn the_last_private_piece_can_move_and_grow() {
-        let (mut arena, mut pieces, mut chain) = (b"onetwo".to_vec(), Pieces::default(), Chain::default());
+        let (mut arena, mut pieces, mut chain) =
+            (b"onetwo".to_vec(), PieceList::default(), PieceChain::default());
         pieces.push_private(&mut chain, 0..3);
         pieces.move_last(chain, &mut arena);
         assert_eq!(arena, b"onetwoone");

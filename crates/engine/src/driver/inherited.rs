@@ -13,35 +13,35 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 /// The first descriptor that is passed (`SD_LISTEN_FDS_START`): before it are the standard streams.
-pub const FIRST: RawFd = 3;
+pub const FIRST_DESCRIPTOR: RawFd = 3;
 
 /// Held while descriptors change from numbers into owned ones: nobody takes one twice.
-static TAKING: Mutex<()> = Mutex::new(());
+static CLAIM_LOCK: Mutex<()> = Mutex::new(());
 
 /// Takes the descriptor with that number, which the parent process has announced and left open. From now on it is
 /// closed on `exec`, so a second call fails.
 ///
 /// # Errors
 /// `NotFound` if the parent has not announced it, or has not left it open.
-pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+pub fn claim(number: RawFd) -> io::Result<OwnedFd> {
     let variable = |name| std::env::var(name).ok();
     let announced =
         announced(std::process::id(), variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref());
-    take_of(announced, number)
+    claim_announced(announced, number)
 }
 
 /// The numbers that are announced to process `own`.
 fn announced(own: u32, process: Option<&str>, count: Option<&str>) -> Range<RawFd> {
     let is_meant = process.and_then(|process| process.parse().ok()) == Some(own);
     let count: RawFd = count.filter(|_| is_meant).and_then(|count| count.parse().ok()).unwrap_or(0);
-    FIRST..FIRST.saturating_add(count)
+    FIRST_DESCRIPTOR..FIRST_DESCRIPTOR.saturating_add(count)
 }
 
-fn take_of(announced: Range<RawFd>, number: RawFd) -> io::Result<OwnedFd> {
+fn claim_announced(announced: Range<RawFd>, number: RawFd) -> io::Result<OwnedFd> {
     if !announced.contains(&number) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let _alone = TAKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = CLAIM_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // SAFETY: asks about a number; one that is no descriptor is an error, not undefined.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags == -1 || flags & libc::FD_CLOEXEC != 0 {
@@ -65,20 +65,20 @@ mod tests {
     use super::*;
 
     fn not_found(range: Range<RawFd>, number: RawFd) {
-        assert_eq!(take_of(range, number).unwrap_err().kind(), io::ErrorKind::NotFound, "{number}");
+        assert_eq!(claim_announced(range, number).unwrap_err().kind(), io::ErrorKind::NotFound, "{number}");
     }
 
     /// Row 4.37: what this process has opened itself is never mistaken for what it was given.
     #[test]
     fn only_what_was_left_open_over_exec_is_taken_and_only_once() {
-        let all = FIRST..RawFd::MAX;
+        let all = FIRST_DESCRIPTOR..RawFd::MAX;
         let own = std::fs::File::open("/dev/null").unwrap();
         not_found(all.clone(), own.as_raw_fd());
         not_found(all.clone(), RawFd::MAX - 1);
         // SAFETY: a copy that nobody owns yet, without the flag, as `exec` leaves it.
         let given = unsafe { libc::dup(own.as_raw_fd()) };
-        not_found(FIRST..given, given);
-        let taken = take_of(all.clone(), given).unwrap();
+        not_found(FIRST_DESCRIPTOR..given, given);
+        let taken = claim_announced(all.clone(), given).unwrap();
         assert_eq!(taken.as_raw_fd(), given);
         not_found(all, given);
     }

@@ -4,7 +4,7 @@
 //! shard tells it what it would like (`accept`, `receive`, `close`, …); nothing of that blocks,
 //! and nothing happens at once. Once per turn the shard calls [`Driver::turn`] with everything
 //! it has to send: the driver carries out all intents, sends, waits for news if asked to, and
-//! returns the news as [`Event`]s.
+//! returns the news as [`DriverEvent`]s.
 //!
 //! What every driver promises, and the driver suite checks on each:
 //!
@@ -13,12 +13,12 @@
 //!   ([`Gather::Many`]) are one send: they leave in order with one call, and a stop counts the bytes of all of
 //!   them. No driver keeps a pointer to send memory beyond the call; the borrow of [`Outgoing`] says so to the compiler.
 //! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`,
-//!   `ReceiveCancelled`; `readable` one `Readable` (or, when cancelled, `ReceiveCancelled`);
-//!   `writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
+//!   `ReceiveCancelled`; `await_readable` one `Readable` (or, when cancelled, `ReceiveCancelled`);
+//!   `await_writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
 //!   after which the token is free; `detach` one `Detached`, likewise. The exception is `accept`, which
 //!   goes on until `AcceptStopped`.
 //! - **A failure is the last word.** Whatever was armed on a source may be answered by `Failed` (also
-//!   `readable` and `writable`, when the system refuses to watch), and `Failed` answers all of it: nothing
+//!   `await_readable` and `await_writable`, when the system refuses to watch), and `Failed` answers all of it: nothing
 //!   but `Closed` or `Detached` follows. A connection that has failed can only be closed; what was asked of
 //!   it before the failure was looked at need not be answered. A datagram socket may be asked to `receive`
 //!   again.
@@ -37,13 +37,13 @@
 //! a driver is used by the thread that made it alone.
 
 #[cfg(unix)]
-pub(crate) mod accepting;
+pub(crate) mod accept;
 pub mod allocator;
 pub mod choice;
 mod gather;
 pub mod inherited;
 #[cfg(target_os = "linux")]
-mod messages;
+mod message_headers;
 pub mod peer;
 pub(crate) mod pipes;
 #[cfg(target_os = "linux")]
@@ -61,13 +61,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use stilling_ring::Time;
 
-pub use self::gather::{Chain, Chained, Gather, Pieces, Slices};
+pub use self::gather::{ChainedBytes, Gather, GatherSlices, PieceChain, PieceList};
 
 use crate::token::Token;
 
 /// What kind of descriptor a source is; fixed when it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SourceKind {
     /// A connected stream socket: TCP or Unix.
     Stream,
     /// One end of a pipe: reading or writing, not both.
@@ -96,7 +96,7 @@ pub struct BufferId(pub u16);
 
 /// What happened to a source.
 #[derive(Debug)]
-pub enum Event<S, A = S> {
+pub enum DriverEvent<S, A = S> {
     /// A listener gave a connection; it is not attached yet.
     Accepted {
         /// The listener.
@@ -149,7 +149,7 @@ pub enum Event<S, A = S> {
         /// The connection.
         token: Token,
     },
-    /// The receive (or `readable`) was cancelled; nothing is armed for reading now.
+    /// The receive (or `await_readable`) was cancelled; nothing is armed for reading now.
     ReceiveCancelled {
         /// The source.
         token: Token,
@@ -216,7 +216,7 @@ impl<'a> Outgoing<'a> {
 
 /// A send that did not take all its bytes.
 #[derive(Debug)]
-pub struct SendStop {
+pub struct IncompleteSend {
     /// Which of the turn's outgoing items, counted from 0.
     pub position: u32,
     /// Bytes that were taken.
@@ -306,7 +306,7 @@ pub trait Driver: Sized {
         &mut self,
         token: Token,
         socket: Self::Accepted,
-        kind: Kind,
+        kind: SourceKind,
         readable_now: bool,
     ) -> io::Result<()>;
 
@@ -319,9 +319,9 @@ pub trait Driver: Sized {
     fn receive(&mut self, token: Token);
 
     /// Tells once when there is something to receive; owns no buffer while it waits.
-    fn readable(&mut self, token: Token);
+    fn await_readable(&mut self, token: Token);
 
-    /// Takes back a `receive` or `readable`. Answered by the event that was about to come, or by
+    /// Takes back a `receive` or `await_readable`. Answered by the event that was about to come, or by
     /// `ReceiveCancelled`, also while it waits for a buffer. Without anything armed it does nothing.
     fn cancel_receive(&mut self, token: Token);
 
@@ -332,20 +332,20 @@ pub trait Driver: Sized {
     /// Whether the peer of a stream has reset it, or takes and says nothing any more, as far as the system knows; unread
     /// bytes do not matter. For connections on which nothing is armed. A driver that cannot tell says no. (A ring's own
     /// descriptor does not tell of a reset behind bytes or behind an end.)
-    fn is_gone(&mut self, token: Token) -> bool {
+    fn is_hung_up(&mut self, token: Token) -> bool {
         let _ = token;
         false
     }
 
     /// Whether nothing lies unread in a stream on which nothing is armed, not even its end. A driver that cannot tell
     /// says no.
-    fn is_quiet(&mut self, token: Token) -> bool {
+    fn has_no_unread_input(&mut self, token: Token) -> bool {
         let _ = token;
         false
     }
 
     /// Tells once when the connection takes bytes again.
-    fn writable(&mut self, token: Token);
+    fn await_writable(&mut self, token: Token);
 
     /// Ends our sending direction; the peer sees the end of the stream.
     fn shutdown(&mut self, token: Token);
@@ -386,8 +386,8 @@ pub trait Driver: Sized {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<SendStop>,
-        events: &mut Vec<Event<Self::Socket, Self::Accepted>>,
+        stops: &mut Vec<IncompleteSend>,
+        events: &mut Vec<DriverEvent<Self::Socket, Self::Accepted>>,
     ) -> io::Result<()>;
 
     /// Something any thread (and a signal handler) may call to end a wait; leads to one `Woken`

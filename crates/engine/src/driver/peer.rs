@@ -15,10 +15,10 @@ use rustix::net::{RecvFlags, recv};
 /// Whether a connection is of no use to anybody any more: reset, or ended in both directions. What it does not read or
 /// end does not matter.
 pub(super) fn has_hung_up(socket: &impl AsFd) -> bool {
-    let mut asked = [PollFd::new(socket, PollFlags::empty())];
+    let mut poll_fds = [PollFd::new(socket, PollFlags::empty())];
     // These are told without being asked for (poll(2)).
     let gone = PollFlags::ERR | PollFlags::HUP;
-    poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().intersects(gone)
+    poll(&mut poll_fds, Some(&Timespec::default())).is_ok() && poll_fds[0].revents().intersects(gone)
 }
 
 /// Whether nothing lies unread in a stream socket.
@@ -29,7 +29,7 @@ pub(super) fn has_nothing_unread(socket: &impl AsFd) -> bool {
 
 /// The process at the other end, as it was when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// Its number, if it has one that is seen from here.
     pub process: Option<NonZeroU32>,
     /// Its effective user.
@@ -40,7 +40,7 @@ pub struct Peer {
 ///
 /// # Errors
 /// What the system says: the socket is of another family. One that is not connected has no process.
-pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
+pub fn of(socket: &impl AsFd) -> io::Result<PeerCredentials> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option fills a `ucred`, three plain integers, whose address and size are given and which lives
@@ -58,7 +58,7 @@ pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
         return Err(io::Error::last_os_error());
     }
     let process = u32::try_from(credentials.pid).ok().and_then(NonZeroU32::new);
-    Ok(Peer { process, user: credentials.uid })
+    Ok(PeerCredentials { process, user: credentials.uid })
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     fn the_other_end_is_known_by_process_and_user() {
         let (one, _other) = UnixStream::pair().unwrap();
         let user = rustix::process::geteuid().as_raw();
-        assert_eq!(of(&one).unwrap(), Peer { process: NonZeroU32::new(std::process::id()), user });
+        assert_eq!(of(&one).unwrap(), PeerCredentials { process: NonZeroU32::new(std::process::id()), user });
         let alone = UnixDatagram::unbound().unwrap();
         assert_eq!(of(&alone).unwrap().process, None);
     }

@@ -20,7 +20,7 @@ pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Re
     let guard = SignalGuard::new();
     let outcome = write();
     if outcome == Err(Errno::PIPE) {
-        guard.eat();
+        guard.discard_pending();
     }
     outcome
 }
@@ -28,30 +28,30 @@ pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Re
 /// `SIGPIPE` blocked for this thread.
 struct SignalGuard {
     pipe: libc::sigset_t,
-    before: libc::sigset_t,
+    previous_mask: libc::sigset_t,
 }
 
 impl SignalGuard {
     fn new() -> Self {
         let mut pipe = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: sigemptyset initialises `pipe`, and pthread_sigmask fills in `before`: with these
+        let mut previous_mask = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises `pipe`, and pthread_sigmask fills in `previous_mask`: with these
         // arguments neither can fail.
         unsafe {
             libc::sigemptyset(pipe.as_mut_ptr());
             libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
-            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
-            SignalGuard { pipe: pipe.assume_init(), before: before.assume_init() }
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), previous_mask.as_mut_ptr());
+            SignalGuard { pipe: pipe.assume_init(), previous_mask: previous_mask.assume_init() }
         }
     }
 
     /// Takes the signal of a failed write away before it is unblocked. If it was blocked before,
     /// it is its owner's.
-    fn eat(&self) {
+    fn discard_pending(&self) {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: both sets were initialised by `new`; a null siginfo is allowed.
         unsafe {
-            if libc::sigismember(&self.before, libc::SIGPIPE) == 0 {
+            if libc::sigismember(&self.previous_mask, libc::SIGPIPE) == 0 {
                 libc::sigtimedwait(&self.pipe, std::ptr::null_mut(), &at_once);
             }
         }
@@ -60,7 +60,7 @@ impl SignalGuard {
 
 impl Drop for SignalGuard {
     fn drop(&mut self) {
-        // SAFETY: `before` was filled in by `new`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+        // SAFETY: `previous_mask` was filled in by `new`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous_mask, std::ptr::null_mut()) };
     }
 }

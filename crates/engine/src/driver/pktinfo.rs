@@ -32,13 +32,13 @@ pub(super) const CONTROL_SIZE: usize =
 /// Room for both control messages, aligned as the system wants it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control([u8; CONTROL_SIZE]);
+pub(super) struct ControlBuffer([u8; CONTROL_SIZE]);
 
-const _: () = assert!(align_of::<Control>() >= ALIGN && size_of::<Control>() == CONTROL_SIZE);
+const _: () = assert!(align_of::<ControlBuffer>() >= ALIGN && size_of::<ControlBuffer>() == CONTROL_SIZE);
 
-impl Control {
+impl ControlBuffer {
     /// Nothing.
-    pub(super) const EMPTY: Control = Control([0; CONTROL_SIZE]);
+    pub(super) const EMPTY: ControlBuffer = ControlBuffer([0; CONTROL_SIZE]);
 
     /// Has a datagram to `to` leave from `from`, and says how many bytes that takes; `None` if the address is of another
     /// family than the destination.
@@ -143,7 +143,7 @@ mod tests {
             ("10.1.2.3", "[2001:db8::2]:1", None),
         ];
         for (from, to, expected) in cases {
-            let mut control = Control::EMPTY;
+            let mut control = ControlBuffer::EMPTY;
             let len = control.set_source(address(from), to.parse().unwrap());
             let read = len.and_then(|len| control.local_address(len));
             assert_eq!(read, expected.map(address), "{from} {to}");
@@ -152,16 +152,16 @@ mod tests {
 
     #[test]
     fn a_link_local_address_is_given_with_its_interface() {
-        let (mut control, to) = (Control::EMPTY, "[fe80::2%7]:1".parse().unwrap());
+        let (mut control, to) = (ControlBuffer::EMPTY, "[fe80::2%7]:1".parse().unwrap());
         assert_eq!(control.set_source(address("fe80::1"), to), Some(HEADER_SIZE + 24));
         assert_eq!(control.0[HEADER_SIZE + 16..][..4], 7_u32.to_ne_bytes());
     }
 
     #[test]
     fn messages_about_other_things_are_passed_over_and_torn_ones_are_none() {
-        let mut control = Control::EMPTY;
+        let mut control = ControlBuffer::EMPTY;
         let len = control.set_source(address("127.0.0.2"), "127.0.0.1:1".parse().unwrap()).unwrap();
-        let mut other = Control::EMPTY;
+        let mut other = ControlBuffer::EMPTY;
         let other_len = other.set(libc::SOL_SOCKET, 1, b"five!");
         let both = [&other.0[..other_len], &control.0[..len]].concat();
         assert_eq!(local_address(&both), Some(address("127.0.0.2")));
@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(local_address(&both[..cut]), None, "{cut}");
         }
         assert_eq!(local_address(&[0; 64]), None, "a message shorter than its own header");
-        let mut group = Control::EMPTY;
+        let mut group = ControlBuffer::EMPTY;
         let len = group.set_source(address("ff02::1"), "[::1]:1".parse().unwrap()).unwrap();
         assert_eq!(group.local_address(len), None);
     }
@@ -177,7 +177,7 @@ mod tests {
     /// A dual-stack socket reports a broadcast by both messages, and only the IPv4 one names an address of this host.
     #[test]
     fn the_ipv4_message_of_a_dual_stack_socket_counts() {
-        let (mut v4, mut v6) = (Control::EMPTY, Control::EMPTY);
+        let (mut v4, mut v6) = (ControlBuffer::EMPTY, ControlBuffer::EMPTY);
         let v4_len = v4.set_source(address("192.0.2.1"), "192.0.2.7:1".parse().unwrap()).unwrap();
         let v6_len =
             v6.set_source(address("::ffff:192.0.2.255"), "[::ffff:192.0.2.7]:1".parse().unwrap()).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     /// A datagram that was queued before its socket was asked has no address from which it can be answered.
     #[test]
     fn an_unspecified_address_is_none() {
-        let mut control = Control::EMPTY;
+        let mut control = ControlBuffer::EMPTY;
         let len = control.set_source(address("0.0.0.0"), "192.0.2.7:1".parse().unwrap()).unwrap();
         assert_eq!(control.local_address(len), None);
     }

@@ -1,21 +1,21 @@
 //! What a source is to a driver: a socket that the shard gave it, or one that it accepts from.
 
-use super::Kind;
+use super::SourceKind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum SourceRole {
     Listener,
     Stream,
     Pipe,
     Datagram,
 }
 
-impl From<Kind> for Role {
-    fn from(kind: Kind) -> Self {
+impl From<SourceKind> for SourceRole {
+    fn from(kind: SourceKind) -> Self {
         match kind {
-            Kind::Stream => Role::Stream,
-            Kind::Pipe => Role::Pipe,
-            Kind::Datagram => Role::Datagram,
+            SourceKind::Stream => SourceRole::Stream,
+            SourceKind::Pipe => SourceRole::Pipe,
+            SourceKind::Datagram => SourceRole::Datagram,
         }
     }
 }

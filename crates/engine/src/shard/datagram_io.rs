@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use stilling_ring::Time;
 
-use super::io::Full;
-use super::listener::Listener;
+use super::io::OutputFull;
+use super::listener::ShardListener;
 use super::output::{DATAGRAM_COST, Output};
-use crate::counters::Counters;
+use crate::counters::EngineCounters;
 use crate::token::Token;
 
 /// Between which addresses datagrams go, and by which socket: enough to send one at any time.
@@ -24,8 +24,8 @@ pub struct DatagramPath {
 /// Sends datagrams with the output of the turn, as far as there is room.
 pub(crate) struct DatagramSender<'a> {
     output: &'a mut Output,
-    listeners: &'a [Listener],
-    counters: &'a Counters,
+    listeners: &'a [ShardListener],
+    counters: &'a EngineCounters,
     /// Bytes that may still be sent.
     room: usize,
 }
@@ -33,16 +33,16 @@ pub(crate) struct DatagramSender<'a> {
 impl<'a> DatagramSender<'a> {
     pub(super) fn new(
         output: &'a mut Output,
-        listeners: &'a [Listener],
-        counters: &'a Counters,
+        listeners: &'a [ShardListener],
+        counters: &'a EngineCounters,
         room: usize,
     ) -> Self {
         DatagramSender { output, listeners, counters, room }
     }
 
-    pub(super) fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
-        self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(Full)?;
-        if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
+    pub(super) fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), OutputFull> {
+        self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(OutputFull)?;
+        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::takes_datagrams) {
             self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
         } else {
             self.counters.drop_datagram();
@@ -71,7 +71,7 @@ impl DatagramIo<'_> {
     }
 
     /// The path to the datagram's sender, or to the mail's recipient. It may be kept to send later, by
-    /// [`Control::send_datagram`](crate::Control::send_datagram) or by mail.
+    /// [`ShardControl::send_datagram`](crate::ShardControl::send_datagram) or by mail.
     pub fn path(&self) -> DatagramPath {
         self.path
     }
@@ -80,15 +80,15 @@ impl DatagramIo<'_> {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn reply(&mut self, payload: &[u8]) -> Result<(), Full> {
+    pub fn reply(&mut self, payload: &[u8]) -> Result<(), OutputFull> {
         self.sender.send(&self.path, payload)
     }
 
     /// Sends a datagram to `to` from the same socket.
     ///
     /// # Errors
-    /// [`Full`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of this one is sent.
-    pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Full> {
+    /// [`OutputFull`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of this one is sent.
+    pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), OutputFull> {
         let path = DatagramPath { socket: self.path.socket, peer: to, local: None };
         self.sender.send(&path, payload)
     }

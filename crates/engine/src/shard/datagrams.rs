@@ -8,9 +8,9 @@ use std::io;
 
 use super::Shard;
 use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
-use super::listener::{Listener, ListenerState};
+use super::listener::{ListenerState, ShardListener};
 use super::session::Service;
-use crate::driver::{BufferId, Driver, Kind};
+use crate::driver::{BufferId, Driver, SourceKind};
 use crate::limits::{LISTENERS_MAX, SEND_MAX};
 use crate::token::Token;
 
@@ -35,18 +35,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
         }
         let token = Token::new(number, 0);
-        self.driver.attach(token, socket.into(), Kind::Datagram, false)?;
+        self.driver.attach(token, socket.into(), SourceKind::Datagram, false)?;
         // A socket that was handed over has the count of its former reader.
         let dropped = self.driver.dropped_datagrams(token).unwrap_or(0);
-        self.listeners.push(Listener {
+        self.listeners.push(ShardListener {
             state: ListenerState::Datagrams,
             armed: true,
             defers: false,
-            backlog_is_left: true,
+            leaves_backlog: true,
             dropped,
             is_datagrams: true,
         });
-        self.acted = true;
+        self.has_acted = true;
         self.driver.receive(token);
         Ok(number)
     }
@@ -63,7 +63,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Mail for a peer has come.
     pub(super) fn deliver_to_peer(&mut self, path: DatagramPath, mail: V::Mail) {
-        if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
+        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::takes_datagrams) {
             let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
             self.service.delivered(mail, &mut DatagramIo { now: self.now, path, sender });
         } else {
@@ -88,8 +88,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Datagram sockets that are not closed yet.
     pub(super) fn datagram_sockets(&self) -> usize {
-        let is_open =
-            |listener: &&Listener| listener.is_datagrams && !matches!(listener.state, ListenerState::Closed);
+        let is_open = |listener: &&ShardListener| {
+            listener.is_datagrams && !matches!(listener.state, ListenerState::Closed)
+        };
         self.listeners.iter().filter(is_open).count()
     }
 
@@ -128,7 +129,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Closes the sockets whose last datagrams have been sent.
     pub(super) fn close_sent_sockets(&mut self) {
         let mut left = std::mem::take(&mut self.sockets_to_close);
-        self.acted |= left != 0;
+        self.has_acted |= left != 0;
         while left != 0 {
             self.driver.close(Token::new(left.trailing_zeros(), 0));
             left &= left - 1;

@@ -9,24 +9,27 @@ use std::io;
 use stilling_ring::planted;
 
 use super::Shard;
-use super::connection::{Due, Finish, NEVER, Owed, State};
-use super::output::{After, Stage};
+use super::connection::{CloseIntent, ConnectionState, ConnectionTimer, NEVER, PendingCall};
+use super::output::{AfterSend, TurnStage};
 use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
-use crate::detached::{Detached, Refusal, Refused};
-use crate::driver::{Driver, Kind};
+use crate::detached::{AdoptError, AdoptErrorKind, Detached};
+use crate::driver::{Driver, SourceKind};
 use crate::store::Stash;
 use crate::token::Token;
 
 /// Who is given the connections that leave.
-pub(super) type Taker<V, S> = Box<dyn FnMut(&mut V, Detached<S, <V as Service>::Session>)>;
+pub(super) type DetachHandler<V, S> = Box<dyn FnMut(&mut V, Detached<S, <V as Service>::Session>)>;
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Names who takes the connections whose sessions have asked for their socket with
     /// [`Io::detach`](super::Io::detach). It is called on the shard's thread and must not block: it
     /// hands the connection on. Without it, their sockets are closed.
-    pub fn on_detached(&mut self, taker: impl FnMut(&mut V, Detached<D::Socket, V::Session>) + 'static) {
-        self.taker = Some(Box::new(taker));
+    pub fn on_detached(
+        &mut self,
+        detach_handler: impl FnMut(&mut V, Detached<D::Socket, V::Session>) + 'static,
+    ) {
+        self.detach_handler = Some(Box::new(detach_handler));
     }
 
     /// Makes an open stream socket a connection of this shard. Its session is told `opened`, then shown
@@ -37,40 +40,40 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub fn adopt(
         &mut self,
         connection: Detached<D::Socket, V::Session>,
-    ) -> Result<Token, Refused<D::Socket, V::Session>> {
-        let refused = |refusal, connection| Err(Refused { refusal, connection });
+    ) -> Result<Token, AdoptError<D::Socket, V::Session>> {
+        let refused = |error_kind, connection| Err(AdoptError { error_kind, connection });
         if self.slots.is_full() {
-            return refused(Refusal::Slots, connection);
+            return refused(AdoptErrorKind::Slots, connection);
         }
-        if !self.output.has_room_for(Stage::Events) {
-            return refused(Refusal::Output, connection);
+        if !self.output.has_room_for(TurnStage::Events) {
+            return refused(AdoptErrorKind::Output, connection);
         }
         let mut input = Stash::default();
         if !input.append(&mut self.held_input, &connection.unread) {
-            return refused(Refusal::Input, connection);
+            return refused(AdoptErrorKind::Input, connection);
         }
         // The last turn may be long ago, and the session sets its deadlines from now.
         self.now = self.clock.now();
-        self.acted = true;
-        Ok(self.settle_in(connection.socket, connection.session, input))
+        self.has_acted = true;
+        Ok(self.insert_adopted(connection.socket, connection.session, input))
     }
 
     /// Gives a connection the slot that is free for it.
-    pub(super) fn settle_in(&mut self, socket: D::Socket, session: V::Session, input: Stash) -> Token {
+    pub(super) fn insert_adopted(&mut self, socket: D::Socket, session: V::Session, input: Stash) -> Token {
         let token = self.slots.insert(session).expect("the caller keeps a slot free");
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
         connection.input = input;
         if !connection.input.is_empty() {
-            connection.owed = Owed::Received;
+            connection.pending_call = PendingCall::Received;
         }
         self.counters.adopted.add(1);
         self.note_open();
         if self.slots.is_full() {
             self.close_gate();
         }
-        match self.driver.attach(token, socket.into(), Kind::Stream, false) {
+        match self.driver.attach(token, socket.into(), SourceKind::Stream, false) {
             Ok(()) => self.call(token, Session::opened),
-            Err(_) => self.forget_unattached(token),
+            Err(_) => self.free_unattached(token),
         }
         if let Some(reason) = self.aborting {
             self.abort(token, reason);
@@ -85,18 +88,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return;
         }
         if let Some(item) = self.output.items.get_mut(connection.link as usize) {
-            item.after = After::LookAgain;
+            item.after = AfterSend::Revisit;
             return;
         }
-        connection.state = State::Detaching;
-        (connection.deadline, connection.due) = (NEVER, Due::Never);
+        connection.state = ConnectionState::Detaching;
+        (connection.deadline, connection.timer) = (NEVER, ConnectionTimer::Never);
         self.driver.detach(token);
     }
 
     pub(super) fn on_detached_event(&mut self, token: Token, socket: io::Result<D::Socket>) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        if connection.finish == Finish::Abort {
+        if connection.finish == CloseIntent::Abort {
             drop(socket);
             return self.on_closed(token);
         }
@@ -108,10 +111,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
             true => Vec::new(),
             false => connection.input.bytes(&self.held_input).to_vec(),
         };
-        let session = self.forget(token).expect("it has a slot");
-        if let Some(taker) = &mut self.taker {
-            taker(&mut self.service, Detached { session, socket, unread });
+        let session = self.free_connection(token).expect("it has a slot");
+        if let Some(detach_handler) = &mut self.detach_handler {
+            detach_handler(&mut self.service, Detached { session, socket, unread });
         }
-        self.accept_again();
+        self.resume_accepting();
     }
 }

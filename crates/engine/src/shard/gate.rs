@@ -10,11 +10,11 @@ use std::io;
 use std::time::Duration;
 
 use super::Shard;
-use super::listener::{Backlog, Listener, ListenerState};
+use super::listener::{BacklogPolicy, ListenerState, ShardListener};
 use super::session::{Service, Session};
-use crate::driver::accepting::Failure;
-use crate::driver::{Driver, Kind};
-use crate::limits::{ACCEPT_ANEW_EVERY, LISTENERS_MAX, WAITING_MAX};
+use crate::driver::accept::AcceptFailure;
+use crate::driver::{Driver, SourceKind};
+use crate::limits::{ACCEPT_RECHECK_INTERVAL, LISTENERS_MAX, WAITING_ACCEPTS_MAX};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -27,24 +27,24 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         self.driver.listen(Token::new(number, 0), socket)?;
         let state = ListenerState::Paused;
-        self.listeners.push(Listener {
+        self.listeners.push(ShardListener {
             state,
             armed: false,
             defers,
-            backlog_is_left: false,
+            leaves_backlog: false,
             dropped: 0,
             is_datagrams: false,
         });
         // The driver accepts with its next turn, which must not wait for news of somebody else.
-        self.acted = true;
-        self.accept_again();
+        self.has_acted = true;
+        self.resume_accepting();
         Ok(number)
     }
 
     /// Leaves who waits at this listener to whoever holds it as well, also when the listeners are emptied before they
     /// are closed.
     pub fn leave_backlog(&mut self, listener: u32) {
-        self.listeners[listener as usize].backlog_is_left = true;
+        self.listeners[listener as usize].leaves_backlog = true;
     }
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Accepted) {
@@ -70,7 +70,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Connections that may wait for a slot.
     fn waiting_max(&self) -> usize {
-        WAITING_MAX * self.listeners.len()
+        WAITING_ACCEPTS_MAX * self.listeners.len()
     }
 
     fn admit(&mut self, listener: u32, socket: D::Accepted) {
@@ -79,8 +79,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
         let defers = self.listeners[listener as usize].defers;
         self.note_open();
-        if self.driver.attach(token, socket, Kind::Stream, defers).is_err() {
-            return self.forget_unattached(token);
+        if self.driver.attach(token, socket, SourceKind::Stream, defers).is_err() {
+            return self.free_unattached(token);
         }
         self.call(token, Session::opened);
     }
@@ -88,7 +88,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn note_open(&mut self) {
         let open = u64::from(self.slots.open());
         self.counters.open.set(open);
-        self.counters.open_max.raise_to(open);
+        self.counters.open_max.set_max(open);
     }
 
     pub(super) fn close_gate(&mut self) {
@@ -107,7 +107,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// A slot or a descriptor has become free, or a rest is over.
-    pub(super) fn accept_again(&mut self) {
+    pub(super) fn resume_accepting(&mut self) {
         while !self.slots.is_full() {
             let Some((listener, socket)) = self.waiting.pop_front() else { break };
             self.admit(listener, socket);
@@ -120,8 +120,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             if listener.state == ListenerState::Paused && !listener.armed {
                 listener.state = ListenerState::Accepting;
                 listener.armed = true;
-                if self.now < self.anew_until {
-                    self.wheel.set(number as u32, self.now.after(ACCEPT_ANEW_EVERY));
+                if self.now < self.recheck_until {
+                    self.wheel.set(number as u32, self.now.after(ACCEPT_RECHECK_INTERVAL));
                 } else {
                     self.wheel.clear(number as u32);
                 }
@@ -130,31 +130,31 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Looks into every listener's queue, now and every [`ACCEPT_ANEW_EVERY`] for the given time, by accepting
+    /// Looks into every listener's queue, now and every [`ACCEPT_RECHECK_INTERVAL`] for the given time, by accepting
     /// anew. For listeners that other processes accept or have accepted from as well: of those who wait for a
     /// connection the system may wake one only, and if that one stops or dies before it takes the connection,
     /// nobody else hears of it. (A ring outlives its process for a moment, and goes on to be woken.)
-    pub fn accept_anew(&mut self, span: Duration) {
-        self.anew_until = self.anew_until.max(self.now.after(span));
+    pub fn recheck_accept_queues(&mut self, span: Duration) {
+        self.recheck_until = self.recheck_until.max(self.now.after(span));
         for number in 0..self.listeners.len() {
-            self.pause_to_look(number);
+            self.pause_to_recheck(number);
         }
     }
 
     /// Its time has come: it has rested after an error, or its queue is to be looked into.
-    pub(super) fn listener_due(&mut self, number: u32) {
+    pub(super) fn on_listener_timer(&mut self, number: u32) {
         let listener = &mut self.listeners[number as usize];
         if listener.state == ListenerState::Datagrams {
             listener.armed = true;
             self.driver.receive(Token::new(number, 0));
         } else {
-            self.pause_to_look(number as usize);
-            self.accept_again();
+            self.pause_to_recheck(number as usize);
+            self.resume_accepting();
         }
     }
 
     /// Stops accepting; when that is so, the listener goes on by itself, as after any pause.
-    fn pause_to_look(&mut self, number: usize) {
+    fn pause_to_recheck(&mut self, number: usize) {
         if let Some(listener) = self.listeners.get_mut(number)
             && listener.state == ListenerState::Accepting
         {
@@ -172,17 +172,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             ListenerState::StoppingDatagrams | ListenerState::Closing | ListenerState::Closed => {}
             before => match error {
                 // Asked for; but the gate may have opened since.
-                None => self.accept_again(),
+                None => self.resume_accepting(),
                 // The connections that wait for a slot have the last descriptors: those behind them wait in
                 // the backlog, as they do when the gate is closed.
-                Some(error) if self.slots.is_full() && Failure::is_no_descriptor(error) => {
+                Some(error) if self.slots.is_full() && AcceptFailure::is_descriptor_shortage(error) => {
                     listener.state = ListenerState::Paused;
                     self.counters.gate_closed.add(u64::from(before == ListenerState::Accepting));
                 }
                 Some(error) => {
                     listener.state = ListenerState::Paused;
                     // Who waits gets no answer for now; one learns of it, unless the system has seen to that.
-                    if refused == 0 && Failure::is_no_descriptor(error) {
+                    if refused == 0 && AcceptFailure::is_descriptor_shortage(error) {
                         let refused = self.driver.refuse_one(Token::new(number, 0));
                         self.counters.refused_descriptors.add(u64::from(refused));
                     }
@@ -194,17 +194,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Accepted connections without a slot, and listeners that may still give some.
-    pub(super) fn coming(&self) -> usize {
+    pub(super) fn pending_arrivals(&self) -> usize {
         let listeners = self.listeners.iter().filter(|listener| listener.state != ListenerState::Closed);
         self.waiting.len() + listeners.count()
     }
 
     /// Closes the listeners; datagram sockets stay.
-    pub(super) fn close_listeners(&mut self, backlog: Backlog) {
+    pub(super) fn close_listeners(&mut self, backlog: BacklogPolicy) {
         let mut idle = Vec::new();
         for number in 0..self.listeners.len() as u32 {
             let listener = &mut self.listeners[number as usize];
-            let backlog = if listener.backlog_is_left { Backlog::Left } else { backlog };
+            let backlog = if listener.leaves_backlog { BacklogPolicy::Leave } else { backlog };
             match listener.state {
                 ListenerState::Accepting | ListenerState::Paused if listener.armed => {
                     listener.state = ListenerState::Stopping(backlog);
@@ -227,16 +227,16 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Closes a listener that accepts no more; first it gives those who wait at it, if that is wanted. As many as may
     /// wait for a slot: who goes on coming must not put the end off.
-    fn close_listener(&mut self, number: u32, backlog: Backlog) {
+    fn close_listener(&mut self, number: u32, backlog: BacklogPolicy) {
         let token = Token::new(number, 0);
-        for _ in 0..WAITING_MAX {
-            if backlog == Backlog::Left || self.waiting.len() >= self.waiting_max() {
+        for _ in 0..WAITING_ACCEPTS_MAX {
+            if backlog == BacklogPolicy::Leave || self.waiting.len() >= self.waiting_max() {
                 break;
             }
             match self.driver.accept_now(token) {
                 Ok(Some(socket)) => self.on_accepted(number, socket),
                 // Those inside have the last descriptors. One after the other is turned away, so that it is known.
-                Err(error) if Failure::is_no_descriptor(&error) => {
+                Err(error) if AcceptFailure::is_descriptor_shortage(&error) => {
                     if !self.driver.refuse_one(token) {
                         break;
                     }

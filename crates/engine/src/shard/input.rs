@@ -12,17 +12,17 @@ use std::ops::Range;
 use stilling_ring::SharedBlock;
 
 use super::Shard;
-use super::connection::{Connection, Finish, Owed, Peer, Reading, State};
+use super::connection::{CloseIntent, Connection, ConnectionState, PeerState, PendingCall, ReadState};
 use super::io::Io;
 use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::{BufferId, Driver};
-use crate::limits::{LONG_READ, RECEIVE_BUFFER_SIZE};
-use crate::store::Store;
+use crate::limits::{LONG_READ_SIZE, RECEIVE_BUFFER_SIZE};
+use crate::store::StashStore;
 use crate::token::Token;
 
 /// Where input to be shown lies, and how long it is.
-enum Input {
+enum InputLocation {
     Buffer(BufferId, usize),
     /// In the current shared block.
     Long(SharedBlock, Range<usize>),
@@ -31,15 +31,15 @@ enum Input {
 
 impl Connection {
     /// Whether the session would be shown more at once.
-    fn wants_more(&self, held_output: &Store) -> bool {
-        self.state == State::Open
-            && self.finish == Finish::No
-            && matches!(self.owed, Owed::Nothing | Owed::Received)
-            && self.peer == Peer::Sending
-            && self.reading == Reading::Nothing
+    fn wants_more(&self, held_output: &StashStore) -> bool {
+        self.state == ConnectionState::Open
+            && self.finish == CloseIntent::No
+            && matches!(self.pending_call, PendingCall::Nothing | PendingCall::Received)
+            && self.peer == PeerState::Sending
+            && self.reading == ReadState::Nothing
             && !self.paused
-            && !self.is_held_back(held_output)
-            && self.input.len() <= LONG_READ / 2
+            && !self.is_input_blocked(held_output)
+            && self.input.len() <= LONG_READ_SIZE / 2
     }
 }
 
@@ -50,33 +50,33 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         let held_up = connection.paused
-            || connection.is_held_back(&self.held_output)
-            || connection.finish != Finish::No;
+            || connection.is_input_blocked(&self.held_output)
+            || connection.finish != CloseIntent::No;
         if connection.input.is_empty() && !held_up {
-            self.show(token, Input::Buffer(buffer, len));
+            self.show(token, InputLocation::Buffer(buffer, len));
         } else {
             let bytes = &self.driver.buffer(buffer)[..len];
             if connection.input.append(&mut self.held_input, bytes) {
-                connection.owe_received();
+                connection.schedule_received();
             } else {
-                (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
+                (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::InputFull);
             }
         }
         if len == RECEIVE_BUFFER_SIZE {
-            self.read_on(token);
+            self.continue_reading(token);
         }
         self.pump(token);
     }
 
     /// Shows the input that is held.
-    pub(super) fn show_held(&mut self, token: Token) {
-        self.show(token, Input::Stash);
+    pub(super) fn show_held_input(&mut self, token: Token) {
+        self.show(token, InputLocation::Stash);
     }
 
     /// Reads at once what a receive has left behind, since there was more than its buffer holds: one long look instead of
     /// many short ones, with a turn, a wait and a message in two pieces between each two. Once for each receive, so that
     /// nobody else waits for long; and only while the store could keep what a session leaves of it.
-    fn read_on(&mut self, token: Token) {
+    fn continue_reading(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if !connection.wants_more(&self.held_output) || self.held_input.used() > self.held_input.budget() / 2
@@ -87,40 +87,40 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let held = connection.input.len();
         room[..held].copy_from_slice(connection.input.bytes(&self.held_input));
         match self.driver.recv_now(token, &mut room[held..]) {
-            Ok(0) => connection.peer = Peer::Ended,
+            Ok(0) => connection.peer = PeerState::Ended,
             Ok(count) => {
                 let len = held + count;
                 connection.input.clear(&mut self.held_input);
-                connection.quiet_turn = (len < LONG_READ).then_some(self.turn_number);
+                connection.emptied_turn = (len < LONG_READ_SIZE).then_some(self.turn_number);
                 self.counters.received_bytes.add(count as u64);
                 let (block, range) = self.blocks.commit(len);
-                self.show(token, Input::Long(block, range));
+                self.show(token, InputLocation::Long(block, range));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                connection.quiet_turn = Some(self.turn_number);
+                connection.emptied_turn = Some(self.turn_number);
             }
             Err(error) => {
                 // What came before the failure is shown before it.
-                while self.step(token) && self.is_in(token, State::Open) {}
+                while self.step(token) && self.is_in_state(token, ConnectionState::Open) {}
                 self.on_failed(token, &error);
             }
         }
     }
 
     /// Shows unconsumed input to the session and keeps what it leaves.
-    fn show(&mut self, token: Token, from: Input) {
+    fn show(&mut self, token: Token, from: InputLocation) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        if connection.owed == Owed::Received {
-            connection.owed = Owed::Nothing;
+        if connection.pending_call == PendingCall::Received {
+            connection.pending_call = PendingCall::Nothing;
         }
         let mut stash = std::mem::take(&mut connection.input);
         let bytes = match &from {
-            Input::Buffer(buffer, len) => &self.driver.buffer(*buffer)[..*len],
-            Input::Long(block, range) => block.bytes(range.clone()),
-            Input::Stash => stash.bytes(&self.held_input),
+            InputLocation::Buffer(buffer, len) => &self.driver.buffer(*buffer)[..*len],
+            InputLocation::Long(block, range) => block.bytes(range.clone()),
+            InputLocation::Stash => stash.bytes(&self.held_input),
         };
-        self.blocks.set_shown(matches!(from, Input::Long(..)));
+        self.blocks.set_shown(matches!(from, InputLocation::Long(..)));
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
         let mut io = Io::lend(token, self.now, connection, lent);
         let session = slot.session.as_mut().expect("a tenant has a session");
@@ -128,28 +128,28 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.blocks.set_shown(false);
         let connection = &mut slot.connection;
         let kept = match from {
-            Input::Stash => {
+            InputLocation::Stash => {
                 stash.consume(&mut self.held_input, consumed);
                 true
             }
             // Nobody will read what comes after the last answer.
-            Input::Buffer(..) | Input::Long(..)
-                if !matches!(connection.finish, Finish::No | Finish::Detach) =>
+            InputLocation::Buffer(..) | InputLocation::Long(..)
+                if !matches!(connection.finish, CloseIntent::No | CloseIntent::Detach) =>
             {
-                connection.quiet_turn = connection.quiet_turn.filter(|_| consumed == bytes.len());
+                connection.emptied_turn = connection.emptied_turn.filter(|_| consumed == bytes.len());
                 true
             }
-            Input::Buffer(buffer, len) => {
+            InputLocation::Buffer(buffer, len) => {
                 stash.append(&mut self.held_input, &self.driver.buffer(buffer)[consumed..len])
             }
-            Input::Long(ref block, ref range) => {
+            InputLocation::Long(ref block, ref range) => {
                 stash.append(&mut self.held_input, &block.bytes(range.clone())[consumed..])
             }
         };
         connection.input = stash;
         if !kept {
-            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
+            (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::InputFull);
         }
-        self.relieve_output(token);
+        self.enforce_output_budget(token);
     }
 }

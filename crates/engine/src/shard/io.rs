@@ -5,17 +5,17 @@ use std::ops::Range;
 
 use stilling_ring::{SharedBlock, Time};
 
-use super::blocks::InputBlocks;
-use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
+use super::connection::{CloseIntent, Connection, NEVER, PeerState, PendingCall, SendState};
+use super::input_blocks::InputBlocks;
 use super::output::Output;
 use crate::close_reason::CloseReason;
 use crate::limits::{OFFER_MAX, SHARED_MIN};
-use crate::store::{OUTPUT_STASH_MAX, Store};
+use crate::store::{OUTPUT_STASH_MAX, StashStore};
 use crate::token::Token;
 
 /// There was no room for the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct OutputFull;
 
 /// A connection as its session sees it during one call.
 pub struct Io<'a> {
@@ -23,7 +23,7 @@ pub struct Io<'a> {
     token: Token,
     connection: &'a mut Connection,
     output: &'a mut Output,
-    store: &'a mut Store,
+    store: &'a mut StashStore,
     blocks: &'a mut InputBlocks,
     /// Bytes of this connection that are not with the system yet.
     unsent: usize,
@@ -37,14 +37,14 @@ impl<'a> Io<'a> {
         token: Token,
         now: Time,
         connection: &'a mut Connection,
-        (output, store, blocks): (&'a mut Output, &'a mut Store, &'a mut InputBlocks),
+        (output, store, blocks): (&'a mut Output, &'a mut StashStore, &'a mut InputBlocks),
     ) -> Self {
         let unsent = connection.output.len() + output.unsent(connection.link);
         Io { now, token, connection, output, store, blocks, unsent, unsent_max: usize::MAX }
     }
 
     /// The same for a call that is to send no more than so many bytes.
-    pub(super) fn within(self, room: usize) -> Self {
+    pub(super) fn with_room(self, room: usize) -> Self {
         Io { unsent_max: self.unsent + room, ..self }
     }
 }
@@ -63,10 +63,10 @@ impl Io<'_> {
     /// Bytes that may still be sent before what is unsent has gone. None behind an [`offer`](Self::offer) or
     /// [`end_output`](Self::end_output).
     pub fn room(&self) -> usize {
-        match (self.connection.owed, self.connection.sending) {
-            (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
+        match (self.connection.pending_call, self.connection.sending) {
+            (PendingCall::Taken, _) | (_, SendState::Ending | SendState::Ended) => 0,
             _ if self.connection.is_slow_consumer() => 0,
-            (_, Sending::Open) => {
+            (_, SendState::Open) => {
                 (self.connection.send_max as usize).min(self.unsent_max).saturating_sub(self.unsent)
             }
         }
@@ -87,10 +87,10 @@ impl Io<'_> {
     /// Sends bytes, after those sent before.
     ///
     /// # Errors
-    /// [`Full`]: they are more than there is [`room`](Self::room) for; none were taken.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), Full> {
+    /// [`OutputFull`]: they are more than there is [`room`](Self::room) for; none were taken.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), OutputFull> {
         if bytes.len() > self.room() {
-            return Err(Full);
+            return Err(OutputFull);
         }
         self.send_with(|out| out.extend_from_slice(bytes))
     }
@@ -104,13 +104,13 @@ impl Io<'_> {
     ///
     /// # Panics
     /// If the range is not a committed part of the block.
-    pub fn send_shared(&mut self, block: &SharedBlock, range: Range<usize>) -> Result<(), Full> {
+    pub fn send_shared(&mut self, block: &SharedBlock, range: Range<usize>) -> Result<(), OutputFull> {
         let bytes = block.bytes(range.clone());
         if bytes.len() < SHARED_MIN || self.connection.blocked {
             return self.send(bytes);
         }
         if bytes.len() > self.room() {
-            return Err(Full);
+            return Err(OutputFull);
         }
         self.connection.link = self.output.item(self.connection.link, self.token);
         if !self.output.share(self.connection.link, block, range) {
@@ -135,11 +135,11 @@ impl Io<'_> {
     /// It must append no more than [`room`](Self::room) bytes and leave alone what is there.
     ///
     /// # Errors
-    /// [`Full`]: it wrote more than there is room for. An answer with a hole would be worse than none,
+    /// [`OutputFull`]: it wrote more than there is room for. An answer with a hole would be worse than none,
     /// so the connection is closed with `OutputFull`. Or it is being disconnected as a slow consumer, and `write` is not called.
-    pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Full> {
+    pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), OutputFull> {
         if self.connection.is_slow_consumer() {
-            return Err(Full);
+            return Err(OutputFull);
         }
         let room = self.room();
         let blocked = self.connection.blocked;
@@ -154,7 +154,7 @@ impl Io<'_> {
         if blocked {
             // Earlier output is held up: this goes behind it.
             let bytes = &self.output.arena[start..];
-            if kept && !self.connection.output.append_of(self.token.index(), self.store, bytes) {
+            if kept && !self.connection.output.append_owned(self.token.index(), self.store, bytes) {
                 // The store takes no run that long.
                 self.end_slow_consumer();
                 kept = false;
@@ -168,10 +168,10 @@ impl Io<'_> {
         if kept {
             return Ok(());
         }
-        if self.connection.finish != Finish::SlowConsumer {
+        if self.connection.finish != CloseIntent::SlowConsumer {
             self.abort(CloseReason::OutputFull);
         }
-        Err(Full)
+        Err(OutputFull)
     }
 
     /// Tries to send bytes without a promise: what the system does not take is not kept, and the session hears
@@ -183,7 +183,7 @@ impl Io<'_> {
     pub fn offer(&mut self, bytes: &[u8]) {
         let held_up = !self.connection.output.is_empty();
         let count = if held_up { 0 } else { bytes.len().min(self.room()).min(OFFER_MAX) };
-        if self.connection.owed == Owed::Taken {
+        if self.connection.pending_call == PendingCall::Taken {
             return;
         }
         if count > 0 {
@@ -195,7 +195,7 @@ impl Io<'_> {
         }
         // Not more than `OFFER_MAX`.
         self.connection.offered = count as u16;
-        self.connection.owed = Owed::Taken;
+        self.connection.pending_call = PendingCall::Taken;
     }
 
     /// Sets the point in time at which `deadline` is called; `None` takes it away. While output is held up it is called when
@@ -222,41 +222,41 @@ impl Io<'_> {
     /// Shows input again, beginning with what was left over.
     pub fn resume(&mut self) {
         if std::mem::take(&mut self.connection.paused) {
-            self.connection.owe_received();
+            self.connection.schedule_received();
         }
     }
 
     /// Looks whether the peer is gone for good, which nobody notices while the session is paused: the connection is
     /// closed with `PeerReset` then. One that has only ended its own sending is not gone.
-    pub fn look_for_peer(&mut self) {
-        self.connection.looks = true;
+    pub fn check_peer(&mut self) {
+        self.connection.checks_peer = true;
     }
 
     /// Asks for `received` with the unconsumed bytes (there may be none) when this turn's output has
     /// gone. After an [`offer`](Self::offer) it is called anyway.
-    pub fn again(&mut self) {
-        if self.connection.owed != Owed::Taken {
-            self.connection.owed = Owed::AfterOutput;
+    pub fn call_again(&mut self) {
+        if self.connection.pending_call != PendingCall::Taken {
+            self.connection.pending_call = PendingCall::AfterOutput;
         }
     }
 
     /// Ends our direction when all output is sent: the peer sees the end of the stream. What it says is shown as
     /// before; nothing can be sent any more.
     pub fn end_output(&mut self) {
-        if self.connection.sending == Sending::Open {
-            self.connection.sending = Sending::Ending;
+        if self.connection.sending == SendState::Open {
+            self.connection.sending = SendState::Ending;
         }
     }
 
     /// Closes when all output is sent.
     pub fn finish(&mut self, reason: CloseReason) {
-        self.end(Finish::Close, reason);
+        self.end(CloseIntent::Close, reason);
     }
 
     /// Ends our direction when all output is sent and discards input for a while before closing:
     /// for a last answer to a peer that may still be sending.
     pub fn finish_lingering(&mut self, reason: CloseReason) {
-        self.end(Finish::Linger, reason);
+        self.end(CloseIntent::Linger, reason);
     }
 
     /// Asks for the socket, which leaves the shard with all unconsumed input when all output is sent:
@@ -265,21 +265,21 @@ impl Io<'_> {
     /// then (a failure, the write timeout, [`abort`](Self::abort)) ends it with that reason instead; once
     /// the end was asked for, asking for the socket does nothing.
     pub fn detach(&mut self) {
-        self.end(Finish::Detach, CloseReason::Detached);
+        self.end(CloseIntent::Detach, CloseReason::Detached);
     }
 
     /// Disconnects a slow consumer: what the peer has not read is discarded, and
     /// [`slow_consumer`](crate::Session::slow_consumer) says what it is sent instead.
     pub fn end_slow_consumer(&mut self) {
-        if self.connection.finish == Finish::No {
-            self.connection.finish = Finish::SlowConsumer;
+        if self.connection.finish == CloseIntent::No {
+            self.connection.finish = CloseIntent::SlowConsumer;
         }
     }
 
     /// Closes at once; unsent output is dropped.
     pub fn abort(&mut self, reason: CloseReason) {
-        if self.connection.finish != Finish::Abort {
-            (self.connection.finish, self.connection.reason) = (Finish::Abort, reason);
+        if self.connection.finish != CloseIntent::Abort {
+            (self.connection.finish, self.connection.reason) = (CloseIntent::Abort, reason);
         }
     }
 
@@ -295,12 +295,12 @@ impl Io<'_> {
 
     /// Whether the session has asked for the end, or for its socket.
     pub fn is_finishing(&self) -> bool {
-        self.connection.finish != Finish::No
+        self.connection.finish != CloseIntent::No
     }
 
     /// Whether the peer has finished sending.
     pub fn peer_ended(&self) -> bool {
-        self.connection.peer != Peer::Sending
+        self.connection.peer != PeerState::Sending
     }
 
     /// Lets the connection have so many bytes unsent instead of `SEND_MAX`, at most
@@ -316,17 +316,17 @@ impl Io<'_> {
     /// The write timeout goes on, and the session hears its deadline as well; a session that answers without looking for
     /// [`room`](Self::room) is closed.
     pub fn keep_reading(&mut self) {
-        self.connection.reads_on = true;
+        self.connection.reads_while_blocked = true;
     }
 
     /// Whether earlier output waits for the peer to read.
-    pub fn is_held_up(&self) -> bool {
+    pub fn is_output_blocked(&self) -> bool {
         self.connection.blocked
     }
 
     /// Whether input waits until held-up output has gone.
-    pub fn is_held_back(&self) -> bool {
-        self.connection.is_held_back(self.store)
+    pub fn is_input_blocked(&self) -> bool {
+        self.connection.is_input_blocked(self.store)
     }
 
     /// Whether output of this or an earlier call is not with the system yet.
@@ -334,8 +334,8 @@ impl Io<'_> {
         self.connection.has_output()
     }
 
-    fn end(&mut self, finish: Finish, reason: CloseReason) {
-        if self.connection.finish == Finish::No {
+    fn end(&mut self, finish: CloseIntent, reason: CloseReason) {
+        if self.connection.finish == CloseIntent::No {
             self.connection.finish = finish;
             self.connection.reason = reason;
         }

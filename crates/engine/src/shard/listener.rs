@@ -2,11 +2,11 @@
 
 /// What becomes of those who wait at a listener that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Backlog {
+pub(super) enum BacklogPolicy {
     /// They are another process's, or are reset by the system.
-    Left,
+    Leave,
     /// They are accepted.
-    Taken,
+    Accept,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,27 +20,27 @@ pub(super) enum ListenerState {
     /// It is no listener: receiving is being stopped, for good.
     StoppingDatagrams,
     /// Accepting is being stopped, for good.
-    Stopping(Backlog),
+    Stopping(BacklogPolicy),
     /// The driver closes the listener.
     Closing,
     Closed,
 }
 
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ShardListener {
     pub(super) state: ListenerState,
     /// The driver still has an accept armed.
     pub(super) armed: bool,
     pub(super) defers: bool,
     /// Who waits there is not accepted for the sake of the end.
-    pub(super) backlog_is_left: bool,
+    pub(super) leaves_backlog: bool,
     /// Datagrams that the system had dropped there when it was last asked, modulo 2^32.
     pub(super) dropped: u32,
     /// It is a datagram socket.
     pub(super) is_datagrams: bool,
 }
 
-impl Listener {
+impl ShardListener {
     /// Whether it is a datagram socket by which something may be sent.
     pub(super) fn takes_datagrams(&self) -> bool {
         matches!(self.state, ListenerState::Datagrams | ListenerState::StoppingDatagrams)

@@ -8,30 +8,30 @@
 //!  what was not taken            ──► stash, wait for writability     (turn.rs)
 //!  events                        ──► sessions               (turn.rs, input.rs)
 //!  mail from other threads       ──► sessions
-//!  deadlines                     ──► sessions                        (ends.rs)
-//!  the service's own turn        ──► connects, drain, …              (orders.rs)
+//!  deadlines                     ──► sessions                        (closing.rs)
+//!  the service's own turn        ──► connects, drain, …              (commands.rs)
 //! ```
 //!
 //! Sessions only note what they want (`Io`); `pump` (pump.rs) looks at one connection's notes and
 //! does the next thing, until there is nothing left to do for it now.
 
-mod between;
-mod blocks;
+mod between_turns;
+mod closing;
+mod commands;
 mod connection;
 mod datagram_io;
 mod datagrams;
 mod detach;
-mod ends;
 mod gate;
 mod input;
+mod input_blocks;
 mod io;
 mod listener;
-mod orders;
 mod output;
 mod pump;
 mod session;
 mod slots;
-mod slow;
+mod slow_consumer;
 mod turn;
 
 use std::collections::VecDeque;
@@ -41,30 +41,30 @@ use std::time::Duration;
 use stilling_ring::{Clock, Time, Wake};
 
 pub use self::datagram_io::{DatagramIo, DatagramPath};
-pub use self::io::{Full, Io};
-pub use self::session::{Control, NO_PLACE, Recipient, Service, Session};
+pub use self::io::{Io, OutputFull};
+pub use self::session::{NO_FREE_SLOT, Recipient, Service, Session, ShardControl};
 
-use self::blocks::InputBlocks;
-use self::detach::Taker;
-use self::listener::Listener;
+use self::detach::DetachHandler;
+use self::input_blocks::InputBlocks;
+use self::listener::ShardListener;
 use self::output::Output;
-use self::session::Order;
-use self::slots::Slots;
+use self::session::ShardCommand;
+use self::slots::ShardSlots;
 use crate::close_reason::CloseReason;
-use crate::counters::Counters;
-use crate::driver::{Driver, Event, SendStop};
-use crate::limits::{BLOCK_SIZE, LISTENERS_MAX, TURN_LIST};
-use crate::store::Store;
+use crate::counters::EngineCounters;
+use crate::driver::{Driver, DriverEvent, IncompleteSend};
+use crate::limits::{BLOCK_SIZE, LISTENERS_MAX, TURN_LIST_CAPACITY};
+use crate::store::StashStore;
+use crate::timer_wheel::TimerWheel;
 use crate::token::Token;
-use crate::wheel::Wheel;
 
 /// The bounds and timeouts of a shard.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ShardConfig {
     /// Connections open at once. Reached: accepting pauses until one closes.
     pub capacity: u32,
     /// Places beyond the capacity that only connects may take. Reached: a connect fails.
-    pub connects_kept: u32,
+    pub reserved_connects: u32,
     /// Bytes of unfinished input held for all connections together. Full: the connection that
     /// needed more is closed with `InputFull`.
     pub input_bytes_max: usize,
@@ -75,7 +75,7 @@ pub struct Config {
     pub output_bytes_max: usize,
     /// How long a receive stays armed before the connection is parked.
     pub park_after: Duration,
-    /// How long held-up output may make no progress; see also [`HELD_RATE_MIN`](crate::limits::HELD_RATE_MIN).
+    /// How long held-up output may make no progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
     pub write_timeout: Duration,
     /// The same for connections that the service has made.
     pub connect_write_timeout: Duration,
@@ -87,11 +87,11 @@ pub struct Config {
     pub accept_retry: Duration,
 }
 
-impl Default for Config {
+impl Default for ShardConfig {
     fn default() -> Self {
-        Config {
+        ShardConfig {
             capacity: 100_000,
-            connects_kept: 0,
+            reserved_connects: 0,
             input_bytes_max: 32 * 1024 * 1024,
             output_bytes_max: 64 * 1024 * 1024,
             park_after: Duration::from_secs(5),
@@ -108,55 +108,55 @@ impl Default for Config {
 pub struct Shard<D: Driver, V: Service> {
     driver: D,
     service: V,
-    config: Config,
+    config: ShardConfig,
     clock: Clock,
     now: Time,
-    slots: Slots<V::Session>,
-    wheel: Wheel,
-    held_input: Store,
+    slots: ShardSlots<V::Session>,
+    wheel: TimerWheel,
+    held_input: StashStore,
     /// Where a long read puts what it finds, behind what was held of it.
     blocks: InputBlocks,
-    held_output: Store,
+    held_output: StashStore,
     output: Output,
-    stops: Vec<SendStop>,
-    events: Vec<Event<D::Socket, D::Accepted>>,
+    stops: Vec<IncompleteSend>,
+    events: Vec<DriverEvent<D::Socket, D::Accepted>>,
     /// Events before this one are dispatched.
     dispatched: usize,
     /// Connections to look at when this turn's output has gone, and those being looked at.
     to_revisit: Vec<Token>,
-    looking: Vec<Token>,
+    revisiting: Vec<Token>,
     /// Connections that are not read until others' output has gone, each once.
-    held_back: Vec<Token>,
+    input_blocked: Vec<Token>,
     /// Counts turns, wrapping.
     turn_number: u32,
     /// The last turn did something, so the driver may have intents that it has not carried out.
-    acted: bool,
+    has_acted: bool,
     /// The wake is parked: somebody waits outside of `turn`.
     parked: bool,
     expired: Vec<u32>,
-    orders: Vec<Order<V>>,
-    listeners: Vec<Listener>,
+    commands: Vec<ShardCommand<V>>,
+    listeners: Vec<ShardListener>,
     /// The datagram sockets that were received from in this turn, a bit each.
     received_from: u64,
     /// The datagram sockets that are closed when this turn's output has gone, a bit each.
     sockets_to_close: u64,
     /// Until then the queues of listeners are looked into from time to time.
-    anew_until: Time,
+    recheck_until: Time,
     /// Accepted, but all slots are taken.
     waiting: VecDeque<(u32, D::Accepted)>,
     /// Who is given the connections that leave with their socket open.
-    taker: Option<Taker<V, D::Socket>>,
+    detach_handler: Option<DetachHandler<V, D::Socket>>,
     /// Sockets that the service has its shard adopt, in the order of their orders.
     adopted: VecDeque<D::Socket>,
     /// When the service wants its turn at the latest.
     service_deadline: Option<Time>,
     /// The first slot whose session has not been told yet that the server drains.
-    untold_from: Option<usize>,
+    drain_notify_from: Option<usize>,
     /// All connections are being closed for this reason, also those that are still to come.
     aborting: Option<CloseReason>,
     wake: Arc<Wake>,
-    counters: Arc<Counters>,
-    is_over: bool,
+    counters: Arc<EngineCounters>,
+    is_stopping: bool,
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -165,57 +165,57 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub fn new(
         mut driver: D,
         service: V,
-        config: Config,
+        config: ShardConfig,
         clock: Clock,
         wake: Arc<Wake>,
-        counters: Arc<Counters>,
+        counters: Arc<EngineCounters>,
     ) -> Self {
         let now = clock.now();
-        let places = config.capacity.saturating_add(config.connects_kept);
+        let places = config.capacity.saturating_add(config.reserved_connects);
         let sources = places as usize + LISTENERS_MAX as usize;
         driver.reserve(sources);
         Shard {
             driver,
             service,
             now,
-            slots: Slots::new(config.capacity, config.connects_kept),
-            wheel: Wheel::new(now, sources),
-            held_input: Store::new(config.input_bytes_max),
+            slots: ShardSlots::new(config.capacity, config.reserved_connects),
+            wheel: TimerWheel::new(now, sources),
+            held_input: StashStore::new(config.input_bytes_max),
             blocks: InputBlocks::new(),
-            held_output: Store::of_output(config.output_bytes_max),
+            held_output: StashStore::for_output(config.output_bytes_max),
             config,
             clock,
             output: Output::new(),
-            stops: Vec::with_capacity(TURN_LIST),
-            events: Vec::with_capacity(TURN_LIST),
+            stops: Vec::with_capacity(TURN_LIST_CAPACITY),
+            events: Vec::with_capacity(TURN_LIST_CAPACITY),
             dispatched: 0,
-            to_revisit: Vec::with_capacity(TURN_LIST),
-            held_back: Vec::with_capacity(TURN_LIST),
-            looking: Vec::with_capacity(TURN_LIST),
+            to_revisit: Vec::with_capacity(TURN_LIST_CAPACITY),
+            input_blocked: Vec::with_capacity(TURN_LIST_CAPACITY),
+            revisiting: Vec::with_capacity(TURN_LIST_CAPACITY),
             turn_number: 0,
-            acted: true,
+            has_acted: true,
             parked: false,
-            expired: Vec::with_capacity(TURN_LIST),
-            orders: Vec::new(),
+            expired: Vec::with_capacity(TURN_LIST_CAPACITY),
+            commands: Vec::new(),
             listeners: Vec::new(),
             received_from: 0,
             sockets_to_close: 0,
-            anew_until: now,
+            recheck_until: now,
             waiting: VecDeque::new(),
-            taker: None,
+            detach_handler: None,
             adopted: VecDeque::new(),
             service_deadline: None,
-            untold_from: None,
+            drain_notify_from: None,
             aborting: None,
             wake,
             counters,
-            is_over: false,
+            is_stopping: false,
         }
     }
 
     /// Turns until the service asks to stop.
     pub fn run(&mut self) -> std::io::Result<()> {
-        while !self.is_over {
+        while !self.is_stopping {
             self.turn(true)?;
         }
         Ok(())
@@ -223,7 +223,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Whether the service has asked to stop.
     pub fn is_stopped(&self) -> bool {
-        self.is_over
+        self.is_stopping
     }
 
     /// The service, for the embedder's own bookkeeping between turns.
@@ -237,7 +237,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// The counters.
-    pub fn counters(&self) -> &Arc<Counters> {
+    pub fn counters(&self) -> &Arc<EngineCounters> {
         &self.counters
     }
 
@@ -253,10 +253,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Checks what must hold between turns, and says what does not. For the simulator.
     pub fn audit(&self) -> Result<(), String> {
-        for at in 0..self.slots.touched() {
-            let Some(token) = self.slots.tenant(at) else { continue };
+        for at in 0..self.slots.used_slots() {
+            let Some(token) = self.slots.token_at(at) else { continue };
             let connection = &self.slots.peek(token).expect("a tenant").connection;
-            if !connection.has_a_future() {
+            if !connection.has_pending_event() {
                 return Err(format!("{token:?} waits for nothing: {connection:?}"));
             }
         }

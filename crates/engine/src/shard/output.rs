@@ -15,8 +15,8 @@ use std::ops::Range;
 
 use stilling_ring::{SharedBlock, planted};
 
-use crate::driver::{Chain, Gather, Pieces};
-use crate::limits::{ARENA_SIZE, PIECES_MAX, SEND_MAX, TURN_LIST};
+use crate::driver::{Gather, PieceChain, PieceList};
+use crate::limits::{ARENA_SIZE, PIECES_MAX, SEND_MAX, TURN_LIST_CAPACITY};
 use crate::token::Token;
 
 /// Bytes for which the arena has room from the start. They are touched when they are needed.
@@ -27,32 +27,32 @@ const ARENA_LARGEST_KEPT: usize = 4 * ARENA_SIZE;
 
 /// Where the bytes of an item lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ItemLocation {
     Arena {
         start: usize,
         len: usize,
     },
     /// Private bytes of the arena and shared ranges.
-    Chain(Chain),
+    PieceChain(PieceChain),
     /// The connection's output stash, from its start.
     Stash,
 }
 
 /// What follows a complete send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum AfterSend {
     Nothing,
     /// The driver closes the connection.
     Close,
     /// The shard looks at the connection again: it lingers, yields, or was held up.
-    LookAgain,
+    Revisit,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Item {
+pub(super) struct OutputItem {
     pub(super) token: Token,
-    pub(super) place: Place,
-    pub(super) after: After,
+    pub(super) location: ItemLocation,
+    pub(super) after: AfterSend,
     /// The system has not taken all of it.
     pub(super) is_stopped: bool,
 }
@@ -73,7 +73,7 @@ pub(super) struct DatagramItem {
 /// Who may say something in a turn, in this order. Whoever has much to say, turn after turn, must not keep those behind
 /// waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum TurnStage {
     Events,
     Mail,
     Deadlines,
@@ -82,9 +82,9 @@ pub(super) enum Stage {
 /// The output of one turn.
 pub(super) struct Output {
     pub(super) arena: Vec<u8>,
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<OutputItem>,
     /// Those of the chains.
-    pieces: Pieces,
+    pieces: PieceList,
     /// They are sent behind the items.
     pub(super) datagrams: Vec<DatagramItem>,
 }
@@ -95,9 +95,9 @@ impl Output {
         // their maximum.
         Output {
             arena: Vec::with_capacity(ARENA_CAPACITY),
-            items: Vec::with_capacity(TURN_LIST),
-            pieces: Pieces::with_capacity(TURN_LIST),
-            datagrams: Vec::with_capacity(TURN_LIST),
+            items: Vec::with_capacity(TURN_LIST_CAPACITY),
+            pieces: PieceList::with_capacity(TURN_LIST_CAPACITY),
+            datagrams: Vec::with_capacity(TURN_LIST_CAPACITY),
         }
     }
 
@@ -139,7 +139,7 @@ impl Output {
 
     /// Bytes of datagrams that the service may send at the end of the turn: what is left of it, and a full call's in any
     /// case.
-    pub(super) fn room_at_the_end(&self) -> usize {
+    pub(super) fn room_at_turn_end(&self) -> usize {
         ARENA_SIZE.saturating_sub(self.size()).max(SEND_MAX)
     }
 
@@ -155,11 +155,11 @@ impl Output {
 
     /// Whether one more call of a session finds room for its maximum, and so does what it moves. Each stage of a turn has
     /// some room that those before it leave alone.
-    pub(super) fn has_room_for(&self, stage: Stage) -> bool {
+    pub(super) fn has_room_for(&self, stage: TurnStage) -> bool {
         let left_alone = match stage {
-            Stage::Events => SEND_MAX,
-            Stage::Mail => SEND_MAX / 2,
-            Stage::Deadlines => 0,
+            TurnStage::Events => SEND_MAX,
+            TurnStage::Mail => SEND_MAX / 2,
+            TurnStage::Deadlines => 0,
         };
         self.size() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
     }
@@ -173,18 +173,22 @@ impl Output {
     /// Bytes of the item that `link` names, if they are not those of a stash.
     pub(super) fn unsent(&self, link: u32) -> usize {
         match self.items.get(link as usize) {
-            Some(Item { place: Place::Arena { len, .. }, .. }) => *len,
-            Some(Item { place: Place::Chain(chain), .. }) => chain.len(),
-            Some(Item { place: Place::Stash, .. }) | None => 0,
+            Some(OutputItem { location: ItemLocation::Arena { len, .. }, .. }) => *len,
+            Some(OutputItem { location: ItemLocation::PieceChain(chain), .. }) => chain.len(),
+            Some(OutputItem { location: ItemLocation::Stash, .. }) | None => 0,
         }
     }
 
     /// The bytes of an item; `held` are those of its connection's stash.
-    pub(super) fn gather<'a>(&'a self, place: Place, held: impl FnOnce() -> &'a [u8]) -> Gather<'a> {
-        match place {
-            Place::Arena { start, len } => Gather::One(&self.arena[start..start + len]),
-            Place::Chain(chain) => self.pieces.gather(chain, &self.arena),
-            Place::Stash => Gather::One(held()),
+    pub(super) fn gather<'a>(
+        &'a self,
+        location: ItemLocation,
+        held: impl FnOnce() -> &'a [u8],
+    ) -> Gather<'a> {
+        match location {
+            ItemLocation::Arena { start, len } => Gather::One(&self.arena[start..start + len]),
+            ItemLocation::PieceChain(chain) => self.pieces.gather(chain, &self.arena),
+            ItemLocation::Stash => Gather::One(held()),
         }
     }
 
@@ -193,8 +197,8 @@ impl Output {
         if (link as usize) < self.items.len() {
             return link;
         }
-        let place = Place::Arena { start: self.arena.len(), len: 0 };
-        self.items.push(Item { token, place, after: After::Nothing, is_stopped: false });
+        let location = ItemLocation::Arena { start: self.arena.len(), len: 0 };
+        self.items.push(OutputItem { token, location, after: AfterSend::Nothing, is_stopped: false });
         self.items.len() as u32 - 1
     }
 
@@ -202,17 +206,17 @@ impl Output {
     pub(super) fn open_item(&mut self, link: u32, token: Token) -> u32 {
         let number = self.item(link, token);
         let (item, end) = (&mut self.items[number as usize], self.arena.len());
-        match item.place {
+        match item.location {
             // Two answers of one connection in a turn with another's in between: rare, so a copy.
-            Place::Arena { start, len } if start + len != end => {
-                item.place = Place::Arena { start: end, len };
+            ItemLocation::Arena { start, len } if start + len != end => {
+                item.location = ItemLocation::Arena { start: end, len };
                 self.arena.extend_from_within(start..start + len);
             }
             // Its last piece is a private one, since shared ones leave room for it.
-            Place::Chain(chain) if chain.count() == PIECES_MAX => {
+            ItemLocation::PieceChain(chain) if chain.count() == PIECES_MAX => {
                 self.pieces.move_last(chain, &mut self.arena);
             }
-            Place::Arena { .. } | Place::Chain(_) | Place::Stash => {}
+            ItemLocation::Arena { .. } | ItemLocation::PieceChain(_) | ItemLocation::Stash => {}
         }
         number
     }
@@ -220,31 +224,31 @@ impl Output {
     /// Makes everything that was appended to the arena, which was `before` bytes long when the item was opened, part of it.
     pub(super) fn extend_item(&mut self, number: u32, before: usize) {
         let end = self.arena.len();
-        match &mut self.items[number as usize].place {
-            Place::Arena { start, len } => *len = end - *start,
-            Place::Chain(chain) if end > before => self.pieces.push_private(chain, before..end),
-            Place::Chain(_) | Place::Stash => {}
+        match &mut self.items[number as usize].location {
+            ItemLocation::Arena { start, len } => *len = end - *start,
+            ItemLocation::PieceChain(chain) if end > before => self.pieces.push_private(chain, before..end),
+            ItemLocation::PieceChain(_) | ItemLocation::Stash => {}
         }
     }
 
     /// Appends a shared range to an item. False, and nothing is appended: it can have no more pieces.
     #[must_use]
     pub(super) fn share(&mut self, number: u32, block: &SharedBlock, range: Range<usize>) -> bool {
-        let place = &mut self.items[number as usize].place;
-        let mut chain = match *place {
-            Place::Arena { start, len } => {
-                let mut chain = Chain::default();
+        let location = &mut self.items[number as usize].location;
+        let mut chain = match *location {
+            ItemLocation::Arena { start, len } => {
+                let mut chain = PieceChain::default();
                 if len > 0 {
                     self.pieces.push_private(&mut chain, start..start + len);
                 }
                 chain
             }
             // Private bytes must find room for a piece behind it.
-            Place::Chain(chain) if chain.count() + 2 <= PIECES_MAX => chain,
-            Place::Chain(_) | Place::Stash => return false,
+            ItemLocation::PieceChain(chain) if chain.count() + 2 <= PIECES_MAX => chain,
+            ItemLocation::PieceChain(_) | ItemLocation::Stash => return false,
         };
         self.pieces.push_shared(&mut chain, block, range);
-        *place = Place::Chain(chain);
+        *location = ItemLocation::PieceChain(chain);
         true
     }
 
@@ -270,7 +274,7 @@ mod tests {
     const ONE: Token = Token::new(100, 0);
     const OTHER: Token = Token::new(101, 0);
 
-    fn say(output: &mut Output, link: u32, token: Token, bytes: &[u8]) -> u32 {
+    fn append_private(output: &mut Output, link: u32, token: Token, bytes: &[u8]) -> u32 {
         let number = output.open_item(link, token);
         let before = output.arena.len();
         output.arena.extend_from_slice(bytes);
@@ -279,8 +283,8 @@ mod tests {
     }
 
     fn bytes(output: &Output, number: u32) -> Vec<u8> {
-        let place = output.items[number as usize].place;
-        output.gather(place, || b"").slices().flatten().copied().collect()
+        let location = output.items[number as usize].location;
+        output.gather(location, || b"").slices().flatten().copied().collect()
     }
 
     /// Row 4.35: what a connection says in a turn leaves in its order, with another's in between, private or shared.
@@ -289,14 +293,14 @@ mod tests {
         let mut writer = BlockWriter::new(8);
         writer.append(b"ABCDEFGH").expect("there is room");
         let (block, mut output) = (writer.share(), Output::new());
-        let one = say(&mut output, NO_ITEM, ONE, b"a");
-        let other = say(&mut output, NO_ITEM, OTHER, b"x");
-        assert_eq!(say(&mut output, one, ONE, b"b"), one);
-        assert_eq!(output.items[one as usize].place, Place::Arena { start: 2, len: 2 });
+        let one = append_private(&mut output, NO_ITEM, ONE, b"a");
+        let other = append_private(&mut output, NO_ITEM, OTHER, b"x");
+        assert_eq!(append_private(&mut output, one, ONE, b"b"), one);
+        assert_eq!(output.items[one as usize].location, ItemLocation::Arena { start: 2, len: 2 });
         assert!(output.share(one, &block, 0..4) && output.share(other, &block, 4..8));
-        say(&mut output, one, ONE, b"c");
-        say(&mut output, one, ONE, b"d");
-        say(&mut output, other, OTHER, b"");
+        append_private(&mut output, one, ONE, b"c");
+        append_private(&mut output, one, ONE, b"d");
+        append_private(&mut output, other, OTHER, b"");
         assert!(output.share(one, &block, 6..8));
         assert_eq!((bytes(&output, one), bytes(&output, other)), (b"abABCDcdGH".to_vec(), b"xEFGH".to_vec()));
         assert_eq!((output.unsent(one), output.unsent(other), output.unsent(NO_ITEM)), (10, 5, 0));
@@ -318,19 +322,21 @@ mod tests {
         let one = output.item(NO_ITEM, ONE);
         let (mut expected, mut shared) = (Vec::new(), 0);
         while output.share(one, &block, 0..2) {
-            say(&mut output, one, ONE, b"-");
+            append_private(&mut output, one, ONE, b"-");
             expected.extend_from_slice(b"ab-");
             shared += 1;
         }
         assert_eq!(shared, PIECES_MAX / 2);
-        let other = say(&mut output, NO_ITEM, OTHER, b"between");
+        let other = append_private(&mut output, NO_ITEM, OTHER, b"between");
         for _ in 0..3 {
-            say(&mut output, one, ONE, b"more");
-            say(&mut output, other, OTHER, b".");
+            append_private(&mut output, one, ONE, b"more");
+            append_private(&mut output, other, OTHER, b".");
             expected.extend_from_slice(b"more");
         }
         assert_eq!((bytes(&output, one), bytes(&output, other)), (expected, b"between...".to_vec()));
-        let Place::Chain(chain) = output.items[one as usize].place else { panic!("it has shared pieces") };
+        let ItemLocation::PieceChain(chain) = output.items[one as usize].location else {
+            panic!("it has shared pieces")
+        };
         assert_eq!(chain.count(), PIECES_MAX);
     }
 }

@@ -3,9 +3,12 @@
 use stilling_ring::Time;
 
 use super::Shard;
-use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Owed, Peer, Reading, Sending, State};
+use super::connection::{
+    CloseIntent, Connection, ConnectionState, ConnectionTimer, NEVER, NO_ITEM, PeerState, PendingCall,
+    ReadState, SendState,
+};
 use super::io::Io;
-use super::output::{After, Item, Place};
+use super::output::{AfterSend, ItemLocation, OutputItem};
 use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::Driver;
@@ -14,17 +17,21 @@ use crate::token::Token;
 impl Connection {
     /// Whether something will happen to this connection: an armed operation, output, a deadline or
     /// the session's own doing.
-    pub(super) fn has_a_future(&self) -> bool {
+    pub(super) fn has_pending_event(&self) -> bool {
         match self.state {
-            State::Closing | State::Detaching | State::Free => true,
-            State::Connecting => matches!(self.due, Due::Connect(_)),
-            State::Lingering => self.reading != Reading::Nothing && matches!(self.due, Due::Linger(_)),
+            ConnectionState::Closing | ConnectionState::Detaching | ConnectionState::Free => true,
+            ConnectionState::Connecting => matches!(self.timer, ConnectionTimer::Connect(_)),
+            ConnectionState::Lingering => {
+                self.reading != ReadState::Nothing && matches!(self.timer, ConnectionTimer::Linger(_))
+            }
             // A peer that takes nothing tells nothing either: only time ends it.
-            State::Open if self.blocked => matches!(self.due, Due::Write(_)) || self.link != NO_ITEM,
-            State::Open => {
-                self.reading != Reading::Nothing
+            ConnectionState::Open if self.blocked => {
+                matches!(self.timer, ConnectionTimer::Write(_)) || self.link != NO_ITEM
+            }
+            ConnectionState::Open => {
+                self.reading != ReadState::Nothing
                     || self.has_output()
-                    || matches!(self.owed, Owed::AfterOutput | Owed::Taken)
+                    || matches!(self.pending_call, PendingCall::AfterOutput | PendingCall::Taken)
                     || self.paused
                     || self.deadline != NEVER
             }
@@ -40,29 +47,29 @@ impl Connection {
     /// A peer that is sent away by a drain between two requests did not know that the last one was the last:
     /// its next one may be on the way, and must meet an end in good order, not a reset.
     fn must_linger(&self, turn: u32) -> bool {
-        let quiet = self.reading != Reading::Nothing || self.quiet_turn == Some(turn);
+        let quiet = self.reading != ReadState::Nothing || self.emptied_turn == Some(turn);
         let unannounced = self.reason == CloseReason::Drained;
-        self.peer == Peer::Sending && (self.finish == Finish::Linger || unannounced || !quiet)
+        self.peer == PeerState::Sending && (self.finish == CloseIntent::Linger || unannounced || !quiet)
     }
 
     /// No output is held up any more.
     pub(super) fn unblock(&mut self, park_at: Time) {
         self.blocked = false;
         // The write timeout is over; a receive that is still armed may be parked again.
-        self.due = match self.reading {
-            Reading::Receive => Due::Park(park_at),
-            Reading::Nothing | Reading::Parking | Reading::Parked => Due::Never,
+        self.timer = match self.reading {
+            ReadState::Receive => ConnectionTimer::Park(park_at),
+            ReadState::Nothing | ReadState::Parking | ReadState::Parked => ConnectionTimer::Never,
         };
-        self.owe_received();
+        self.schedule_received();
     }
 
     /// When the wheel must look at this connection.
     pub(super) fn earliest_deadline(&self) -> Time {
         match self.state {
-            State::Free | State::Closing | State::Detaching => NEVER,
+            ConnectionState::Free | ConnectionState::Closing | ConnectionState::Detaching => NEVER,
             // While output is held up, only its own timeout counts, unless the session asked for its deadline.
-            _ if !self.has_deadline_reported() => self.due.at(),
-            _ => self.due.at().min(self.deadline),
+            _ if !self.has_deadline_reported() => self.timer.at(),
+            _ => self.timer.at().min(self.deadline),
         }
     }
 }
@@ -70,31 +77,35 @@ impl Connection {
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Calls a session's method, then does what it asked for.
     pub(super) fn call(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V)) {
-        self.tell(token, method);
+        self.call_session(token, method);
         self.pump(token);
     }
 
     /// Calls a session's method; its wishes are noted only.
-    pub(super) fn tell(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V)) {
+    pub(super) fn call_session(
+        &mut self,
+        token: Token,
+        method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V),
+    ) {
         let Some(slot) = self.slots.get(token) else { return };
         let session = slot.session.as_mut().expect("a tenant has a session");
         let connection = &mut slot.connection;
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
         let mut io = Io::lend(token, self.now, connection, lent);
         method(session, &mut io, &mut self.service);
-        self.relieve_output(token);
+        self.enforce_output_budget(token);
     }
 
     /// Does whatever is next for the connection, until it has to wait.
     pub(super) fn pump(&mut self, token: Token) {
         while self.step(token) {}
         let Some(slot) = self.slots.get(token) else { return };
-        let looks_again = match slot.connection.owed {
-            Owed::AfterOutput => true,
-            Owed::Taken => !slot.connection.blocked,
-            Owed::Nothing | Owed::Received => false,
+        let looks_again = match slot.connection.pending_call {
+            PendingCall::AfterOutput => true,
+            PendingCall::Taken => !slot.connection.blocked,
+            PendingCall::Nothing | PendingCall::Received => false,
         };
-        if looks_again && slot.connection.state == State::Open {
+        if looks_again && slot.connection.state == ConnectionState::Open {
             // Perhaps not for the first time; the second look will find nothing to do.
             self.to_revisit.push(token);
         }
@@ -108,72 +119,72 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn step(&mut self, token: Token) -> bool {
         let Some(slot) = self.slots.get(token) else { return false };
         let connection = &mut slot.connection;
-        if connection.state != State::Open {
+        if connection.state != ConnectionState::Open {
             return false;
         }
         match connection.finish {
-            Finish::No => {}
-            Finish::Abort => {
+            CloseIntent::No => {}
+            CloseIntent::Abort => {
                 self.begin_close(token);
                 return false;
             }
-            Finish::SlowConsumer => {
+            CloseIntent::SlowConsumer => {
                 self.end_slow_consumer(token);
                 return false;
             }
-            Finish::Detach => {
+            CloseIntent::Detach => {
                 self.detach_when_sent(token);
                 return false;
             }
-            Finish::Close | Finish::Linger => {
+            CloseIntent::Close | CloseIntent::Linger => {
                 let is_read = connection.input.is_empty();
                 if !is_read {
-                    connection.quiet_turn = None;
+                    connection.emptied_turn = None;
                 }
                 connection.input.clear(&mut self.held_input);
                 self.finish_when_sent(token, is_read);
                 return false;
             }
         }
-        if std::mem::take(&mut connection.looks) && self.driver.is_gone(token) {
-            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::PeerReset);
+        if std::mem::take(&mut connection.checks_peer) && self.driver.is_hung_up(token) {
+            (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::PeerReset);
             return true;
         }
         // Held-up output that has gone leads here again.
-        if connection.sending == Sending::Ending && !connection.blocked {
+        if connection.sending == SendState::Ending && !connection.blocked {
             match self.output.items.get_mut(connection.link as usize) {
-                Some(item) => item.after = After::LookAgain,
+                Some(item) => item.after = AfterSend::Revisit,
                 None => {
-                    connection.sending = Sending::Ended;
+                    connection.sending = SendState::Ended;
                     self.driver.shutdown(token);
                 }
             }
         }
-        let waits = matches!(connection.owed, Owed::AfterOutput | Owed::Taken);
-        if connection.paused || connection.is_held_back(&self.held_output) || waits {
-            if connection.waits_for_others(&self.held_output) && !connection.is_listed {
-                connection.is_listed = true;
-                self.held_back.push(token);
+        let waits = matches!(connection.pending_call, PendingCall::AfterOutput | PendingCall::Taken);
+        if connection.paused || connection.is_input_blocked(&self.held_output) || waits {
+            if connection.waits_for_other_output(&self.held_output) && !connection.is_in_input_blocked {
+                connection.is_in_input_blocked = true;
+                self.input_blocked.push(token);
             }
             return false;
         }
-        if connection.owed == Owed::Received {
-            self.show_held(token);
+        if connection.pending_call == PendingCall::Received {
+            self.show_held_input(token);
             return true;
         }
         match connection.peer {
-            Peer::Sending => {}
-            Peer::Ended => {
-                connection.peer = Peer::EndTold;
-                self.tell(token, Session::ended);
+            PeerState::Sending => {}
+            PeerState::Ended => {
+                connection.peer = PeerState::EndReported;
+                self.call_session(token, Session::ended);
                 return true;
             }
-            Peer::EndTold => return false,
+            PeerState::EndReported => return false,
         }
-        if connection.reading == Reading::Nothing {
-            connection.reading = Reading::Receive;
+        if connection.reading == ReadState::Nothing {
+            connection.reading = ReadState::Receive;
             if !connection.blocked {
-                connection.due = Due::Park(self.now.after(self.config.park_after));
+                connection.timer = ConnectionTimer::Park(self.now.after(self.config.park_after));
             }
             self.driver.receive(token);
         }
@@ -186,24 +197,24 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let turn = self.turn_number;
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
         // Nobody has looked while the session was paused; looking now is cheaper than to linger for nothing.
-        if connection.finish == Finish::Close
-            && connection.reading == Reading::Nothing
-            && connection.quiet_turn != Some(turn)
+        if connection.finish == CloseIntent::Close
+            && connection.reading == ReadState::Nothing
+            && connection.emptied_turn != Some(turn)
             && is_read
             && connection.must_linger(turn)
-            && self.driver.is_quiet(token)
+            && self.driver.has_no_unread_input(token)
         {
-            connection.quiet_turn = Some(turn);
+            connection.emptied_turn = Some(turn);
         }
         let lingers = connection.must_linger(turn);
         if connection.blocked {
             return;
         }
         match self.output.items.get_mut(connection.link as usize) {
-            Some(item) if lingers => item.after = After::LookAgain,
+            Some(item) if lingers => item.after = AfterSend::Revisit,
             Some(item) => {
-                item.after = After::Close;
-                connection.state = State::Closing;
+                item.after = AfterSend::Close;
+                connection.state = ConnectionState::Closing;
             }
             None if lingers => self.start_linger(token),
             None => self.begin_close(token),
@@ -212,18 +223,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     fn start_linger(&mut self, token: Token) {
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
-        connection.state = State::Lingering;
-        connection.due = Due::Linger(self.now.after(self.config.linger_timeout));
+        connection.state = ConnectionState::Lingering;
+        connection.timer = ConnectionTimer::Linger(self.now.after(self.config.linger_timeout));
         connection.deadline = NEVER;
-        if connection.sending != Sending::Ended {
+        if connection.sending != SendState::Ended {
             self.driver.shutdown(token);
         }
         match connection.reading {
-            Reading::Nothing => {
-                connection.reading = Reading::Receive;
+            ReadState::Nothing => {
+                connection.reading = ReadState::Receive;
                 self.driver.receive(token);
             }
-            Reading::Receive | Reading::Parking | Reading::Parked => {}
+            ReadState::Receive | ReadState::Parking | ReadState::Parked => {}
         }
     }
 
@@ -231,12 +242,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn begin_close(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        if connection.state == State::Detaching {
+        if connection.state == ConnectionState::Detaching {
             // The driver owes the socket, which is closed when it comes.
-            connection.finish = Finish::Abort;
+            connection.finish = CloseIntent::Abort;
             return;
         }
-        (connection.state, connection.due) = (State::Closing, Due::Never);
+        (connection.state, connection.timer) = (ConnectionState::Closing, ConnectionTimer::Never);
         connection.output.clear(&mut self.held_output);
         let link = std::mem::replace(&mut connection.link, NO_ITEM);
         if link != NO_ITEM {
@@ -260,15 +271,15 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         // An offer was cut short, and nothing is held. The connection stays blocked, with its write timeout, until
         // its peer has taken something.
-        if connection.owed == Owed::Taken && connection.finish == Finish::No {
-            let count = connection.take_offer();
-            self.tell(token, |session, io, service| session.taken(count, io, service));
+        if connection.pending_call == PendingCall::Taken && connection.finish == CloseIntent::No {
+            let count = connection.finish_offer();
+            self.call_session(token, |session, io, service| session.taken(count, io, service));
         }
         let connection = &mut self.slots.get(token).expect("telling frees no slot").connection;
         if !connection.output.is_empty() {
             self.send_held(token);
         } else if let Some(item) = self.output.items.get_mut(connection.link as usize) {
-            item.after = After::LookAgain;
+            item.after = AfterSend::Revisit;
         } else {
             connection.unblock(self.now.after(self.config.park_after));
         }
@@ -278,12 +289,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn send_held(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        let closes = connection.finish == Finish::Close && !connection.must_linger(self.turn_number);
-        let after = if closes { After::Close } else { After::LookAgain };
+        let closes = connection.finish == CloseIntent::Close && !connection.must_linger(self.turn_number);
+        let after = if closes { AfterSend::Close } else { AfterSend::Revisit };
         if closes {
-            connection.state = State::Closing;
+            connection.state = ConnectionState::Closing;
         }
         connection.link = self.output.items.len() as u32;
-        self.output.items.push(Item { token, place: Place::Stash, after, is_stopped: false });
+        self.output.items.push(OutputItem { token, location: ItemLocation::Stash, after, is_stopped: false });
     }
 }

@@ -12,16 +12,16 @@ use std::net::IpAddr;
 use stilling_ring::Time;
 
 use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
-use super::io::{Full, Io};
-use super::listener::Backlog;
+use super::io::{Io, OutputFull};
+use super::listener::BacklogPolicy;
 use crate::close_reason::CloseReason;
-use crate::detached::{Detached, Refusal, Refused};
+use crate::detached::{AdoptError, AdoptErrorKind, Detached};
 use crate::driver::{Datagram, Destination};
-use crate::store::{Stash, Store};
+use crate::store::{Stash, StashStore};
 use crate::token::Token;
 
 /// What [`Session::refused`] is told when this side has no place for a connection. No connect fails like that.
-pub const NO_PLACE: std::io::ErrorKind = std::io::ErrorKind::QuotaExceeded;
+pub const NO_FREE_SLOT: std::io::ErrorKind = std::io::ErrorKind::QuotaExceeded;
 
 /// The receiver of a piece of mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ pub trait Service: Sized {
 
     /// Called once per turn, after all events: the place to publish batches and to steer the shard.
     /// Returns when it wants to be called again at the latest.
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let _ = control;
         None
     }
@@ -103,7 +103,7 @@ pub trait Session: Sized {
 
     /// Bytes came. `bytes` are all that is unconsumed, older ones first; returns how many it is done
     /// with. The rest is shown again, with more behind it. A session that stops because it paused or
-    /// asked for [`Io::again`] is called as soon as it can go on, with the rest, which may be empty.
+    /// asked for [`Io::call_again`] is called as soon as it can go on, with the rest, which may be empty.
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Self::Service) -> usize;
 
     /// The peer will send no more, and has been shown everything that it sent. We may still send.
@@ -146,7 +146,7 @@ pub trait Session: Sized {
         io.finish(CloseReason::Drained);
     }
 
-    /// The connect failed with this error; `closed` with `ConnectFailed` follows. [`NO_PLACE`]: the shard has no slot for
+    /// The connect failed with this error; `closed` with `ConnectFailed` follows. [`NO_FREE_SLOT`]: the shard has no slot for
     /// it, or lets nobody in any more; the other side has not been asked.
     fn refused(&mut self, error: &std::io::Error, service: &mut Self::Service) {
         let _ = (error, service);
@@ -185,60 +185,60 @@ pub trait Session: Sized {
 }
 
 /// What a service may have its shard adopt in this turn.
-pub(super) struct Adopting<'a> {
+pub(super) struct AdoptContext<'a> {
     /// A `VecDeque` of the driver's sockets, which the service knows by their type only.
     pub(super) sockets: &'a mut dyn Any,
-    pub(super) store: &'a mut Store,
+    pub(super) store: &'a mut StashStore,
     /// Slots that nobody has been promised yet.
     pub(super) slots: u32,
 }
 
 /// What a service may ask of its shard, once per turn.
-pub struct Control<'a, V: Service> {
+pub struct ShardControl<'a, V: Service> {
     /// The time of this turn.
     pub now: Time,
     /// Connections that are open.
     pub open: u32,
     /// Connections that are accepted but have no slot yet, and listeners that are not closed.
-    pub(super) coming: usize,
+    pub(super) pending_arrivals: usize,
     pub(super) datagram_sockets: usize,
-    pub(super) orders: &'a mut Vec<Order<V>>,
-    pub(super) adopting: Adopting<'a>,
+    pub(super) commands: &'a mut Vec<ShardCommand<V>>,
+    pub(super) adopt_context: AdoptContext<'a>,
     pub(super) datagrams: DatagramSender<'a>,
 }
 
 /// Something for the shard to do at the end of a turn.
-pub(super) enum Order<V: Service> {
+pub(super) enum ShardCommand<V: Service> {
     Connect(Destination, V::Session),
     /// The next socket is this session's, with bytes that it has not read.
     Adopt(V::Session, Stash),
-    CloseListeners(Backlog),
+    CloseListeners(BacklogPolicy),
     CloseDatagramSockets,
     Drain,
     AbortAll(CloseReason),
     Stop,
 }
 
-impl<V: Service> Control<'_, V> {
+impl<V: Service> ShardControl<'_, V> {
     /// Whether no connection is open, none waits, and none can come any more.
     pub fn is_empty(&self) -> bool {
-        self.open == 0 && self.coming == 0
+        self.open == 0 && self.pending_arrivals == 0
     }
 
     /// The same, whatever datagram sockets there are.
     pub fn is_empty_but_for_datagrams(&self) -> bool {
-        self.open == 0 && self.coming == self.datagram_sockets
+        self.open == 0 && self.pending_arrivals == self.datagram_sockets
     }
 
     /// Whether no more connections than `count` are open, none waits, and none can come any more.
     pub fn has_at_most(&self, count: u32) -> bool {
-        self.open <= count && self.coming == 0
+        self.open <= count && self.pending_arrivals == 0
     }
 
     /// Opens a connection; the session hears `opened`, or `closed` with `ConnectFailed`.
     pub fn connect(&mut self, to: Destination, session: V::Session) {
-        self.adopting.slots = self.adopting.slots.saturating_sub(1);
-        self.orders.push(Order::Connect(to, session));
+        self.adopt_context.slots = self.adopt_context.slots.saturating_sub(1);
+        self.commands.push(ShardCommand::Connect(to, session));
     }
 
     /// Accepts nothing more and closes the listeners, and the datagram sockets. Connections that are accepted already are
@@ -251,13 +251,13 @@ impl<V: Service> Control<'_, V> {
 
     /// The same for the listeners alone: datagrams are received on.
     pub fn stop_accepting(&mut self) {
-        self.orders.push(Order::CloseListeners(Backlog::Left));
+        self.commands.push(ShardCommand::CloseListeners(BacklogPolicy::Leave));
     }
 
     /// Closes the datagram sockets when everything that the system had received for this shard has been shown to the
     /// service. Datagrams in a socket's queue are left to other holders of the socket.
     pub fn close_datagram_sockets(&mut self) {
-        self.orders.push(Order::CloseDatagramSockets);
+        self.commands.push(ShardCommand::CloseDatagramSockets);
     }
 
     /// Whether a datagram socket of the shard is open.
@@ -266,38 +266,38 @@ impl<V: Service> Control<'_, V> {
     }
 
     /// Closes the listeners when nobody waits at them any more: who is in a backlog is accepted, beyond the capacity, too,
-    /// as far as there is room to wait for a slot ([`WAITING_MAX`](crate::limits::WAITING_MAX)). Who comes between the
+    /// as far as there is room to wait for a slot ([`WAITING_ACCEPTS_MAX`](crate::limits::WAITING_ACCEPTS_MAX)). Who comes between the
     /// last look and the close is reset by the system. Those at a listener that others hold as well
     /// ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are left to them. Datagram sockets stay.
     pub fn empty_and_close_listeners(&mut self) {
-        self.orders.push(Order::CloseListeners(Backlog::Taken));
+        self.commands.push(ShardCommand::CloseListeners(BacklogPolicy::Accept));
     }
 
     /// Tells every session that the server drains, as soon as it has seen what had come for it: in this
     /// turn, or in the next ones if there is much to do. Sessions that come meanwhile may be told, or not.
     pub fn drain(&mut self) {
-        self.orders.push(Order::Drain);
+        self.commands.push(ShardCommand::Drain);
     }
 
     /// Closes every connection at once, also those that wait for a slot and those that come from now on.
     /// For the end of a shard. One that had said everything keeps its own reason.
     pub fn abort_all(&mut self, reason: CloseReason) {
-        self.orders.push(Order::AbortAll(reason));
+        self.commands.push(ShardCommand::AbortAll(reason));
     }
 
     /// Ends the shard's loop after this turn.
     pub fn stop(&mut self) {
-        self.orders.push(Order::Stop);
+        self.commands.push(ShardCommand::Stop);
     }
 
     /// Sends a datagram that answers none: one that is sent again, a separate response, a notification. One by a socket
     /// that is closed is dropped, and counted.
     ///
     /// # Errors
-    /// [`Full`]: the turn has no more room, of which there is always as much as for 64 KiB of datagrams, each of which
+    /// [`OutputFull`]: the turn has no more room, of which there is always as much as for 64 KiB of datagrams, each of which
     /// counts some 100 bytes beside its payload; nothing of this one is sent. A service with more to send returns from
     /// [`turn`](Service::turn) that it wants to be called [now](Self::now).
-    pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
+    pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), OutputFull> {
         self.datagrams.send(path, payload)
     }
 
@@ -311,21 +311,21 @@ impl<V: Service> Control<'_, V> {
     pub fn adopt<S: 'static>(
         &mut self,
         connection: Detached<S, V::Session>,
-    ) -> Result<(), Refused<S, V::Session>> {
-        let refused = |refusal, connection| Err(Refused { refusal, connection });
-        let Some(sockets) = self.adopting.sockets.downcast_mut::<VecDeque<S>>() else {
-            return refused(Refusal::Foreign, connection);
+    ) -> Result<(), AdoptError<S, V::Session>> {
+        let refused = |error_kind, connection| Err(AdoptError { error_kind, connection });
+        let Some(sockets) = self.adopt_context.sockets.downcast_mut::<VecDeque<S>>() else {
+            return refused(AdoptErrorKind::ForeignSocket, connection);
         };
-        if self.adopting.slots == 0 {
-            return refused(Refusal::Slots, connection);
+        if self.adopt_context.slots == 0 {
+            return refused(AdoptErrorKind::Slots, connection);
         }
         let mut input = Stash::default();
-        if !input.append(self.adopting.store, &connection.unread) {
-            return refused(Refusal::Input, connection);
+        if !input.append(self.adopt_context.store, &connection.unread) {
+            return refused(AdoptErrorKind::Input, connection);
         }
-        self.adopting.slots -= 1;
+        self.adopt_context.slots -= 1;
         sockets.push_back(connection.socket);
-        self.orders.push(Order::Adopt(connection.session, input));
+        self.commands.push(ShardCommand::Adopt(connection.session, input));
         Ok(())
     }
 }

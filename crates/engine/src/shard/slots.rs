@@ -1,39 +1,39 @@
 //! The connection slab: a fixed number of slots, touched as they come into use.
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, ConnectionState};
 use crate::limits::LISTENERS_MAX;
 use crate::token::Token;
 
 const NO_SLOT: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(super) struct Slot<S> {
+pub(super) struct ShardSlot<S> {
     pub(super) connection: Connection,
     pub(super) session: Option<S>,
 }
 
 /// Slots `LISTENERS_MAX..`; the indices below belong to listeners.
 #[derive(Debug)]
-pub(super) struct Slots<S> {
-    slots: Vec<Slot<S>>,
+pub(super) struct ShardSlots<S> {
+    slots: Vec<ShardSlot<S>>,
     capacity: u32,
     /// Slots beyond the capacity, for outgoing connections.
-    kept: u32,
+    reserved: u32,
     /// Outgoing connections.
     outgoing: u32,
     free: u32,
     open: u32,
 }
 
-impl<S> Slots<S> {
+impl<S> ShardSlots<S> {
     /// What the engine promises to keep per connection, at most: slot and session together, in bytes.
     const SLOT_SIZE_MAX: usize = 256;
 
-    pub(super) fn new(capacity: u32, kept: u32) -> Self {
-        const { assert!(size_of::<Slot<S>>() <= Self::SLOT_SIZE_MAX, "slot and session exceed 256 bytes") };
+    pub(super) fn new(capacity: u32, reserved: u32) -> Self {
+        const { assert!(size_of::<ShardSlot<S>>() <= Self::SLOT_SIZE_MAX, "slot and session exceed 256 bytes") };
         // The memory is reserved, not touched: a slot becomes resident when it is first used.
-        let slots = Vec::with_capacity(capacity.saturating_add(kept) as usize);
-        Slots { slots, capacity, kept, outgoing: 0, free: NO_SLOT, open: 0 }
+        let slots = Vec::with_capacity(capacity.saturating_add(reserved) as usize);
+        ShardSlots { slots, capacity, reserved, outgoing: 0, free: NO_SLOT, open: 0 }
     }
 
     pub(super) fn open(&self) -> u32 {
@@ -42,11 +42,11 @@ impl<S> Slots<S> {
 
     /// Whether there is none for those who come.
     pub(super) fn is_full(&self) -> bool {
-        self.open - self.outgoing.min(self.kept) >= self.capacity
+        self.open - self.outgoing.min(self.reserved) >= self.capacity
     }
 
     /// The connection goes out: it may have one of the slots beyond the capacity.
-    pub(super) fn goes_out(&mut self, token: Token) {
+    pub(super) fn mark_outgoing(&mut self, token: Token) {
         if let Some(slot) = self.get(token) {
             slot.connection.outgoing = true;
             self.outgoing += 1;
@@ -54,16 +54,16 @@ impl<S> Slots<S> {
     }
 
     /// Whether there is none at all.
-    pub(super) fn has_no_place(&self) -> bool {
-        self.open >= self.capacity.saturating_add(self.kept)
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.open >= self.capacity.saturating_add(self.reserved)
     }
 
     /// Takes a free slot; the most recently used one, whose memory is warm.
     pub(super) fn insert(&mut self, session: S) -> Option<Token> {
         let at = match self.free {
-            NO_SLOT if self.has_no_place() => return None,
+            NO_SLOT if self.is_exhausted() => return None,
             NO_SLOT => {
-                self.slots.push(Slot { connection: Connection::open(0), session: None });
+                self.slots.push(ShardSlot { connection: Connection::open(0), session: None });
                 self.slots.len() as u32 - 1
             }
             free => free,
@@ -94,25 +94,25 @@ impl<S> Slots<S> {
     }
 
     /// The slot, if the token is of its present tenant.
-    pub(super) fn get(&mut self, token: Token) -> Option<&mut Slot<S>> {
+    pub(super) fn get(&mut self, token: Token) -> Option<&mut ShardSlot<S>> {
         let slot = self.slots.get_mut(token.index().checked_sub(LISTENERS_MAX)? as usize)?;
         let same = Token::new(token.index(), slot.connection.generation) == token;
-        (slot.connection.state != State::Free && same).then_some(slot)
+        (slot.connection.state != ConnectionState::Free && same).then_some(slot)
     }
 
-    pub(super) fn peek(&self, token: Token) -> Option<&Slot<S>> {
+    pub(super) fn peek(&self, token: Token) -> Option<&ShardSlot<S>> {
         self.slots.get(token.index().checked_sub(LISTENERS_MAX)? as usize)
     }
 
     /// The token of the connection in slot number `at`, if there is one.
-    pub(super) fn tenant(&self, at: usize) -> Option<Token> {
+    pub(super) fn token_at(&self, at: usize) -> Option<Token> {
         let connection = &self.slots.get(at)?.connection;
         let token = Token::new(at as u32 + LISTENERS_MAX, connection.generation);
-        (connection.state != State::Free).then_some(token)
+        (connection.state != ConnectionState::Free).then_some(token)
     }
 
     /// Slots that were ever used.
-    pub(super) fn touched(&self) -> usize {
+    pub(super) fn used_slots(&self) -> usize {
         self.slots.len()
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     /// Row 4.8: a block comes back on close, and the next connection takes the warm one.
     #[test]
     fn a_freed_slot_is_taken_again_under_another_generation() {
-        let mut slots = Slots::new(4, 0);
+        let mut slots = ShardSlots::new(4, 0);
         let first = slots.insert('a').expect("there is room");
         let second = slots.insert('b').expect("there is room");
         assert_eq!(slots.remove(first), Some('a'));
@@ -140,34 +140,34 @@ mod tests {
     /// Row 4.9: full is a value.
     #[test]
     fn a_full_slab_refuses_and_every_slot_comes_back() {
-        let mut slots = Slots::new(3, 0);
+        let mut slots = ShardSlots::new(3, 0);
         for round in 0..5 {
             let tokens: Vec<_> = (0..3).map(|at| slots.insert(at).expect("there is room")).collect();
             assert!(slots.is_full() && slots.insert(9).is_none(), "round {round}");
             assert_eq!(tokens.iter().filter_map(|token| slots.remove(*token)).sum::<i32>(), 3);
-            assert_eq!((slots.open(), slots.touched()), (0, 3));
+            assert_eq!((slots.open(), slots.used_slots()), (0, 3));
         }
     }
 
     /// Row 4.9: who comes and who goes out do not take each other's places.
     #[test]
     fn outgoing_connections_have_slots_of_their_own() {
-        let mut slots = Slots::new(2, 1);
+        let mut slots = ShardSlots::new(2, 1);
         let out = slots.insert('o').expect("there is room");
-        slots.goes_out(out);
+        slots.mark_outgoing(out);
         let first = slots.insert('a').expect("there is room");
         assert!(!slots.is_full());
         slots.insert('b').expect("there is room");
-        assert!(slots.is_full() && slots.has_no_place());
+        assert!(slots.is_full() && slots.is_exhausted());
         assert_eq!(slots.remove(out), Some('o'));
-        assert!(slots.is_full() && !slots.has_no_place());
+        assert!(slots.is_full() && !slots.is_exhausted());
         assert_eq!(slots.remove(first), Some('a'));
         assert!(!slots.is_full());
     }
 
     #[test]
     fn the_tokens_of_listeners_name_no_slot() {
-        let mut slots: Slots<()> = Slots::new(1, 0);
+        let mut slots: ShardSlots<()> = ShardSlots::new(1, 0);
         slots.insert(()).expect("there is room");
         assert!((0..LISTENERS_MAX).all(|index| slots.get(Token::new(index, 0)).is_none()));
     }

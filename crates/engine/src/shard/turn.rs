@@ -5,13 +5,15 @@ use std::io;
 use stilling_ring::planted;
 
 use super::Shard;
-use super::connection::{Due, Finish, NO_ITEM, Owed, Reading, State, UNKNOWN_REST};
-use super::output::{After, Item, Place, Stage};
+use super::connection::{
+    CloseIntent, ConnectionState, ConnectionTimer, NO_ITEM, PendingCall, ReadState, UNKNOWN_REST,
+};
+use super::output::{AfterSend, ItemLocation, OutputItem, TurnStage};
 use super::session::{Recipient, Service, Session};
-use super::slots::Slot;
-use super::slow::rest_after;
+use super::slots::ShardSlot;
+use super::slow_consumer::message_rest_after;
 use crate::close_reason::CloseReason;
-use crate::driver::{BufferId, Driver, Event, Gather, Outgoing, SendStop, Wait};
+use crate::driver::{BufferId, Driver, DriverEvent, Gather, IncompleteSend, Outgoing, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
 use crate::token::Token;
 
@@ -23,7 +25,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // The driver makes a span of it, from now on and not from when the last turn began.
             self.now = self.clock.now();
         }
-        self.acted = false;
+        self.has_acted = false;
         let result = self.send(wait);
         if std::mem::take(&mut self.parked) {
             self.wake.unpark();
@@ -32,19 +34,19 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.now = self.clock.now();
         self.turn_number = self.turn_number.wrapping_add(1);
         // What `send` asks of the driver counts as well: the driver carries it out with the next turn.
-        self.acted |= !self.events.is_empty() || !self.to_revisit.is_empty();
+        self.has_acted |= !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
         self.count_dropped_datagrams();
         self.deliver();
         self.expire();
-        self.take_service_turn();
-        self.look_at_those_held_back();
+        self.run_service_turn();
+        self.resume_input_blocked();
         self.blocks.trim(self.now);
         self.counters.turns.add(1);
         self.counters.input_held.set(self.held_input.used() as u64);
         self.counters.output_held.set(self.held_output.used() as u64);
-        self.counters.take_over(&self.driver.counters());
+        self.counters.copy_driver_counters(&self.driver.counters());
         Ok(())
     }
 
@@ -52,7 +54,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// calls `turn(false)`. `Wait::No`: turn again now. Any other answer counts as asleep for those who
     /// send mail, until the next turn.
     pub fn prepare_to_wait(&mut self) -> Wait {
-        if self.acted || !self.output.is_empty() {
+        if self.has_acted || !self.output.is_empty() {
             return Wait::No;
         }
         self.announce_wait()
@@ -61,11 +63,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Decides how long to wait. Before it waits, a shard says that it is about to, and looks once
     /// more for mail: a sender either sees the announcement or is seen here.
     fn announce_wait(&mut self) -> Wait {
-        let undone = !self.to_revisit.is_empty() || self.untold_from.is_some();
+        let undone = !self.to_revisit.is_empty() || self.drain_notify_from.is_some();
         // Block references and sockets to be closed must not outlast this turn.
         let ends = self.output.holds_blocks() || self.sockets_to_close != 0;
         let busy = self.dispatched < self.events.len() || undone || ends;
-        if busy || self.output.items.iter().any(|item| item.after == After::LookAgain) {
+        if busy || self.output.items.iter().any(|item| item.after == AfterSend::Revisit) {
             return Wait::No;
         }
         self.wake.park();
@@ -84,12 +86,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let (output, slots, held) = (&self.output, &self.slots, &self.held_output);
         let outgoing = output.items.iter().map(|item| Outgoing {
             token: item.token,
-            bytes: output.gather(item.place, || {
+            bytes: output.gather(item.location, || {
                 slots.peek(item.token).expect("its slot is in use").connection.output.bytes(held)
             }),
             to: None,
             from: None,
-            close: item.after == After::Close,
+            close: item.after == AfterSend::Close,
         });
         let datagrams = output.datagrams.iter().map(|item| Outgoing {
             token: item.token,
@@ -101,7 +103,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let outgoing = outgoing.chain(datagrams);
         self.driver.turn(self.now, wait, outgoing, &mut self.stops, &mut self.events)?;
         self.counters.datagrams_sent.add(self.output.datagrams.len() as u64);
-        let sent = self.after_sending();
+        let sent = self.process_sent();
         self.output.clear();
         self.counters.sent_bytes.add(sent);
         self.close_sent_sockets();
@@ -110,7 +112,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Takes in what has become of this turn's output. What frees memory comes before what needs some: nothing is
     /// disconnected for bytes that have gone already. Returns the number of bytes sent.
-    fn after_sending(&mut self) -> u64 {
+    fn process_sent(&mut self) -> u64 {
         let mut sent = 0;
         if !self.stops.is_empty() {
             for stop in &self.stops {
@@ -127,7 +129,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut stops = std::mem::take(&mut self.stops);
         stops.retain(|stop| {
             let item = self.output.items.get(stop.position as usize);
-            let is_held = item.is_some_and(|item| item.place == Place::Stash);
+            let is_held = item.is_some_and(|item| item.location == ItemLocation::Stash);
             if is_held {
                 self.keep_unsent(stop);
             }
@@ -142,21 +144,22 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// A send stopped short: what is left is kept until the connection is writable.
-    fn keep_unsent(&mut self, stop: &SendStop) {
-        let Some(Item { token, place, .. }) = self.output.items.get(stop.position as usize).copied() else {
+    fn keep_unsent(&mut self, stop: &IncompleteSend) {
+        let Some(OutputItem { token, location, .. }) = self.output.items.get(stop.position as usize).copied()
+        else {
             return self.counters.datagrams_dropped.add(1);
         };
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         connection.link = NO_ITEM;
-        if connection.state == State::Closing {
+        if connection.state == ConnectionState::Closing {
             // It was to be closed after this send, which did not happen.
-            connection.state = State::Open;
+            connection.state = ConnectionState::Open;
         }
         if let Some(error) = &stop.error {
             return self.send_failed(token, stop.sent, error);
         }
-        let was_held_back = connection.is_held_back(&self.held_output);
+        let was_held_back = connection.is_input_blocked(&self.held_output);
         let was_blocked = std::mem::replace(&mut connection.blocked, true);
         if stop.sent > 0 || !was_blocked {
             let timeouts = [self.config.write_timeout, self.config.connect_write_timeout];
@@ -164,25 +167,25 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.extend_write(was_blocked, stop.sent, self.now, write_timeout);
         }
         self.counters.blocked_sends.add(1);
-        if !self.keep_rest(token, place, stop.sent as usize) {
+        if !self.keep_rest(token, location, stop.sent as usize) {
             return;
         }
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        let late = self.now >= connection.due.at();
+        let late = self.now >= connection.timer.at();
         if let Some(reason) = self.aborting.or(late.then_some(CloseReason::WriteTimeout)) {
-            connection.finish = Finish::Abort;
+            connection.finish = CloseIntent::Abort;
             connection.set_reason(reason);
             return self.to_revisit.push(token);
         }
-        let waits_for_others = connection.waits_for_others(&self.held_output);
-        let is_held_back = connection.is_held_back(&self.held_output) && !waits_for_others;
-        if connection.reads_on && was_held_back && !is_held_back {
+        let waits_for_other_output = connection.waits_for_other_output(&self.held_output);
+        let is_input_blocked = connection.is_input_blocked(&self.held_output) && !waits_for_other_output;
+        if connection.reads_while_blocked && was_held_back && !is_input_blocked {
             // Enough of it has gone for input to be shown again, or to wait for nothing but others.
             self.to_revisit.push(token);
         }
-        self.acted = true;
-        self.driver.writable(token);
+        self.has_acted = true;
+        self.driver.await_writable(token);
         self.wheel.set(token.index(), connection.earliest_deadline());
     }
 
@@ -191,13 +194,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         let nothing_sent = sent == 0 && !connection.blocked;
-        let session = slot.session.as_mut().filter(|_| connection.finish == Finish::No);
+        let session = slot.session.as_mut().filter(|_| connection.finish == CloseIntent::No);
         if session.is_some_and(|session| session.unsendable(nothing_sent)) {
             connection.output.clear(&mut self.held_output);
-            (connection.blocked, connection.due) = (false, Due::Never);
-            connection.owe_received();
+            (connection.blocked, connection.timer) = (false, ConnectionTimer::Never);
+            connection.schedule_received();
         } else {
-            connection.finish = Finish::Abort;
+            connection.finish = CloseIntent::Abort;
             connection.set_reason(CloseReason::of_error(error));
         }
         self.to_revisit.push(token);
@@ -205,54 +208,54 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Keeps what the system has left of an item, and disconnects those that hold most if the store is full now. False: this
     /// connection is one of them, and is being closed.
-    fn keep_rest(&mut self, token: Token, place: Place, sent: usize) -> bool {
-        let Some(Slot { connection, session }) = self.slots.get(token) else { return false };
+    fn keep_rest(&mut self, token: Token, location: ItemLocation, sent: usize) -> bool {
+        let Some(ShardSlot { connection, session }) = self.slots.get(token) else { return false };
         let len_of = |bytes: &[u8]| session.as_ref().and_then(|session| session.message_len(bytes));
-        if place == Place::Stash {
+        if location == ItemLocation::Stash {
             let slices = Gather::One(connection.output.bytes(&self.held_output)).slices();
-            connection.message_rest = rest_after(connection.message_rest, slices, sent, len_of);
+            connection.message_rest = message_rest_after(connection.message_rest, slices, sent, len_of);
             connection.output.consume(&mut self.held_output, sent);
             return true;
         }
-        let gather = self.output.gather(place, || b"");
+        let gather = self.output.gather(location, || b"");
         // What was only offered stands at the end, and is not kept.
         let promised = gather.len() - usize::from(connection.offered);
         connection.offered = sent.saturating_sub(promised) as u16;
         let sent = sent.min(promised);
-        connection.message_rest = rest_after(0, gather.part(0..promised), sent, len_of);
+        connection.message_rest = message_rest_after(0, gather.part(0..promised), sent, len_of);
         let first = if planted!("range sent twice") { piece_start(gather, sent) } else { sent };
         let (owner, store) = (token.index(), &mut self.held_output);
         let unsent = gather.part(first..promised);
-        let kept = connection.output.append_parts_of(owner, store, unsent.remaining(), unsent);
+        let kept = connection.output.append_parts_owned(owner, store, unsent.remaining(), unsent);
         if !kept {
             // The store takes no run that long, but perhaps the end of the message.
             let rest = connection.message_rest as usize;
             let is_there = rest <= promised - sent;
             let parts = gather.part(sent..sent.saturating_add(rest));
-            if !is_there || !connection.output.append_parts_of(owner, store, rest, parts) {
+            if !is_there || !connection.output.append_parts_owned(owner, store, rest, parts) {
                 connection.message_rest = UNKNOWN_REST;
             }
             self.end_slow_consumer(token);
         }
-        self.relieve_output(token);
-        self.is_in(token, State::Open)
+        self.enforce_output_budget(token);
+        self.is_in_state(token, ConnectionState::Open)
     }
 
     /// An item is over. Returns the bytes of it that were sent, unless it had stopped short.
     fn sent_item(&mut self, at: usize) -> u64 {
-        let Item { token, place, after, .. } = self.output.items[at];
+        let OutputItem { token, location, after, .. } = self.output.items[at];
         let Some(slot) = self.slots.get(token) else { return 0 };
         let connection = &mut slot.connection;
         connection.link = NO_ITEM;
-        if after == After::LookAgain {
+        if after == AfterSend::Revisit {
             self.to_revisit.push(token);
         }
-        let len = match place {
+        let len = match location {
             // It stopped short, and there is nothing more to say of it.
-            Place::Arena { len: 0, .. } => return 0,
-            Place::Arena { len, .. } => len,
-            Place::Chain(chain) => chain.len(),
-            Place::Stash => {
+            ItemLocation::Arena { len: 0, .. } => return 0,
+            ItemLocation::Arena { len, .. } => len,
+            ItemLocation::PieceChain(chain) => chain.len(),
+            ItemLocation::Stash => {
                 let len = connection.output.len();
                 connection.output.clear(&mut self.held_output);
                 len
@@ -269,42 +272,42 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// long answers ask for all of it, turn after turn, and must not keep events, mail and deadlines waiting. Those for
     /// which there is no room are the first of the next turn, before those that ask once more.
     fn revisit(&mut self) {
-        std::mem::swap(&mut self.to_revisit, &mut self.looking);
-        let mut looking = std::mem::take(&mut self.looking);
+        std::mem::swap(&mut self.to_revisit, &mut self.revisiting);
+        let mut revisiting = std::mem::take(&mut self.revisiting);
         let mut seen = 0;
-        while seen < looking.len() && self.output.has_room_in_half() {
-            self.look_again(looking[seen]);
+        while seen < revisiting.len() && self.output.has_room_in_half() {
+            self.revisit_connection(revisiting[seen]);
             seen += 1;
         }
-        looking.drain(..seen);
-        looking.append(&mut self.to_revisit);
-        self.looking = std::mem::replace(&mut self.to_revisit, looking);
+        revisiting.drain(..seen);
+        revisiting.append(&mut self.to_revisit);
+        self.revisiting = std::mem::replace(&mut self.to_revisit, revisiting);
     }
 
     /// Those who waited for others' output to go have their turn when it has.
-    fn look_at_those_held_back(&mut self) {
-        if self.held_back.is_empty() || !self.held_output.has_plenty() {
+    fn resume_input_blocked(&mut self) {
+        if self.input_blocked.is_empty() || !self.held_output.has_ample_room() {
             return;
         }
-        for token in self.held_back.drain(..) {
+        for token in self.input_blocked.drain(..) {
             if let Some(slot) = self.slots.get(token) {
-                slot.connection.is_listed = false;
+                slot.connection.is_in_input_blocked = false;
                 self.to_revisit.push(token);
             }
         }
     }
 
-    fn look_again(&mut self, token: Token) {
+    fn revisit_connection(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        if connection.owed == Owed::AfterOutput {
-            connection.owed = Owed::Received;
+        if connection.pending_call == PendingCall::AfterOutput {
+            connection.pending_call = PendingCall::Received;
         }
         let flushed = std::mem::take(&mut connection.flushed);
-        if connection.state != State::Open || connection.finish == Finish::Abort {
+        if connection.state != ConnectionState::Open || connection.finish == CloseIntent::Abort {
             self.pump(token);
-        } else if connection.finish == Finish::No && connection.is_offer_over() {
-            let count = connection.take_offer();
+        } else if connection.finish == CloseIntent::No && connection.is_offer_finished() {
+            let count = connection.finish_offer();
             self.call(token, |session, io, service| session.taken(count, io, service));
         } else if flushed {
             self.call(token, Session::flushed);
@@ -315,56 +318,56 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Hands out events while the arena has room for what they may lead to.
     fn dispatch(&mut self) {
-        while self.dispatched < self.events.len() && self.output.has_room_for(Stage::Events) {
-            let event = std::mem::replace(&mut self.events[self.dispatched], Event::Woken);
+        while self.dispatched < self.events.len() && self.output.has_room_for(TurnStage::Events) {
+            let event = std::mem::replace(&mut self.events[self.dispatched], DriverEvent::Woken);
             self.dispatched += 1;
             self.handle(event);
         }
     }
 
-    fn handle(&mut self, event: Event<D::Socket, D::Accepted>) {
+    fn handle(&mut self, event: DriverEvent<D::Socket, D::Accepted>) {
         match event {
-            Event::Received { token, buffer, len } => {
+            DriverEvent::Received { token, buffer, len } => {
                 self.counters.received_bytes.add(u64::from(len));
                 self.on_received(token, buffer, len);
                 self.driver.release(buffer);
             }
-            Event::Accepted { listener, socket } => self.on_accepted(listener.index(), socket),
-            Event::Closed { token } => self.on_closed(token),
-            Event::Detached { token, socket } => self.on_detached_event(token, socket),
-            Event::Ended { token } => self.on_ended(token),
-            Event::Failed { token, error } => self.on_failed(token, &error),
-            Event::Writable { token } => {
-                if self.is_in(token, State::Open) {
+            DriverEvent::Accepted { listener, socket } => self.on_accepted(listener.index(), socket),
+            DriverEvent::Closed { token } => self.on_closed(token),
+            DriverEvent::Detached { token, socket } => self.on_detached_event(token, socket),
+            DriverEvent::Ended { token } => self.on_ended(token),
+            DriverEvent::Failed { token, error } => self.on_failed(token, &error),
+            DriverEvent::Writable { token } => {
+                if self.is_in_state(token, ConnectionState::Open) {
                     self.on_writable(token);
                 }
             }
-            Event::Readable { token } => {
-                self.set_reading(token, Reading::Nothing);
-                self.on_read_over(token);
+            DriverEvent::Readable { token } => {
+                self.set_reading(token, ReadState::Nothing);
+                self.on_read_finished(token);
             }
-            Event::ReceiveCancelled { token } => self.on_receive_cancelled(token),
-            Event::Connected { token } => {
-                if self.is_in(token, State::Connecting) {
+            DriverEvent::ReceiveCancelled { token } => self.on_receive_cancelled(token),
+            DriverEvent::Connected { token } => {
+                if self.is_in_state(token, ConnectionState::Connecting) {
                     let connection = &mut self.slots.get(token).expect("it is connecting").connection;
-                    (connection.state, connection.due) = (State::Open, Due::Never);
+                    (connection.state, connection.timer) = (ConnectionState::Open, ConnectionTimer::Never);
                     self.counters.connected.add(1);
                     self.call(token, Session::opened);
                 }
             }
-            Event::AcceptStopped { listener, error, refused } => {
+            DriverEvent::AcceptStopped { listener, error, refused } => {
                 self.on_accept_stopped(listener.index(), error.as_ref(), refused);
             }
-            Event::Datagram { token, buffer } => self.on_datagram(token, buffer),
-            Event::Woken => {}
+            DriverEvent::Datagram { token, buffer } => self.on_datagram(token, buffer),
+            DriverEvent::Woken => {}
         }
     }
 
-    pub(super) fn is_in(&mut self, token: Token, state: State) -> bool {
+    pub(super) fn is_in_state(&mut self, token: Token, state: ConnectionState) -> bool {
         self.slots.get(token).is_some_and(|slot| slot.connection.state == state)
     }
 
-    fn set_reading(&mut self, token: Token, reading: Reading) {
+    fn set_reading(&mut self, token: Token, reading: ReadState) {
         if let Some(slot) = self.slots.get(token) {
             slot.connection.reading = reading;
         }
@@ -373,17 +376,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn on_received(&mut self, token: Token, buffer: BufferId, len: u32) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        connection.reading = Reading::Nothing;
+        connection.reading = ReadState::Nothing;
         // A buffer that was not filled took all there was.
         let emptied = (len as usize) < RECEIVE_BUFFER_SIZE;
-        connection.quiet_turn = emptied.then_some(self.turn_number);
+        connection.emptied_turn = emptied.then_some(self.turn_number);
         match connection.state {
-            State::Open if matches!(connection.finish, Finish::No | Finish::Detach) => {
+            ConnectionState::Open if matches!(connection.finish, CloseIntent::No | CloseIntent::Detach) => {
                 self.receive_buffer(token, buffer, len as usize);
             }
-            State::Detaching => self.receive_buffer(token, buffer, len as usize),
-            State::Open | State::Lingering => self.discard(token, len),
-            State::Free | State::Connecting | State::Closing => {}
+            ConnectionState::Detaching => self.receive_buffer(token, buffer, len as usize),
+            ConnectionState::Open | ConnectionState::Lingering => self.discard(token, len),
+            ConnectionState::Free | ConnectionState::Connecting | ConnectionState::Closing => {}
         }
     }
 
@@ -394,14 +397,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if connection.lingered > LINGER_BYTES_MAX {
             self.begin_close(token);
         } else {
-            self.on_read_over(token);
+            self.on_read_finished(token);
         }
     }
 
     /// Nothing is armed for reading any more: arms it again if that is what comes next.
-    fn on_read_over(&mut self, token: Token) {
-        if self.is_in(token, State::Lingering) {
-            self.set_reading(token, Reading::Receive);
+    fn on_read_finished(&mut self, token: Token) {
+        if self.is_in_state(token, ConnectionState::Lingering) {
+            self.set_reading(token, ReadState::Receive);
             self.driver.receive(token);
         } else {
             self.pump(token);
@@ -414,14 +417,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        let parking = connection.reading == Reading::Parking && connection.state == State::Open;
-        connection.reading = Reading::Nothing;
-        if parking && !connection.paused && !connection.blocked && connection.finish == Finish::No {
-            connection.reading = Reading::Parked;
+        let parking = connection.reading == ReadState::Parking && connection.state == ConnectionState::Open;
+        connection.reading = ReadState::Nothing;
+        if parking && !connection.paused && !connection.blocked && connection.finish == CloseIntent::No {
+            connection.reading = ReadState::Parked;
             self.counters.parked.add(1);
-            self.driver.readable(token);
+            self.driver.await_readable(token);
         } else {
-            self.on_read_over(token);
+            self.on_read_finished(token);
         }
     }
 
@@ -429,9 +432,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// have filled the arena before, in every turn.
     fn deliver(&mut self) {
         let mut is_first = true;
-        while std::mem::take(&mut is_first) || self.output.has_room_for(Stage::Mail) {
+        while std::mem::take(&mut is_first) || self.output.has_room_for(TurnStage::Mail) {
             let Some((recipient, mail)) = self.service.next_mail() else { break };
-            self.acted = true;
+            self.has_acted = true;
             let token = match recipient {
                 Recipient::Connection(token) => token,
                 Recipient::Peer(path) => {
@@ -439,30 +442,30 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     continue;
                 }
             };
-            let token = if planted!("previous tenant") { self.next_tenant(token) } else { token };
-            if self.is_in(token, State::Open) {
+            let token = if planted!("previous tenant") { self.current_token(token) } else { token };
+            if self.is_in_state(token, ConnectionState::Open) {
                 self.call(token, |session, io, service| session.delivered(mail, io, service));
             }
         }
     }
 
     /// The connection that has the slot of another now.
-    fn next_tenant(&self, token: Token) -> Token {
+    fn current_token(&self, token: Token) -> Token {
         let at = token.index().checked_sub(LISTENERS_MAX);
-        at.and_then(|at| self.slots.tenant(at as usize)).unwrap_or(token)
+        at.and_then(|at| self.slots.token_at(at as usize)).unwrap_or(token)
     }
 
     fn expire(&mut self) {
         let mut expired = std::mem::take(&mut self.expired);
         self.wheel.expire(self.now, &mut expired);
-        self.acted |= !expired.is_empty();
+        self.has_acted |= !expired.is_empty();
         let mut is_first = true;
         for id in expired.drain(..) {
-            if !std::mem::take(&mut is_first) && !self.output.has_room_for(Stage::Deadlines) {
+            if !std::mem::take(&mut is_first) && !self.output.has_room_for(TurnStage::Deadlines) {
                 // These come with the wheel's next tick.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {
-                self.listener_due(id);
+                self.on_listener_timer(id);
             } else {
                 self.expire_connection(id);
             }

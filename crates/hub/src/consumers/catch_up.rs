@@ -1,14 +1,14 @@
 //! Consumers that read what lies behind: chunk by chunk, each as fast as it leaves.
 
-use stilling_journal::{Chunk, From, Gap, GapCause, ReadOrder};
+use stilling_journal::{Chunk, Gap, GapCause, ReadOrder, StartAt};
 use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
 
 use super::ConsumerDelivery;
-use super::consumer::State;
-use super::deliver::Sent;
+use super::consumer::ConsumerState;
+use super::deliver::SendResult;
 use crate::fan_out::Outlets;
 use crate::limits::FILTERS_COMPARED_PER_TURN;
-use crate::registrations::Listener;
+use crate::registrations::SubscriberTarget;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::time::{SteadyNanos, UnixNanos};
@@ -18,22 +18,22 @@ const RECORDS_PER_READ: u32 = 4096;
 
 /// How many messages of a consumer come behind one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Behind {
+enum PendingCount {
     /// So many, the next one included.
     Counted(u64),
     /// At most those up to this sequence.
     Sequences(u64),
 }
 
-impl Behind {
+impl PendingCount {
     /// What comes behind the next message, which has this sequence.
     fn pending(&mut self, sequence: u64) -> u64 {
         match self {
-            Behind::Counted(count) => {
+            PendingCount::Counted(count) => {
                 *count = count.saturating_sub(1);
                 *count
             }
-            Behind::Sequences(last) => last.saturating_sub(sequence),
+            PendingCount::Sequences(last) => last.saturating_sub(sequence),
         }
     }
 }
@@ -44,38 +44,39 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.consumers.table.catch_up(number);
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         match consumer.state {
-            State::Asleep | State::Following => {}
-            State::Sending(..) => return self.send_chunk(number, now_ns),
-            State::Reading(_) | State::Ahead(..) => return,
+            ConsumerState::Idle | ConsumerState::Following => {}
+            ConsumerState::Sending(..) => return self.send_chunk(number, now_ns),
+            ConsumerState::Reading(_) | ConsumerState::AwaitingMark(..) => return,
         }
-        let stream = consumer.wanted.stream;
-        let is_pulled = consumer.wanted.deliver.is_none();
-        let has_target = consumer.target().is_some_and(|target| is_pulled || self.router.is_heard(target));
+        let stream = consumer.spec.stream;
+        let is_pulled = consumer.spec.deliver.is_none();
+        let has_target =
+            consumer.target().is_some_and(|target| is_pulled || self.router.has_subscriber(target));
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         if !has_target {
-            consumer.state = State::Asleep;
+            consumer.state = ConsumerState::Idle;
             return;
         }
         consumer.active_ns = now_ns;
         if !self.send_gaps(number) {
-            return self.doze(number);
+            return self.go_idle(number);
         }
         let state = &self.streams[stream];
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         let order = match consumer.next {
             Some(next) if next > state.visible => {
-                self.consumers.table.follow_on(number);
+                self.consumers.table.start_following(number);
                 return self.end_pulls(number, now_ns);
             }
-            Some(next) => From::Sequence(next.max(state.first)),
-            None => consumer.wanted.from,
+            Some(next) => StartAt::Sequence(next.max(state.first)),
+            None => consumer.spec.from,
         };
         if !self.has_room_for(number) {
-            self.doze(number);
+            self.go_idle(number);
             return self.consumers.table.wait_for_room(number);
         }
         let Some(consumer) = self.consumers.table.get(number) else { return };
-        let records_max = match &consumer.wanted.deliver {
+        let records_max = match &consumer.spec.deliver {
             Some(_) => RECORDS_PER_READ,
             None => consumer.pulls().front().map_or(1, |pull| pull.left.min(RECORDS_PER_READ)),
         };
@@ -83,7 +84,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             ticket: self.consumers.table.ticket(number),
             stream: stream as u32,
             from: order,
-            records_max: if self.consumers.table.get(number).is_some_and(|c| c.wanted.filters.is_empty()) {
+            records_max: if self.consumers.table.get(number).is_some_and(|c| c.spec.filters.is_empty()) {
                 records_max
             } else {
                 RECORDS_PER_READ
@@ -96,7 +97,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 if self.storage.read(order)
                     && let Some(consumer) = self.consumers.table.get_mut(number)
                 {
-                    consumer.state = State::Reading(visible);
+                    consumer.state = ConsumerState::Reading(visible);
                 }
                 return;
             }
@@ -130,11 +131,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             let visible = match consumer.state {
-                State::Reading(visible) => visible,
+                ConsumerState::Reading(visible) => visible,
                 // It was read from memory, just now.
-                _ => self.streams[consumer.wanted.stream].visible,
+                _ => self.streams[consumer.spec.stream].visible,
             };
-            consumer.state = State::Sending(Box::new(chunk), 0, visible);
+            consumer.state = ConsumerState::Sending(Box::new(chunk), 0, visible);
         }
         self.send_chunk(number, now_ns);
     }
@@ -145,7 +146,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// Returns what a consumer that had begun before has missed by it.
     fn count_removed(&mut self, number: u32, chunk: &Chunk) -> Option<Gap> {
         let consumer = self.consumers.table.get(number)?;
-        let stream = &mut self.streams[consumer.wanted.stream];
+        let stream = &mut self.streams[consumer.spec.stream];
         let next = consumer.next.filter(|&next| next > 1)?;
         if stream.config.durability == Durability::None {
             return None;
@@ -153,8 +154,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let first = chunk.get(0).map(|(sequence, ..)| sequence);
         let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
         stream.count_removed(begin.saturating_sub(next));
-        let has_begun = consumer.wanted.from != From::Sequence(next);
-        (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
+        let has_unfinished = consumer.spec.from != StartAt::Sequence(next);
+        (has_unfinished && begin > next).then_some(Gap {
+            first: next,
+            last: begin - 1,
+            cause: GapCause::Removed,
+        })
     }
 
     /// Reports missing sequences to the consumer's subscribers, before its next record.
@@ -177,12 +182,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         let Some(consumer) = self.consumers.table.get_mut(number) else { return true };
         let target = consumer.target().map(<[u8]>::to_vec).unwrap_or_default();
-        let is_pushed = consumer.wanted.deliver.is_some();
+        let is_pushed = consumer.spec.deliver.is_some();
         let takes_reports =
             is_pushed || consumer.pulls().front().is_some_and(|pull| pull.heartbeat_ns.is_some());
         let (delivered, last) = (consumer.delivered, consumer.last);
         let gaps = std::mem::take(&mut consumer.gaps);
-        if is_pushed && !self.router.is_heard(&target) {
+        if is_pushed && !self.router.has_subscriber(&target) {
             if let Some(consumer) = self.consumers.table.get_mut(number) {
                 consumer.gaps = gaps;
             }
@@ -198,14 +203,16 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.send_gaps(number);
         let mut last = self.consumers.table.take_sent(number);
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
-        let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
-        let mut behind = self.count_behind(number, &chunk, from, visible);
+        let ConsumerState::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else {
+            return;
+        };
+        let mut behind = self.count_pending(number, &chunk, from, visible);
         for at in from..chunk.len() {
             let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
             let has_room = self.has_room_for(number);
             let Some(consumer) = self.consumers.table.get_mut(number) else { return };
             if !has_room || self.consumers.compared >= FILTERS_COMPARED_PER_TURN {
-                consumer.state = State::Sending(chunk, at, visible);
+                consumer.state = ConsumerState::Sending(chunk, at, visible);
                 self.consumers.table.note_sent(number, last);
                 return if has_room {
                     self.consumers.table.call(number);
@@ -213,20 +220,20 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                     self.consumers.table.wait_for_room(number);
                 };
             }
-            self.consumers.compared += consumer.wanted.filters.len();
+            self.consumers.compared += consumer.spec.filters.len();
             if consumer.wants(&record) {
                 if self.has_no_target(number) {
                     // The pulls are satisfied, or the flow is to be answered first.
-                    self.sleep(number, sequence);
+                    self.go_idle_at(number, sequence);
                     return self.mark(number, last);
                 }
                 let (pending, time_ns) = (behind.pending(sequence), UnixNanos::from_nanos(time_ns));
                 let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
-                    Sent::To(listener) => last = Some(listener),
+                    SendResult::SentTo(listener) => last = Some(listener),
                     // Without listeners the rest of the chunk waits for the next one.
-                    Sent::Unheard => {
-                        self.sleep(number, sequence);
+                    SendResult::NoSubscriber => {
+                        self.go_idle_at(number, sequence);
                         return self.mark(number, last);
                     }
                 }
@@ -244,9 +251,9 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             // read.
             consumer.next = consumer.next.max(Some(visible + 1));
         }
-        consumer.state = State::Asleep;
+        consumer.state = ConsumerState::Idle;
         if let Some(gap) = chunk.gap {
-            self.streams[consumer.wanted.stream].pass_over(gap);
+            self.streams[consumer.spec.stream].note_skipped(gap);
             self.report_gap(number, gap);
         }
         if last.is_some() {
@@ -261,23 +268,25 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     /// How many messages come behind each of a chunk. With a filter it is counted where that costs little; else, and beyond
     /// the chunk, every record counts, so it may be too many.
-    fn count_behind(&mut self, number: u32, chunk: &Chunk, from: usize, visible: u64) -> Behind {
-        let Some(consumer) = self.consumers.table.get(number) else { return Behind::Sequences(visible) };
-        let now_visible = self.streams[consumer.wanted.stream].visible;
-        let cost = consumer.wanted.filters.len() * (chunk.len() - from);
+    fn count_pending(&mut self, number: u32, chunk: &Chunk, from: usize, visible: u64) -> PendingCount {
+        let Some(consumer) = self.consumers.table.get(number) else {
+            return PendingCount::Sequences(visible);
+        };
+        let now_visible = self.streams[consumer.spec.stream].visible;
+        let cost = consumer.spec.filters.len() * (chunk.len() - from);
         let budget = FILTERS_COMPARED_PER_TURN.saturating_sub(self.consumers.compared) / 2;
-        if consumer.wanted.filters.is_empty() || cost > budget {
-            return Behind::Sequences(now_visible);
+        if consumer.spec.filters.is_empty() || cost > budget {
+            return PendingCount::Sequences(now_visible);
         }
         self.consumers.compared += cost;
         let records = (from..chunk.len()).filter_map(|at| chunk.get(at));
-        let wanted = records.filter(|(_, _, record)| consumer.wants(record)).count() as u64;
+        let spec = records.filter(|(_, _, record)| consumer.wants(record)).count() as u64;
         let end = if chunk.is_end { visible.max(chunk.next - 1) } else { chunk.next - 1 };
-        Behind::Counted(wanted + now_visible.saturating_sub(end))
+        PendingCount::Counted(spec + now_visible.saturating_sub(end))
     }
 
     /// Has the shard say when the last message has left.
-    fn mark(&mut self, number: u32, listener: Option<Listener>) {
+    fn mark(&mut self, number: u32, listener: Option<SubscriberTarget>) {
         if let Some(listener) = listener {
             let mark = self.consumers.table.wait_for(number, listener);
             self.fan_out.mark(listener, mark);

@@ -1,14 +1,14 @@
 //! Consumers that have caught up get each record as it becomes visible; and how a record is sent to any of them.
 
-use stilling_journal::{Kind, Record};
+use stilling_journal::{Record, RecordKind};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
 
-use super::consumer::{Consumer, State, Wanted};
+use super::consumer::{Consumer, ConsumerSpec, ConsumerState};
 use super::{ConsumerDelivery, flow_subject};
-use crate::fan_out::{Outlets, Visible};
-use crate::message::Message;
+use crate::fan_out::{Outlets, VisibleRecord};
+use crate::message::OutboundMessage;
 use crate::payload::Payload;
-use crate::registrations::Listener;
+use crate::registrations::SubscriberTarget;
 use crate::storage::Storage;
 use crate::time::{SteadyNanos, UnixNanos};
 
@@ -20,24 +20,24 @@ const FLOW_WINDOW: usize = 1024 * 1024;
 
 /// What became of a record that a consumer wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sent {
+pub(super) enum SendResult {
     /// It was sent, to this listener among others.
-    To(Listener),
+    SentTo(SubscriberTarget),
     /// Nobody listens where it was to go. It is still the next one.
-    Unheard,
+    NoSubscriber,
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// A record has become visible, and goes to the consumers that follow its stream and want it.
-    pub(crate) fn follow(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>) {
-        let Visible { stream, sequence, .. } = visible;
+    pub(crate) fn follow(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>) {
+        let VisibleRecord { stream, sequence, .. } = visible;
         let table = &self.consumers.table;
         if table.has_hole_before(stream, sequence) && table.has_following(stream) {
-            self.read_again_before(stream, sequence);
+            self.reread_before(stream, sequence);
         }
         let mut found = std::mem::take(&mut self.consumers.found);
         found.clear();
-        if record.kind == Kind::Ordinary && self.consumers.table.has_following(stream) {
+        if record.kind == RecordKind::Ordinary && self.consumers.table.has_following(stream) {
             self.consumers.table.find_following(stream, record.subject, &mut found);
         }
         self.offer(visible, record, &found);
@@ -45,37 +45,41 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Offers a record to consumers that want it. When the queue of a shard is far over its bound, the rest of them waits.
-    pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) {
-        let Visible { stream, sequence, time_ns, now_ns } = visible;
+    pub(super) fn offer(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>, to: &[u32]) {
+        let VisibleRecord { stream, sequence, time_ns, now_ns } = visible;
         let pending = self.streams[stream].visible.saturating_sub(sequence);
         for (at, &number) in to.iter().enumerate() {
-            if self.fan_out.has_begun() || self.fan_out.is_any_far_over() {
-                return self.fan_out.keep_record(visible, record, &to[at..]);
+            if self.fan_out.has_unfinished() || self.fan_out.is_any_far_over() {
+                return self.fan_out.queue_record(visible, record, &to[at..]);
             }
             self.consumers.offered += 1;
             let Some(consumer) = self.consumers.table.get(number) else { continue };
-            if !matches!(consumer.state, State::Following) {
+            if !matches!(consumer.state, ConsumerState::Following) {
                 self.consumers.table.unlist(number);
             } else if consumer.next.is_none_or(|next| next <= sequence)
                 && (self.has_no_target(number)
                     || self.send_record(number, sequence, time_ns, record, (pending, now_ns))
-                        == Sent::Unheard)
+                        == SendResult::NoSubscriber)
             {
-                self.sleep(number, sequence);
+                self.go_idle_at(number, sequence);
             }
         }
         self.consumers.table.note_offered(stream, sequence);
     }
 
     /// Records before `sequence` became visible without being offered: the consumers that follow the stream read them.
-    pub(crate) fn read_again_before(&mut self, stream: usize, sequence: u64) {
+    pub(crate) fn reread_before(&mut self, stream: usize, sequence: u64) {
         for number in self.consumers.table.of_stream(stream) {
             if self.consumers.table.next_of(number).is_some_and(|next| next < sequence)
-                && self.consumers.table.get(number).is_some_and(|c| matches!(c.state, State::Following))
+                && self
+                    .consumers
+                    .table
+                    .get(number)
+                    .is_some_and(|c| matches!(c.state, ConsumerState::Following))
             {
                 self.consumers.table.catch_up(number);
                 if let Some(consumer) = self.consumers.table.get_mut(number) {
-                    consumer.state = State::Asleep;
+                    consumer.state = ConsumerState::Idle;
                 }
                 self.consumers.table.call(number);
             }
@@ -83,16 +87,16 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Has a consumer wait for a listener or a request.
-    pub(super) fn doze(&mut self, number: u32) {
+    pub(super) fn go_idle(&mut self, number: u32) {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
-            consumer.state = State::Asleep;
+            consumer.state = ConsumerState::Idle;
         }
     }
 
     /// Has a consumer wait for somebody who wants the record `next`.
-    pub(super) fn sleep(&mut self, number: u32, next: u64) {
+    pub(super) fn go_idle_at(&mut self, number: u32, next: u64) {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
-            (consumer.state, consumer.next) = (State::Asleep, Some(next));
+            (consumer.state, consumer.next) = (ConsumerState::Idle, Some(next));
         }
     }
 
@@ -101,10 +105,10 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         loop {
             let Some(consumer) = self.consumers.table.get(number) else { return true };
             let Some(target) = consumer.target() else { return true };
-            if consumer.wanted.deliver.is_some() {
+            if consumer.spec.deliver.is_some() {
                 return false;
             }
-            if self.router.is_heard(target) {
+            if self.router.has_subscriber(target) {
                 return false;
             }
             self.consumers.table.take_pull(number);
@@ -120,12 +124,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         time_ns: UnixNanos,
         record: &Record<'_, Payload<'_>>,
         (pending, now_ns): (u64, SteadyNanos),
-    ) -> Sent {
-        let Some(consumer) = self.consumers.table.get(number) else { return Sent::Unheard };
+    ) -> SendResult {
+        let Some(consumer) = self.consumers.table.get(number) else { return SendResult::NoSubscriber };
         let mut reply = Vec::with_capacity(128);
         let ack = AckSubject {
-            stream: &self.streams[consumer.wanted.stream].config.name,
-            consumer: &consumer.wanted.name,
+            stream: &self.streams[consumer.spec.stream].config.name,
+            consumer: &consumer.spec.name,
             delivered: 1,
             stream_sequence: sequence,
             consumer_sequence: consumer.delivered + 1,
@@ -137,21 +141,21 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let mut stripped = std::mem::take(&mut self.consumers.stripped);
         let (mut headers, mut payload) = (strip_status(record.headers, &mut stripped), record.payload);
         let sized;
-        if consumer.wanted.headers_only {
+        if consumer.spec.headers_only {
             sized = with_size(headers, payload.len());
             (headers, payload) = (&sized, b"".into());
         }
         let size = headers.len() + payload.len();
         let extra = record.subject.len() + reply.len();
         self.end_pulls_too_small_for(number, size + extra);
-        let message = Message { subject: record.subject, reply: &reply, headers, payload };
+        let message = OutboundMessage { subject: record.subject, reply: &reply, headers, payload };
         let target = self.consumers.table.get(number).and_then(Consumer::target);
-        let heard = target.and_then(|target| self.fan_out.send_heard(self.router, target, &message));
-        if heard.is_some() {
+        let recipient = target.and_then(|target| self.fan_out.send_to_subject(self.router, target, &message));
+        if recipient.is_some() {
             self.was_sent(number, sequence, size + extra, now_ns);
         }
         self.consumers.stripped = stripped;
-        heard.map_or(Sent::Unheard, Sent::To)
+        recipient.map_or(SendResult::NoSubscriber, SendResult::SentTo)
     }
 
     /// Counts a record that a consumer's listeners got, and its bytes: subject, reply subject, headers and payload.
@@ -160,11 +164,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         consumer.next = Some(sequence + 1);
         consumer.delivered += 1;
         consumer.last = sequence;
-        (consumer.spoke_ns, consumer.active_ns) = (now_ns, now_ns);
+        (consumer.last_sent_ns, consumer.active_ns) = (now_ns, now_ns);
         let mut is_satisfied = false;
         if let Some(pull) = consumer.first_pull() {
             pull.left = pull.left.saturating_sub(1);
-            pull.spoke_ns = now_ns;
+            pull.last_sent_ns = now_ns;
             let is_full = pull.bytes_left.as_mut().is_some_and(|left| {
                 *left = left.saturating_sub(size);
                 *left == 0
@@ -176,9 +180,9 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         consumer.flow += size;
-        if consumer.wanted.has_flow_control && consumer.flow > FLOW_WINDOW / 2 {
+        if consumer.spec.has_flow_control && consumer.flow > FLOW_WINDOW / 2 {
             (consumer.flow, consumer.stalled) = (0, true);
-            let Wanted { stream, name, deliver, .. } = &consumer.wanted;
+            let ConsumerSpec { stream, name, deliver, .. } = &consumer.spec;
             let reply = flow_subject(&self.streams[*stream].config.name, name);
             let target = deliver.clone().unwrap_or_default();
             self.send_status(&target, &reply, FLOW_CONTROL);
@@ -186,7 +190,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// The answer to a flow control request.
-    pub(crate) fn flow_answered(&mut self, stream: usize, name: &str, now_ns: SteadyNanos) {
+    pub(crate) fn note_flow_ack(&mut self, stream: usize, name: &str, now_ns: SteadyNanos) {
         let Some(number) = self.consumers.table.find(stream, name) else { return };
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             (consumer.stalled, consumer.active_ns) = (false, now_ns);

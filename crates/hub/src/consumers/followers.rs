@@ -6,14 +6,14 @@
 
 use stilling_wire::nats::Filter;
 
-use crate::interest::{Entry, Interest};
-use crate::key::HashKey;
+use crate::filter_tree::{FilterHandle, FilterTree};
+use crate::hash_key::HashKey;
 use crate::registrations::checked;
 
 /// The index of one stream.
 #[derive(Debug)]
 pub(crate) struct Followers {
-    interest: Interest,
+    interest: FilterTree,
     count: usize,
     /// Every record before this sequence has been offered to all followers.
     next: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Followers {
 
 impl Followers {
     pub(crate) fn new(key: HashKey) -> Followers {
-        Followers { interest: Interest::new(key), count: 0, next: 1 }
+        Followers { interest: FilterTree::new(key), count: 0, next: 1 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -29,13 +29,13 @@ impl Followers {
     }
 
     /// Adds a consumer with its checked filters; without any it wants everything.
-    pub(crate) fn insert(&mut self, filters: &[Box<[u8]>], number: u32) -> Vec<Entry> {
+    pub(crate) fn insert(&mut self, filters: &[Box<[u8]>], number: u32) -> Vec<FilterHandle> {
         self.count += 1;
         each(filters).map(|filter| self.interest.insert(filter, number)).collect()
     }
 
     /// Removes a consumer; `entries` are those that [`insert`](Self::insert) gave for these filters.
-    pub(crate) fn remove(&mut self, filters: &[Box<[u8]>], entries: &[Entry]) {
+    pub(crate) fn remove(&mut self, filters: &[Box<[u8]>], entries: &[FilterHandle]) {
         self.count -= 1;
         for (filter, &entry) in each(filters).zip(entries) {
             self.interest.remove(filter, entry);

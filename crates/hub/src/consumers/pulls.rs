@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::ConsumerDelivery;
 use crate::fan_out::Outlets;
-use crate::intake::Client;
+use crate::publication_batch::ClientId;
 use crate::pull::{EndedPull, Pull, PullEnd};
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
@@ -16,7 +16,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         consumer.active_ns = now_ns;
         match self.consumers.table.add_pull(number, pull) {
             Ok(()) => self.advance(number, now_ns),
-            Err(pull) => self.tell_ended(VecDeque::from([EndedPull::new(pull, PullEnd::TooMany)])),
+            Err(pull) => self.send_pull_ends(VecDeque::from([EndedPull::new(pull, PullEnd::TooMany)])),
         }
     }
 
@@ -24,7 +24,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     pub(crate) fn delete(&mut self, number: u32) {
         let Some(consumer) = self.consumers.table.remove(number) else { return };
         let pulls = consumer.into_pulls().into_iter();
-        self.tell_ended(pulls.map(|pull| EndedPull::new(pull, PullEnd::Deleted)).collect());
+        self.send_pull_ends(pulls.map(|pull| EndedPull::new(pull, PullEnd::Deleted)).collect());
     }
 
     /// Ends the requests that do not wait, when there is nothing more for them.
@@ -45,7 +45,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             return;
         }
         let ended = self.consumers.table.take_pulls(number, why);
-        self.tell_ended(ended.into_iter().map(|(pull, why)| EndedPull::new(pull, why)).collect());
+        self.send_pull_ends(ended.into_iter().map(|(pull, why)| EndedPull::new(pull, why)).collect());
     }
 
     /// Ends the oldest requests as long as they have no room for a message of so many bytes.
@@ -53,14 +53,14 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let is_too_small = |pull: &Pull| pull.bytes_left.is_some_and(|left| left < size);
         while self.consumers.table.get(number).is_some_and(|c| c.pulls().front().is_some_and(is_too_small)) {
             let Some(pull) = self.consumers.table.take_pull(number) else { return };
-            self.tell_ended(VecDeque::from([EndedPull::new(pull, PullEnd::TooLarge)]));
+            self.send_pull_ends(VecDeque::from([EndedPull::new(pull, PullEnd::TooLarge)]));
         }
     }
 
     /// Ends the requests of a client, since the server drains. Its clients then ask another server, or this one's successor.
-    pub(crate) fn end_pulls_of(&mut self, client: Client) {
+    pub(crate) fn end_pulls_of(&mut self, client: ClientId) {
         let mut from = 0;
-        while let Some(number) = self.consumers.table.next_concerned(client, from) {
+        while let Some(number) = self.consumers.table.next_attached(client, from) {
             from = number + 1;
             self.end_pulls_if(number, |pull| (pull.client == client).then_some(PullEnd::Shutdown));
         }
@@ -68,15 +68,15 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     /// Answers open requests with the reason why no message comes, until the queue of a shard is far over its bound: each may have
     /// many subscribers.
-    pub(super) fn tell_ended(&mut self, mut ended: VecDeque<EndedPull>) {
-        while !self.fan_out.has_begun()
+    pub(super) fn send_pull_ends(&mut self, mut ended: VecDeque<EndedPull>) {
+        while !self.fan_out.has_unfinished()
             && !self.fan_out.is_any_far_over()
             && let Some(one) = ended.pop_front()
         {
             self.send_status(one.reply(), b"", &one.headers());
         }
         if !ended.is_empty() {
-            self.fan_out.keep_statuses(ended);
+            self.fan_out.queue_statuses(ended);
         }
     }
 }

@@ -7,24 +7,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use stilling_journal::From;
+use stilling_journal::StartAt;
 
-use super::consumer::{Consumer, State, Wanted};
+use super::consumer::{Consumer, ConsumerSpec, ConsumerState};
 use super::followers::Followers;
-use crate::intake::Client;
-use crate::key::HashKey;
+use crate::hash_key::HashKey;
 use crate::limits::{
     CONSUMER_CONFIGS_SIZE_MAX, CONSUMER_FILTER_TOKENS_MAX, CONSUMER_FILTER_TOKENS_PER_CLIENT_MAX,
     CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
 };
+use crate::publication_batch::ClientId;
 use crate::pull::Pull;
-use crate::registrations::Listener;
+use crate::registrations::SubscriberTarget;
 use crate::router::Router;
 use crate::time::{Now, SteadyNanos};
 
 /// Why a consumer was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unwelcome {
+pub(crate) enum AddConsumerError {
     TooMany,
     NoMemory,
 }
@@ -32,16 +32,16 @@ pub(crate) enum Unwelcome {
 /// All consumers; a number is used again with another generation.
 #[derive(Debug)]
 pub(crate) struct ConsumerTable {
-    places: Vec<(u32, Option<Consumer>)>,
+    slots: Vec<(u32, Option<Consumer>)>,
     free: Vec<u32>,
-    streams: Vec<OfStream>,
-    clients: HashMap<Client, OfClient, HashKey>,
+    streams: Vec<StreamConsumers>,
+    clients: HashMap<ClientId, ClientConsumers, HashKey>,
     /// Those that can go on.
     due: VecDeque<u32>,
     /// Those that wait for a shard that has no room.
     without_room: Vec<u32>,
     /// One of them can go on at once.
-    pub(crate) go_on: bool,
+    pub(crate) can_resume: bool,
     pulls: usize,
     configs_size: usize,
     /// Tokens of the filters of all consumers.
@@ -49,93 +49,94 @@ pub(crate) struct ConsumerTable {
     /// Those whose makers have left, in the order in which these did.
     left: BTreeMap<u64, u32>,
     left_next: u64,
-    pub(crate) looked_ns: SteadyNanos,
+    pub(crate) checked_ns: SteadyNanos,
     /// The first to be looked at next.
-    look_from: u32,
+    check_from: u32,
     /// Numbers marks, so that an old one is not taken for a new one.
     marks: u32,
 }
 
 #[derive(Debug)]
-struct OfStream {
+struct StreamConsumers {
     names: HashMap<String, u32, HashKey>,
     followers: Followers,
 }
 
 /// What there is because of a client: consumers that it made, and the tokens of their filters.
 #[derive(PartialEq, Eq, Debug, Default)]
-struct OfClient {
-    made: BTreeSet<u32>,
+struct ClientConsumers {
+    owned: BTreeSet<u32>,
     tokens: usize,
     pulls: usize,
     /// Consumers that hold pulls of it or wait until what they sent has left by its connection, and how many times each.
-    concerned: BTreeMap<u32, usize>,
+    attached: BTreeMap<u32, usize>,
 }
 
-impl OfClient {
-    fn concern(&mut self, number: u32) {
-        *self.concerned.entry(number).or_default() += 1;
+impl ClientConsumers {
+    fn attach(&mut self, number: u32) {
+        *self.attached.entry(number).or_default() += 1;
     }
 
     fn release(&mut self, number: u32) {
-        if let Some(times) = self.concerned.get_mut(&number) {
+        if let Some(times) = self.attached.get_mut(&number) {
             *times -= 1;
             if *times == 0 {
-                self.concerned.remove(&number);
+                self.attached.remove(&number);
             }
         }
     }
 }
 
 /// A consumer's number in the ticket of a read.
-pub(crate) type Ticket = u64;
+pub(crate) type ReadTicket = u64;
 
 impl ConsumerTable {
     pub(crate) fn new(key: HashKey, streams: usize) -> ConsumerTable {
-        let of_stream = || OfStream { names: HashMap::with_hasher(key), followers: Followers::new(key) };
+        let of_stream =
+            || StreamConsumers { names: HashMap::with_hasher(key), followers: Followers::new(key) };
         ConsumerTable {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             streams: (0..streams).map(|_| of_stream()).collect(),
             clients: HashMap::with_hasher(key),
             due: VecDeque::new(),
             without_room: Vec::new(),
-            go_on: false,
+            can_resume: false,
             pulls: 0,
             configs_size: 0,
             tokens: 0,
             left: BTreeMap::new(),
             left_next: 0,
-            looked_ns: SteadyNanos::START,
-            look_from: 0,
+            checked_ns: SteadyNanos::START,
+            check_from: 0,
             marks: 0,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(crate) fn ticket(&self, number: u32) -> Ticket {
-        u64::from(self.places[number as usize].0) << 32 | u64::from(number)
+    pub(crate) fn ticket(&self, number: u32) -> ReadTicket {
+        u64::from(self.slots[number as usize].0) << 32 | u64::from(number)
     }
 
-    pub(crate) fn by_ticket(&self, ticket: Ticket) -> Option<u32> {
+    pub(crate) fn by_ticket(&self, ticket: ReadTicket) -> Option<u32> {
         let (number, generation) = (ticket as u32, (ticket >> 32) as u32);
-        let (now, consumer) = self.places.get(number as usize)?;
+        let (now, consumer) = self.slots.get(number as usize)?;
         (*now == generation && consumer.is_some()).then_some(number)
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Consumer> {
-        self.places.get_mut(number as usize)?.1.as_mut()
+        self.slots.get_mut(number as usize)?.1.as_mut()
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&Consumer> {
-        self.places.get(number as usize)?.1.as_ref()
+        self.slots.get(number as usize)?.1.as_ref()
     }
 
     pub(crate) fn find(&self, stream: usize, name: &str) -> Option<u32> {
@@ -156,42 +157,47 @@ impl ConsumerTable {
     }
 
     /// Adds one of a client, under a name that its stream does not have yet, if there is room.
-    pub(crate) fn add(&mut self, owner: Client, wanted: Wanted, now: Now) -> Result<u32, Unwelcome> {
-        let (made, of_owner) = self.clients.get(&owner).map_or((0, 0), |of| (of.made.len(), of.tokens));
-        let tokens = wanted.tokens();
+    pub(crate) fn add(
+        &mut self,
+        owner: ClientId,
+        spec: ConsumerSpec,
+        now: Now,
+    ) -> Result<u32, AddConsumerError> {
+        let (owned, of_owner) = self.clients.get(&owner).map_or((0, 0), |of| (of.owned.len(), of.tokens));
+        let tokens = spec.tokens();
         if self.len() >= CONSUMERS_MAX
-            || made >= CONSUMERS_PER_CLIENT_MAX
+            || owned >= CONSUMERS_PER_CLIENT_MAX
             || of_owner + tokens > CONSUMER_FILTER_TOKENS_PER_CLIENT_MAX
         {
-            return Err(Unwelcome::TooMany);
+            return Err(AddConsumerError::TooMany);
         }
-        if self.are_full(&wanted) {
-            return Err(Unwelcome::NoMemory);
+        if self.are_full(&spec) {
+            return Err(AddConsumerError::NoMemory);
         }
-        let next = match wanted.from {
-            From::Sequence(sequence) => Some(sequence),
-            From::Time(_) => None,
+        let next = match spec.from {
+            StartAt::Sequence(sequence) => Some(sequence),
+            StartAt::Time(_) => None,
         };
         // As nats-server has it: who follows again behind the last one they got begins at the same place.
         let last = next.map_or(0, |next| next.saturating_sub(1));
         let number = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
-            (self.places.len() - 1) as u32
+            self.slots.push((0, None));
+            (self.slots.len() - 1) as u32
         });
-        if let Some(of) = self.streams.get_mut(wanted.stream) {
-            of.names.insert(wanted.name.clone(), number);
+        if let Some(of) = self.streams.get_mut(spec.stream) {
+            of.names.insert(spec.name.clone(), number);
         }
         let of_owner = self.clients.entry(owner).or_default();
-        of_owner.made.insert(number);
+        of_owner.owned.insert(number);
         of_owner.tokens += tokens;
-        self.configs_size += wanted.config.get().len();
+        self.configs_size += spec.config.get().len();
         self.tokens += tokens;
-        self.places[number as usize].1 = Some(Consumer {
-            wanted,
+        self.slots[number as usize].1 = Some(Consumer {
+            spec,
             owner,
             left: None,
             created_ns: now.unix_ns,
-            state: State::Asleep,
+            state: ConsumerState::Idle,
             next,
             delivered: 0,
             last,
@@ -199,7 +205,7 @@ impl ConsumerTable {
             gaps: VecDeque::new(),
             sent_to: None,
             active_ns: now.steady_ns,
-            spoke_ns: now.steady_ns,
+            last_sent_ns: now.steady_ns,
             flow: 0,
             stalled: false,
             is_due: false,
@@ -210,30 +216,30 @@ impl ConsumerTable {
 
     /// Removes one. Its pulls are with it, and are to be answered.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Consumer> {
-        let (generation, place) = self.places.get_mut(number as usize)?;
-        let consumer = place.take()?;
+        let (generation, slot) = self.slots.get_mut(number as usize)?;
+        let consumer = slot.take()?;
         *generation = generation.wrapping_add(1);
         self.free.push(number);
-        if let Some(of) = self.streams.get_mut(consumer.wanted.stream) {
-            of.names.remove(&consumer.wanted.name);
+        if let Some(of) = self.streams.get_mut(consumer.spec.stream) {
+            of.names.remove(&consumer.spec.name);
             if let Some(entries) = &consumer.entries {
-                of.followers.remove(&consumer.wanted.filters, entries);
+                of.followers.remove(&consumer.spec.filters, entries);
             }
         }
-        let tokens = consumer.wanted.tokens();
-        self.configs_size -= consumer.wanted.config.get().len();
+        let tokens = consumer.spec.tokens();
+        self.configs_size -= consumer.spec.config.get().len();
         self.tokens -= tokens;
         self.count(consumer.owner, |of| {
-            of.made.remove(&number);
+            of.owned.remove(&number);
             of.tokens -= tokens;
         });
-        if let Some(place) = consumer.left {
-            self.left.remove(&place);
+        if let Some(slot) = consumer.left {
+            self.left.remove(&slot);
         }
-        if let State::Ahead(Listener::Client(client), _) = consumer.state {
+        if let ConsumerState::AwaitingMark(SubscriberTarget::ClientId(client), _) = consumer.state {
             self.count(client, |of| of.release(number));
         }
-        if let Some(Listener::Client(client)) = consumer.sent_to {
+        if let Some(SubscriberTarget::ClientId(client)) = consumer.sent_to {
             self.count(client, |of| of.release(number));
         }
         for pull in &consumer.pulls {
@@ -243,15 +249,15 @@ impl ConsumerTable {
             // Nobody looks any more at who was called.
             self.due.clear();
             self.without_room.clear();
-            self.go_on = false;
+            self.can_resume = false;
         }
         Some(consumer)
     }
 
-    fn count(&mut self, client: Client, change: impl FnOnce(&mut OfClient)) {
+    fn count(&mut self, client: ClientId, change: impl FnOnce(&mut ClientConsumers)) {
         let of = self.clients.entry(client).or_default();
         change(of);
-        if *of == OfClient::default() {
+        if *of == ClientConsumers::default() {
             self.clients.remove(&client);
         }
     }
@@ -265,13 +271,13 @@ impl ConsumerTable {
     }
 
     /// Has a consumer get each record as it becomes visible.
-    pub(crate) fn follow_on(&mut self, number: u32) {
-        let Some((_, Some(consumer))) = self.places.get_mut(number as usize) else { return };
-        consumer.state = State::Following;
+    pub(crate) fn start_following(&mut self, number: u32) {
+        let Some((_, Some(consumer))) = self.slots.get_mut(number as usize) else { return };
+        consumer.state = ConsumerState::Following;
         if consumer.entries.is_none()
-            && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
+            && let Some(of) = self.streams.get_mut(consumer.spec.stream)
         {
-            consumer.entries = Some(of.followers.insert(&consumer.wanted.filters, number));
+            consumer.entries = Some(of.followers.insert(&consumer.spec.filters, number));
         }
     }
 
@@ -285,11 +291,11 @@ impl ConsumerTable {
 
     /// Takes a consumer that follows no more out of the index.
     pub(crate) fn unlist(&mut self, number: u32) {
-        let Some((_, Some(consumer))) = self.places.get_mut(number as usize) else { return };
+        let Some((_, Some(consumer))) = self.slots.get_mut(number as usize) else { return };
         if let Some(entries) = consumer.entries.take()
-            && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
+            && let Some(of) = self.streams.get_mut(consumer.spec.stream)
         {
-            of.followers.remove(&consumer.wanted.filters, &entries);
+            of.followers.remove(&consumer.spec.filters, &entries);
         }
     }
 
@@ -313,8 +319,8 @@ impl ConsumerTable {
     /// The sequence that a consumer looks at next.
     pub(crate) fn next_of(&self, number: u32) -> Option<u64> {
         let consumer = self.get(number)?;
-        match (&consumer.state, self.streams.get(consumer.wanted.stream)) {
-            (State::Following, Some(of)) => of.followers.position(consumer.next),
+        match (&consumer.state, self.streams.get(consumer.spec.stream)) {
+            (ConsumerState::Following, Some(of)) => of.followers.position(consumer.next),
             _ => consumer.next,
         }
     }
@@ -329,12 +335,12 @@ impl ConsumerTable {
     }
 
     /// Has a consumer wait until what it sent has left. Returns the mark that is to be answered then.
-    pub(crate) fn wait_for(&mut self, number: u32, listener: Listener) -> u64 {
+    pub(crate) fn wait_for(&mut self, number: u32, listener: SubscriberTarget) -> u64 {
         self.marks = self.marks.wrapping_add(1);
         let mark = u64::from(self.marks) << 32 | u64::from(number);
         if let Some(consumer) = self.get_mut(number) {
-            consumer.state = State::Ahead(listener, mark);
-            self.concern(number, listener);
+            consumer.state = ConsumerState::AwaitingMark(listener, mark);
+            self.attach(number, listener);
         }
         mark
     }
@@ -348,23 +354,23 @@ impl ConsumerTable {
     /// The mark that a consumer waits for.
     pub(crate) fn awaited_mark(&self, number: u32) -> Option<u64> {
         match self.get(number)?.state {
-            State::Ahead(_, mark) => Some(mark),
+            ConsumerState::AwaitingMark(_, mark) => Some(mark),
             _ => None,
         }
     }
 
     /// Notes what got the last message of a chunk whose rest waits for room: that has to leave before more is read.
-    pub(crate) fn note_sent(&mut self, number: u32, to: Option<Listener>) {
+    pub(crate) fn note_sent(&mut self, number: u32, to: Option<SubscriberTarget>) {
         if let Some(listener) = to
             && let Some(consumer) = self.get_mut(number)
         {
             consumer.sent_to = Some(listener);
-            self.concern(number, listener);
+            self.attach(number, listener);
         }
     }
 
     /// Takes what that was.
-    pub(crate) fn take_sent(&mut self, number: u32) -> Option<Listener> {
+    pub(crate) fn take_sent(&mut self, number: u32) -> Option<SubscriberTarget> {
         let listener = self.get_mut(number)?.sent_to.take()?;
         self.release(number, listener);
         Some(listener)
@@ -373,34 +379,33 @@ impl ConsumerTable {
     /// What it sent has left, or cannot leave any more. Returns whether it waited for that.
     fn end_wait(&mut self, number: u32) -> bool {
         let Some(consumer) = self.get_mut(number) else { return false };
-        let State::Ahead(listener, _) = consumer.state else { return false };
-        consumer.state = State::Asleep;
+        let ConsumerState::AwaitingMark(listener, _) = consumer.state else { return false };
+        consumer.state = ConsumerState::Idle;
         self.release(number, listener);
         true
     }
 
     /// A connection is awaited by a consumer, which has to know when it leaves. Where a shard has several, the shard sees to
     /// it that one of them answers.
-    fn concern(&mut self, number: u32, listener: Listener) {
-        if let Listener::Client(client) = listener {
-            self.count(client, |of| of.concern(number));
+    fn attach(&mut self, number: u32, listener: SubscriberTarget) {
+        if let SubscriberTarget::ClientId(client) = listener {
+            self.count(client, |of| of.attach(number));
         }
     }
 
     /// It is awaited no longer.
-    fn release(&mut self, number: u32, listener: Listener) {
-        if let Listener::Client(client) = listener {
+    fn release(&mut self, number: u32, listener: SubscriberTarget) {
+        if let SubscriberTarget::ClientId(client) = listener {
             self.count(client, |of| of.release(number));
         }
     }
 
     /// A connection is gone: a consumer is not to wait for it, and its requests for messages are dropped unless another
     /// connection listens for the answers. Returns how many requests were looked at.
-    pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: Client, number: u32) -> usize {
+    pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: ClientId, number: u32) -> usize {
         let Some(consumer) = self.get(number) else { return 0 };
-        let is_awaited =
-            matches!(consumer.state, State::Ahead(ahead, _) if ahead == Listener::Client(client));
-        let has_got_last = consumer.sent_to == Some(Listener::Client(client));
+        let is_awaited = matches!(consumer.state, ConsumerState::AwaitingMark(ahead, _) if ahead == SubscriberTarget::ClientId(client));
+        let has_got_last = consumer.sent_to == Some(SubscriberTarget::ClientId(client));
         if is_awaited {
             self.end_wait(number);
         }
@@ -410,35 +415,35 @@ impl ConsumerTable {
         let mut count = 0;
         self.take_pulls(number, |pull| {
             count += 1;
-            (pull.client == client && !router.is_heard(&pull.reply)).then_some(())
+            (pull.client == client && !router.has_subscriber(&pull.reply)).then_some(())
         });
         count
     }
 
     /// Whether there is anything because of a client.
-    pub(crate) fn has_client(&self, client: Client) -> bool {
+    pub(crate) fn has_client(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
 
     /// The first consumer from the number `from` on that holds pulls of a client, or waits for it.
-    pub(crate) fn next_concerned(&self, client: Client, from: u32) -> Option<u32> {
-        self.clients.get(&client)?.concerned.range(from..).next().map(|(number, _)| *number)
+    pub(crate) fn next_attached(&self, client: ClientId, from: u32) -> Option<u32> {
+        self.clients.get(&client)?.attached.range(from..).next().map(|(number, _)| *number)
     }
 
     /// The first consumer from the number `from` on that a client has made.
-    pub(crate) fn next_made(&self, client: Client, from: u32) -> Option<u32> {
-        self.clients.get(&client)?.made.range(from..).next().copied()
+    pub(crate) fn next_owned(&self, client: ClientId, from: u32) -> Option<u32> {
+        self.clients.get(&client)?.owned.range(from..).next().copied()
     }
 
     /// Notes that the maker of a consumer has left: it stays only for those that listen to it.
     pub(crate) fn note_left(&mut self, number: u32) {
-        let place = self.left_next;
+        let slot = self.left_next;
         let Some(consumer) = self.get_mut(number) else { return };
-        let before = consumer.left.replace(place);
+        let before = consumer.left.replace(slot);
         if let Some(before) = before {
             self.left.remove(&before);
         }
-        self.left.insert(place, number);
+        self.left.insert(slot, number);
         self.left_next += 1;
     }
 
@@ -448,10 +453,10 @@ impl ConsumerTable {
     }
 
     /// Whether there is no room for one more consumer with this configuration, from any client.
-    pub(crate) fn are_full(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn are_full(&self, spec: &ConsumerSpec) -> bool {
         self.len() >= CONSUMERS_MAX
-            || self.configs_size + wanted.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX
-            || self.tokens + wanted.tokens() > CONSUMER_FILTER_TOKENS_MAX
+            || self.configs_size + spec.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX
+            || self.tokens + spec.tokens() > CONSUMER_FILTER_TOKENS_MAX
     }
 
     /// Has a consumer called as soon as it is its turn.
@@ -460,7 +465,7 @@ impl ConsumerTable {
         if !std::mem::replace(&mut consumer.is_due, true) {
             self.due.push_back(number);
         }
-        self.go_on = true;
+        self.can_resume = true;
     }
 
     /// Has a consumer called when a shard that has no room has some again.
@@ -495,15 +500,15 @@ impl ConsumerTable {
     }
 
     /// The next one to be looked at because of the time. All have their turn.
-    pub(crate) fn next_looked_at(&mut self) -> Option<u32> {
-        let number = self.look_from;
-        self.look_from = (number + 1) % (self.places.len() as u32).max(1);
+    pub(crate) fn next_checked(&mut self) -> Option<u32> {
+        let number = self.check_from;
+        self.check_from = (number + 1) % (self.slots.len() as u32).max(1);
         self.get(number).map(|_| number)
     }
 
     /// How many places there are to be looked at.
-    pub(crate) fn places(&self) -> usize {
-        self.places.len()
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// Adds a pull, or hands it back without room.
@@ -511,7 +516,7 @@ impl ConsumerTable {
         let of_client = self.clients.get(&pull.client).map_or(0, |of| of.pulls);
         let is_full = self.pulls >= PULLS_MAX || of_client >= PULLS_PER_CLIENT_MAX;
         let Some(consumer) = self.get_mut(number) else { return Err(pull) };
-        if is_full || consumer.pulls.len() >= consumer.wanted.pulls_max {
+        if is_full || consumer.pulls.len() >= consumer.spec.pulls_max {
             return Err(pull);
         }
         let client = pull.client;
@@ -519,7 +524,7 @@ impl ConsumerTable {
         self.pulls += 1;
         self.count(client, |of| {
             of.pulls += 1;
-            of.concern(number);
+            of.attach(number);
         });
         Ok(())
     }
@@ -566,10 +571,10 @@ mod tests {
     use crate::limits::PULLS_PER_CONSUMER_MAX;
 
     const NOW: Now = Now::simulated(0);
-    const ALICE: Client = Client { shard: 0, token: 1 };
-    const BOB: Client = Client { shard: 1, token: 2 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+    const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
-    fn pull(client: Client) -> Pull {
+    fn pull(client: ClientId) -> Pull {
         Pull {
             client,
             reply: b"r".to_vec(),
@@ -578,7 +583,7 @@ mod tests {
             no_wait: false,
             expires_ns: None,
             heartbeat_ns: None,
-            spoke_ns: SteadyNanos::START,
+            last_sent_ns: SteadyNanos::START,
         }
     }
 
@@ -586,10 +591,10 @@ mod tests {
     fn a_client_has_as_many_consumers_and_pulls_as_it_may_and_leaves_none_behind() {
         let mut all = ConsumerTable::new(HashKey(1, 2), 1);
         for name in 0..CONSUMERS_PER_CLIENT_MAX {
-            assert!(all.add(ALICE, Wanted::of_everything(0, name), NOW).is_ok());
+            assert!(all.add(ALICE, ConsumerSpec::of_everything(0, name), NOW).is_ok());
         }
-        assert_eq!(all.add(ALICE, Wanted::of_everything(0, 9999), NOW), Err(Unwelcome::TooMany));
-        let of_bob = all.add(BOB, Wanted::of_everything(0, 9999), NOW).expect("another client's share");
+        assert_eq!(all.add(ALICE, ConsumerSpec::of_everything(0, 9999), NOW), Err(AddConsumerError::TooMany));
+        let of_bob = all.add(BOB, ConsumerSpec::of_everything(0, 9999), NOW).expect("another client's share");
         let (mut number, mut asked) = (0, 0);
         while all.add_pull(number, pull(ALICE)).is_ok() {
             asked += 1;
@@ -609,11 +614,11 @@ mod tests {
     #[test]
     fn a_number_that_is_used_again_inherits_nothing() {
         let mut all = ConsumerTable::new(HashKey(1, 2), 2);
-        let first = all.add(ALICE, Wanted::of_everything(0, 0), NOW).expect("there is room");
-        all.follow_on(first);
+        let first = all.add(ALICE, ConsumerSpec::of_everything(0, 0), NOW).expect("there is room");
+        all.start_following(first);
         all.call(first);
         all.remove(first);
-        let second = all.add(ALICE, Wanted::of_everything(1, 0), NOW).expect("there is room");
+        let second = all.add(ALICE, ConsumerSpec::of_everything(1, 0), NOW).expect("there is room");
         assert_eq!(second, first);
         let following = |all: &ConsumerTable, stream| {
             let mut found = Vec::new();
@@ -621,7 +626,7 @@ mod tests {
             found
         };
         assert_eq!((all.next_due(), following(&all, 0), all.has_following(0)), (None, vec![], false));
-        all.follow_on(second);
+        all.start_following(second);
         assert_eq!((following(&all, 0), following(&all, 1)), (vec![], vec![second]));
         assert_eq!((all.find(0, "0"), all.find(1, "0")), (None, Some(second)));
     }

@@ -4,48 +4,48 @@ use std::sync::Arc;
 
 use stilling_wire::nats::IDLE_HEARTBEAT;
 
-use super::consumer::State;
-use super::{ConsumerDelivery, LOOK_EVERY_NS, flow_subject};
+use super::consumer::ConsumerState;
+use super::{CONSUMER_CHECK_EVERY_NS, ConsumerDelivery, flow_subject};
 use crate::fan_out::Outlets;
-use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
+use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_CHECKED_PER_TICK};
 use crate::pull::PullEnd;
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// Looks after consumers: those who can go on, and some of those whose time may have come.
-    pub(crate) fn look_after(&mut self, now_ns: SteadyNanos) {
-        let is_time = now_ns >= self.consumers.table.looked_ns.after(LOOK_EVERY_NS);
+    pub(crate) fn run_upkeep(&mut self, now_ns: SteadyNanos) {
+        let is_time = now_ns >= self.consumers.table.checked_ns.after(CONSUMER_CHECK_EVERY_NS);
         if is_time || self.fan_out.has_regained_room() {
             self.consumers.table.end_wait_for_room();
         }
         for _ in 0..self.consumers.table.due().min(CHUNKS_PER_TURN) {
-            if !self.finish_begun() {
+            if !self.finish_unsent() {
                 break;
             }
             let Some(number) = self.consumers.table.next_due() else { break };
             self.advance(number, now_ns);
         }
         // Those without room are called when a shard gives deliveries back, for which the hub is woken.
-        self.consumers.table.go_on = self.consumers.table.due() > 0;
+        self.consumers.table.can_resume = self.consumers.table.due() > 0;
         if !is_time {
             return;
         }
-        self.consumers.table.looked_ns = now_ns;
-        for _ in 0..self.consumers.table.places().min(CONSUMERS_LOOKED_AT) {
-            if !self.finish_begun() {
+        self.consumers.table.checked_ns = now_ns;
+        for _ in 0..self.consumers.table.slots().min(CONSUMERS_CHECKED_PER_TICK) {
+            if !self.finish_unsent() {
                 break;
             }
-            let Some(number) = self.consumers.table.next_looked_at() else { continue };
+            let Some(number) = self.consumers.table.next_checked() else { continue };
             let consumer = self.consumers.table.get(number);
-            if consumer.is_some_and(|consumer| matches!(consumer.state, State::Asleep)) {
+            if consumer.is_some_and(|consumer| matches!(consumer.state, ConsumerState::Idle)) {
                 self.advance(number, now_ns);
             }
-            self.keep_time(number, now_ns);
+            self.check_timers(number, now_ns);
         }
     }
 
-    fn keep_time(&mut self, number: u32, now_ns: SteadyNanos) {
+    fn check_timers(&mut self, number: u32, now_ns: SteadyNanos) {
         // A client gets the whole threshold to ask again, however long its request was open.
         if let Some(consumer) = self.consumers.table.get_mut(number).filter(|one| !one.pulls().is_empty()) {
             consumer.active_ns = now_ns;
@@ -56,26 +56,27 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         let is_idle = consumer.is_idle();
         let is_unwanted = is_idle && now_ns > consumer.active_ns.after(consumer.inactive_ns());
-        let is_heard = consumer.wanted.deliver.clone().is_some_and(|deliver| self.router.is_heard(&deliver));
-        if is_unwanted && !is_heard {
+        let has_subscriber =
+            consumer.spec.deliver.clone().is_some_and(|deliver| self.router.has_subscriber(&deliver));
+        if is_unwanted && !has_subscriber {
             self.consumers.table.remove(number);
             return;
         }
-        if is_idle && !is_heard {
+        if is_idle && !has_subscriber {
             // A record that it wants would still visit it.
             self.consumers.table.catch_up(number);
         }
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
-        if is_heard {
+        if has_subscriber {
             consumer.active_ns = now_ns;
         } else if is_idle {
-            consumer.state = State::Asleep;
+            consumer.state = ConsumerState::Idle;
         }
         let mut beats: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
-        if let (Some(every), Some(deliver)) = (consumer.wanted.heartbeat_ns, &consumer.wanted.deliver)
-            && now_ns >= consumer.spoke_ns.after(every)
+        if let (Some(every), Some(deliver)) = (consumer.spec.heartbeat_ns, &consumer.spec.deliver)
+            && now_ns >= consumer.last_sent_ns.after(every)
         {
-            consumer.spoke_ns = now_ns;
+            consumer.last_sent_ns = now_ns;
             let mut headers = b"NATS/1.0 100 Idle Heartbeat\r\n".to_vec();
             for (name, value) in
                 [("Nats-Last-Consumer", consumer.delivered), ("Nats-Last-Stream", consumer.last)]
@@ -83,8 +84,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 headers.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
             }
             if consumer.stalled {
-                let stream = &self.streams[consumer.wanted.stream].config.name;
-                let subject = flow_subject(stream, &consumer.wanted.name);
+                let stream = &self.streams[consumer.spec.stream].config.name;
+                let subject = flow_subject(stream, &consumer.spec.name);
                 headers.extend_from_slice(b"Nats-Consumer-Stalled: ");
                 headers.extend_from_slice(&subject);
                 headers.extend_from_slice(b"\r\n");
@@ -93,9 +94,9 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             beats.push((deliver.as_slice().into(), headers));
         }
         if let Some(pull) = consumer.first_pull()
-            && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.spoke_ns.after(every))
+            && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.last_sent_ns.after(every))
         {
-            pull.spoke_ns = now_ns;
+            pull.last_sent_ns = now_ns;
             beats.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));
         }
         for (to, headers) in beats {

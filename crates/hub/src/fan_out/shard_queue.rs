@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 use stilling_ring::planted;
 
-use super::{Message, Outlets, Sending};
-use crate::intake::RegistrationId;
-use crate::routed::Routed;
+use super::{MessageDispatch, OutboundMessage, Outlets};
+use crate::publication_batch::RegistrationId;
+use crate::routed_batch::RoutedBatch;
 
 /// The queue of one shard.
 #[derive(Debug, Default)]
@@ -22,13 +22,13 @@ pub(super) struct ShardQueue {
     /// Its number.
     shard: usize,
     /// The piece that is being filled.
-    pub(super) piece: Routed,
+    pub(super) piece: RoutedBatch,
     /// What goes out before it, with the bytes that each counts for.
-    waiting: VecDeque<(Routed, usize)>,
+    waiting: VecDeque<(RoutedBatch, usize)>,
     /// Bytes that wait.
     size: usize,
     /// An empty piece with memory.
-    spare: Routed,
+    spare: RoutedBatch,
     /// There was no room when something was asked for or added, and none has been noticed since.
     pub(super) is_stalled: bool,
     /// Requests of the shard that are processed.
@@ -78,7 +78,7 @@ impl ShardQueue {
 
     /// The piece that comes next, with room for one more entry.
     #[inline]
-    pub(super) fn open_piece(&mut self, outlets: &mut impl Outlets) -> &mut Routed {
+    pub(super) fn open_piece(&mut self, outlets: &mut impl Outlets) -> &mut RoutedBatch {
         if self.piece.is_full() && !self.has_room(outlets) {
             self.enqueue_piece();
         }
@@ -99,12 +99,12 @@ impl ShardQueue {
     #[inline]
     pub(super) fn message(
         &mut self,
-        sending: &Sending,
-        message: &Message<'_>,
+        dispatch: &MessageDispatch,
+        message: &OutboundMessage<'_>,
         target: RegistrationId,
         outlets: &mut impl Outlets,
     ) {
-        let &Sending { number, silent, position } = sending;
+        let &MessageDispatch { number, silent, position } = dispatch;
         let shard = self.shard as u32;
         let silent = silent.filter(|client| client.shard == shard).map(|client| client.token);
         let own_position = position.filter(|(of, _)| *of == shard).map(|(_, position)| position);

@@ -1,21 +1,21 @@
 //! What each shard is handed, and what waits for it.
 
 use super::*;
-use crate::intake::RegistrationId;
-use crate::key::HashKey;
-use crate::limits::DELIVERIES_SIZE;
-use crate::routed::Entry;
+use crate::hash_key::HashKey;
+use crate::limits::DELIVERY_BATCH_SIZE;
+use crate::publication_batch::RegistrationId;
+use crate::routed_batch::RoutedEntry;
 
 /// Shards that hold what they were handed.
 #[derive(Debug)]
-struct Shards {
-    handed: Vec<Vec<Routed>>,
+struct LimitedOutlets {
+    handed: Vec<Vec<RoutedBatch>>,
     room: usize,
     gone: Option<usize>,
 }
 
-impl Outlets for Shards {
-    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
+impl Outlets for LimitedOutlets {
+    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
         if self.handed[shard].len() >= self.room {
             return false;
         }
@@ -28,10 +28,10 @@ impl Outlets for Shards {
     }
 }
 
-const ALICE: Client = Client { shard: 0, token: 1 };
-const BOB: Client = Client { shard: 1, token: 2 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+const BOB: ClientId = ClientId { shard: 1, token: 2 };
 /// Bytes that may wait for a shard.
-const QUEUE_SIZE: usize = 2 * DELIVERIES_SIZE;
+const QUEUE_SIZE: usize = 2 * DELIVERY_BATCH_SIZE;
 
 fn id(number: u32) -> RegistrationId {
     RegistrationId { number, serial: 1 }
@@ -39,45 +39,48 @@ fn id(number: u32) -> RegistrationId {
 
 /// Two shards with so many pieces each, and registrations of `a`: one of ALICE, and with these numbers of BOB, the members
 /// of a queue each.
-fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<Shards>, Router) {
+fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
     let mut router = Router::new(HashKey(1, 2), std::iter::empty());
     router.register(ALICE, id(1), (b"a", b"")).expect("there is room");
     for &number in bobs {
         let queue = number.to_string();
         router.register(BOB, id(number), (b"a", queue.as_bytes())).expect("there is room");
     }
-    (FanOut::new(Shards { handed: vec![Vec::new(), Vec::new()], room, gone: None }, 2, QUEUE_SIZE), router)
+    (
+        FanOut::new(LimitedOutlets { handed: vec![Vec::new(), Vec::new()], room, gone: None }, 2, QUEUE_SIZE),
+        router,
+    )
 }
 
 /// Sends to all that listen to `a`.
-fn send(out: &mut FanOut<Shards>, router: &mut Router, payload: &[u8]) -> u32 {
+fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -> u32 {
     let mut found = Vec::new();
     router.find(b"a", &mut found);
-    let message = Message { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
+    let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
     out.send(router, &found, None, &message)
 }
 
 /// What a shard was handed: the first letters of payloads with the registrations that they go to, and whatever else is there.
-fn outline(out: &mut FanOut<Shards>, shard: usize) -> Vec<String> {
+fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut outline = Vec::new();
     for mut piece in out.outlets_mut().handed[shard].drain(..) {
         while let Some(entry) = piece.next() {
             outline.push(match entry {
-                Entry::Message(entry) => {
+                RoutedEntry::Message(entry) => {
                     let payload = piece.parts(&entry).payload;
                     let letter = payload.bytes().first().map_or(' ', |byte| char::from(*byte));
                     let targets = piece.targets(&entry).iter().map(|id| id.number.to_string());
                     format!("{letter} {}", targets.collect::<Vec<_>>().join(" "))
                 }
-                Entry::Bytes { start, end, .. } => {
+                RoutedEntry::Bytes { start, end, .. } => {
                     String::from_utf8_lossy(piece.part(start, end)).into_owned()
                 }
-                Entry::Verdict { ticket, .. } => format!("verdict {ticket}"),
-                Entry::Mark { mark, .. } => format!("mark {mark}"),
-                Entry::Processed(processed) => format!("processed {processed}"),
-                Entry::Refused(id) => format!("refused {}", id.number),
-                Entry::Pause { .. } | Entry::Resume { .. } => "pause".to_owned(),
-                Entry::Close { .. } => "close".to_owned(),
+                RoutedEntry::PublishOutcome { ticket, .. } => format!("verdict {ticket}"),
+                RoutedEntry::Mark { mark, .. } => format!("mark {mark}"),
+                RoutedEntry::Processed(processed) => format!("processed {processed}"),
+                RoutedEntry::Refused(id) => format!("refused {}", id.number),
+                RoutedEntry::Pause { .. } | RoutedEntry::Resume { .. } => "pause".to_owned(),
+                RoutedEntry::Close { .. } => "close".to_owned(),
             });
             piece.advance();
         }
@@ -86,7 +89,7 @@ fn outline(out: &mut FanOut<Shards>, shard: usize) -> Vec<String> {
 }
 
 /// Lets a shard go on until nothing waits for it. Returns all that it is handed.
-fn drain(out: &mut FanOut<Shards>, shard: usize) -> Vec<String> {
+fn drain(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut all = Vec::new();
     while out.has_piece_for(shard) || !out.outlets().handed[shard].is_empty() {
         all.extend(outline(out, shard));
@@ -100,7 +103,7 @@ fn drain(out: &mut FanOut<Shards>, shard: usize) -> Vec<String> {
 fn a_shard_has_a_message_once_for_all_registrations_and_the_rest_in_order() {
     let (mut out, mut router) = fan_out(1, &[8, 9]);
     assert_eq!(send(&mut out, &mut router, b"x"), 3);
-    out.verdict(BOB, 7, Verdict::Passed { subscriptions: 2 });
+    out.outcome(BOB, 7, PublishOutcome::Forwarded { subscriptions: 2 });
     out.bytes(BOB, |out| out.extend_from_slice(b"PONG"));
     out.close(BOB);
     assert!(out.has_piece_for(0) && out.has_piece_for(1));
@@ -115,7 +118,7 @@ fn a_shard_without_room_is_noted_until_it_has_some() {
     let (mut out, mut router) = fan_out(0, &[9]);
     router.unregister(ALICE, id(1), None, false);
     router.register(ALICE, id(2), (b"b", b"")).expect("there is room");
-    let payload = vec![b'x'; DELIVERIES_SIZE];
+    let payload = vec![b'x'; DELIVERY_BATCH_SIZE];
     assert!(out.has_room() && !out.has_room_again());
     send(&mut out, &mut router, &payload);
     assert!(!out.has_room() && out.has_room_for(&router, b"b") && !out.has_room_for(&router, b"a"));
@@ -137,10 +140,10 @@ fn a_full_shard_holds_up_what_goes_to_itself_alone_and_in_order() {
     let (mut out, mut router) = fan_out(2, &[8, 9]);
     let (mut alice, mut expected) = (Vec::new(), Vec::new());
     for letter in [b'p', b'q', b'r'] {
-        assert_eq!(send(&mut out, &mut router, &vec![letter; DELIVERIES_SIZE]), 3);
+        assert_eq!(send(&mut out, &mut router, &vec![letter; DELIVERY_BATCH_SIZE]), 3);
         for to in [ALICE, BOB] {
-            out.verdict(to, u32::from(letter), Verdict::Passed { subscriptions: 3 });
-            out.mark(Listener::Client(to), letter.into());
+            out.outcome(to, u32::from(letter), PublishOutcome::Forwarded { subscriptions: 3 });
+            out.mark(SubscriberTarget::ClientId(to), letter.into());
             out.bytes(to, |out| out.extend_from_slice(b"PONG"));
         }
         out.flush();
@@ -161,14 +164,14 @@ fn a_message_waits_once_for_all_registrations_of_a_shard() {
     let bobs: Vec<_> = (10..60).collect();
     let (mut out, mut router) = fan_out(0, &bobs);
     router.unregister(ALICE, id(1), None, false);
-    let payload = vec![b'x'; DELIVERIES_SIZE / 4];
+    let payload = vec![b'x'; DELIVERY_BATCH_SIZE / 4];
     let mut sent = 0;
     while !out.is_over(1) {
         send(&mut out, &mut router, &payload);
         sent += 1;
     }
     let before = out.waiting_size();
-    assert!(before < QUEUE_SIZE + DELIVERIES_SIZE + payload.len(), "{before} bytes");
+    assert!(before < QUEUE_SIZE + DELIVERY_BATCH_SIZE + payload.len(), "{before} bytes");
     assert!(sent > 4, "a piece has the payload once");
     out.outlets_mut().room = 1;
     let got = drain(&mut out, 1);
@@ -180,7 +183,7 @@ fn a_message_waits_once_for_all_registrations_of_a_shard() {
 #[test]
 fn nothing_waits_for_a_shard_that_has_ended() {
     let (mut out, mut router) = fan_out(0, &[8, 9]);
-    let payload = vec![b'x'; DELIVERIES_SIZE];
+    let payload = vec![b'x'; DELIVERY_BATCH_SIZE];
     while !out.is_over(1) {
         send(&mut out, &mut router, &payload);
     }
@@ -198,63 +201,65 @@ fn a_member_of_a_queue_ends_with_its_last_message() {
     router.find(b"a", &mut found);
     assert_eq!(send(&mut out, &mut router, b"x"), 4);
     assert_eq!(router.registrations(), 3);
-    let short = Message { subject: b"a", reply: b"", headers: b"", payload: b"y".into() };
-    let silent = |client| Some(Publisher { client, no_echo: true, position: None });
+    let short = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"y".into() };
+    let silent = |client| Some(MessageSender { client, no_echo: true, position: None });
     assert_eq!(out.send(&mut router, &found, silent(ALICE), &short), 2);
     assert_eq!(out.send(&mut router, &found, silent(BOB), &short), 1);
-    assert_eq!(out.send_heard(&mut router, b"nothing", &short), None);
-    assert!(out.send_heard(&mut router, b"a", &short).is_some());
+    assert_eq!(out.send_to_subject(&mut router, b"nothing", &short), None);
+    assert!(out.send_to_subject(&mut router, b"a", &short).is_some());
 }
 
 #[test]
 fn what_the_first_leaves_behind_waits_before_the_others() {
     let (mut out, _) = fan_out(1, &[]);
-    let message = Message { subject: b"a", reply: b"r", headers: b"h", payload: b"x".into() };
+    let message = OutboundMessage { subject: b"a", reply: b"r", headers: b"h", payload: b"x".into() };
     let ended = || VecDeque::new();
     assert!(out.take_unsent().is_none());
-    out.keep_statuses(ended());
-    out.mark(Listener::Client(ALICE), 9);
-    assert!(out.has_begun() && !out.has_piece_for(0), "the mark waits, too");
+    out.queue_statuses(ended());
+    out.mark(SubscriberTarget::ClientId(ALICE), 9);
+    assert!(out.has_unfinished() && !out.has_piece_for(0), "the mark waits, too");
     let (first, others) = out.take_unsent().expect("statuses");
-    assert!(matches!(first, Unsent::Statuses(_)));
-    let sending = Sending { number: 5, silent: None, position: Some((0, 7)) };
-    out.unsent.push_back(Unsent::of_message(sending, &message, &[3]));
+    assert!(matches!(first, UnsentItem::Statuses(_)));
+    let dispatch = MessageDispatch { number: 5, silent: None, position: Some((0, 7)) };
+    out.unsent.push_back(UnsentItem::of_message(dispatch, &message, &[3]));
     assert!(!out.put_back(others), "it is not sent to its end");
     let (first, others) = out.take_unsent().expect("the rest of it");
-    let Unsent::Message { sending: of, message: kept, to } = first else { panic!("a message is first") };
-    assert_eq!((of, kept.message(), to), (sending, message, vec![3]));
+    let UnsentItem::Message { dispatch: of, message: kept, to } = first else { panic!("a message is first") };
+    assert_eq!((of, kept.message(), to), (dispatch, message, vec![3]));
     assert!(out.put_back(others));
-    assert!(matches!(out.take_unsent(), Some((Unsent::Mark { mark: 9, .. }, _))));
-    out.mark(Listener::Client(ALICE), 10);
-    assert!(!out.has_begun() && out.has_piece_for(0), "nothing waits any more");
+    assert!(matches!(out.take_unsent(), Some((UnsentItem::Mark { mark: 9, .. }, _))));
+    out.mark(SubscriberTarget::ClientId(ALICE), 10);
+    assert!(!out.has_unfinished() && out.has_piece_for(0), "nothing waits any more");
 }
 
 /// A message that is sent in the order of its shard's requests says so to this shard alone, also when it has waited.
 #[test]
 fn a_message_says_how_many_requests_of_its_publishers_shard_came_before_it() {
     let (mut out, mut router) = fan_out(2, &[]);
-    router.register(Client { shard: 1, token: 9 }, id(2), (b"a", b"")).expect("there is room");
+    router.register(ClientId { shard: 1, token: 9 }, id(2), (b"a", b"")).expect("there is room");
     let mut found = Vec::new();
     router.find(b"a", &mut found);
-    let message = Message { subject: b"a", reply: b"", headers: b"", payload: b"x".into() };
-    let from = Publisher { client: ALICE, no_echo: false, position: Some(3) };
+    let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"x".into() };
+    let from = MessageSender { client: ALICE, no_echo: false, position: Some(3) };
     out.set_processed(0, 100);
     out.set_processed(1, 200);
     out.send(&mut router, &found, Some(from), &message);
-    out.send(&mut router, &found, Some(Publisher { position: None, ..from }), &message);
-    out.mark(Listener::Client(ALICE), 9);
+    out.send(&mut router, &found, Some(MessageSender { position: None, ..from }), &message);
+    out.mark(SubscriberTarget::ClientId(ALICE), 9);
     // The next one waits behind what was begun.
-    out.keep_statuses(VecDeque::new());
+    out.queue_statuses(VecDeque::new());
     out.send(&mut router, &found, Some(from), &message);
     let (_, mut others) = out.take_unsent().expect("statuses");
-    let Some(Unsent::Message { sending, message: kept, to }) = others.pop_front() else { panic!("it waits") };
-    out.send_to_all(&mut router, &sending, &kept.message(), &to);
+    let Some(UnsentItem::Message { dispatch, message: kept, to }) = others.pop_front() else {
+        panic!("it waits")
+    };
+    out.send_to_all(&mut router, &dispatch, &kept.message(), &to);
     out.flush();
     for (shard, expected) in [(0, [3, 100, 3]), (1, [200; 3])] {
         let mut processed = Vec::new();
         for mut piece in out.outlets_mut().handed[shard].drain(..) {
             while let Some(entry) = piece.next() {
-                if let Entry::Message(entry) = entry {
+                if let RoutedEntry::Message(entry) = entry {
                     processed.push(entry.processed);
                 }
                 piece.advance();

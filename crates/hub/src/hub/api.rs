@@ -6,26 +6,26 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use stilling_journal::{Chunk, From, Kind, ReadOrder, Record};
+use stilling_journal::{Chunk, ReadOrder, Record, RecordKind, StartAt};
 use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_status};
 
-use self::questions::{MessageGet, Wrong, bad_request, fields, object, unknown_field};
-use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos, describe};
-use crate::deliveries::Refusal;
-use crate::intake::{Client, Publication};
-use crate::key::HashKey;
+use self::api_requests::{ApiError, MessageGet, bad_request, fields, object, unknown_field};
+use super::{Hub, Now, OutboundMessage, Outlets, StallReason, UnixNanos, describe};
+use crate::deliveries::RefusalReason;
+use crate::hash_key::HashKey;
 use crate::limits::{
     API_DISK_READS_MAX, API_READ_SIZE_PER_TURN, API_SIZE_PER_TURN, CHUNKS_PER_TURN, READS_PER_CLIENT_MAX,
 };
+use crate::publication_batch::{ClientId, Publication};
 use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::time::rfc3339;
 
-mod answers;
+mod api_requests;
+mod consumer_info;
+mod consumer_next;
 mod create;
-mod questions;
-mod requests;
 mod streams;
 
 /// What everything of JetStream begins with.
@@ -35,7 +35,7 @@ pub(super) const PREFIX: &[u8] = b"$JS.";
 const READS_MAX: usize = 256;
 
 /// The highest bit of a ticket tells single reads from consumers.
-const SINGLE: u64 = 1 << 63;
+const SINGLE_READ_BIT: u64 = 1 << 63;
 
 /// What nats-server tells as the time of a message that there is not. Clients do not read a state without one.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -49,31 +49,31 @@ pub(super) struct ApiState {
     /// What one of them wants cannot be read now: too many reads are under way. It can when records have come.
     pub(super) is_full: bool,
     /// Numbers them, and whatever else needs a number of its own.
-    asked: u64,
+    read_serial: u64,
     /// Bytes of questions and answers, or of records read for them, in this part of the turn, and whether a question
     /// was put off because of them.
     size: usize,
-    has_put_off: bool,
+    has_deferred: bool,
 }
 
 impl ApiState {
     pub(super) fn new(key: HashKey) -> ApiState {
-        ApiState { key, reads: Vec::new(), is_full: false, asked: 0, size: 0, has_put_off: false }
+        ApiState { key, reads: Vec::new(), is_full: false, read_serial: 0, size: 0, has_deferred: false }
     }
 
     /// Begins a turn, in which as much may be asked.
     pub(super) fn begin_turn(&mut self) {
-        (self.size, self.has_put_off) = (0, false);
+        (self.size, self.has_deferred) = (0, false);
     }
 
     /// Whether a question was put off until the next turn.
-    pub(super) fn has_put_off(&self) -> bool {
-        self.has_put_off
+    pub(super) fn has_deferred(&self) -> bool {
+        self.has_deferred
     }
 
     /// Whether nothing can go on before something happens.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.has_put_off && self.next_due().is_none()
+        !self.has_deferred && self.next_due().is_none()
     }
 
     /// The first read that can go on at once. What is in memory does not wait for those who read the disk.
@@ -85,7 +85,7 @@ impl ApiState {
 /// Somebody waits for a record.
 #[derive(Debug)]
 struct PendingRead {
-    client: Client,
+    client: ClientId,
     ticket: u64,
     stream: usize,
     is_on_disk: bool,
@@ -105,40 +105,46 @@ impl PendingRead {
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Deals with what was published below `$JS`.
-    pub(super) fn ask_api(
+    pub(super) fn handle_api_request(
         &mut self,
-        client: Client,
+        client: ClientId,
         publication: &Publication<'_>,
         now: Now,
-    ) -> Result<(), Stalled> {
+    ) -> Result<(), StallReason> {
         let Publication { subject, reply, payload, .. } = *publication;
         let text = std::str::from_utf8(subject).unwrap_or("");
         if let Some(rest) = text.strip_prefix("$JS.FC.") {
             if let Some((stream, name)) = rest.split_once('.')
                 && let Some(stream) = self.streams.named(stream)
             {
-                self.delivery().flow_answered(stream, name, now.steady_ns);
+                self.delivery().note_flow_ack(stream, name, now.steady_ns);
             }
             return Ok(());
         }
         // Anything else is an acknowledgement, of which there are none, or a question to another domain.
-        let Some(question) = text.strip_prefix("$JS.API.") else {
+        let Some(api_request) = text.strip_prefix("$JS.API.") else {
             self.send_status(reply, b"", NO_RESPONDERS);
             return Ok(());
         };
         if self.api.size >= API_SIZE_PER_TURN {
-            self.api.has_put_off = true;
-            return Err(Stalled::Api);
+            self.api.has_deferred = true;
+            return Err(StallReason::Api);
         }
         self.api.size += payload.len();
-        self.answer_api(client, question, (reply, payload.bytes()), now);
+        self.dispatch_api_request(client, api_request, (reply, payload.bytes()), now);
         Ok(())
     }
 
-    fn answer_api(&mut self, client: Client, question: &str, (reply, payload): (&[u8], &[u8]), now: Now) {
-        let words: Vec<&str> = question.split('.').collect();
+    fn dispatch_api_request(
+        &mut self,
+        client: ClientId,
+        api_request: &str,
+        (reply, payload): (&[u8], &[u8]),
+        now: Now,
+    ) {
+        let words: Vec<&str> = api_request.split('.').collect();
         let is_order = matches!(words.as_slice(), ["CONSUMER", "CREATE" | "DELETE" | "MSG", ..]);
-        if !is_order && (reply.is_empty() || !self.router.is_heard(reply)) {
+        if !is_order && (reply.is_empty() || !self.router.has_subscriber(reply)) {
             return;
         }
         let (kind, answer) = match words.as_slice() {
@@ -183,11 +189,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 match self.consumer_next(client, (stream, name), reply, payload, now.steady_ns) {
                     Ok(()) => return,
                     // As where nobody listens: clients then make their consumer anew, at its next message.
-                    Err(Wrong(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
+                    Err(ApiError(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
                     Err(wrong) => return self.send_error_status(reply, &wrong),
                 }
             }
-            _ => ("unknown", Err(Wrong(501, 10000, format!("this server does not have {question}")))),
+            _ => ("unknown", Err(ApiError(501, 10000, format!("this server does not have {api_request}")))),
         };
         let mut body = match answer {
             Ok(body) => body,
@@ -197,27 +203,27 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.send_json(reply, &body);
     }
 
-    fn consumer_delete(&mut self, stream: &str, name: &str) -> Result<Value, Wrong> {
+    fn consumer_delete(&mut self, stream: &str, name: &str) -> Result<Value, ApiError> {
         let (_, number) = self.consumer(stream, name)?;
         self.delivery().delete(number);
         Ok(json!({ "success": true }))
     }
 
     /// Answers with an error as a status line, where messages are expected and not JSON.
-    fn send_error_status(&mut self, to: &[u8], Wrong(code, _, words): &Wrong) {
+    fn send_error_status(&mut self, to: &[u8], ApiError(code, _, words): &ApiError) {
         let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
         self.send_status(to, b"", status.as_bytes());
     }
 
     fn send_json(&mut self, to: &[u8], body: &Value) {
-        if self.router.is_heard(to) {
+        if self.router.has_subscriber(to) {
             self.send_text(to, &body.to_string());
         }
     }
 
     fn send_text(&mut self, to: &[u8], text: &str) {
         self.api.size += text.len();
-        self.send_by_subject(&Message {
+        self.send_by_subject(&OutboundMessage {
             subject: to,
             reply: b"",
             headers: b"",
@@ -227,21 +233,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// The number of a stream whose records and figures are known. Those of a closed one are not: the error is one to ask again
     /// after, not that there is nothing.
-    fn open_stream(&self, name: &str) -> Result<usize, Wrong> {
+    fn open_stream(&self, name: &str) -> Result<usize, ApiError> {
         let number = self.streams.named(name).ok_or_else(no_stream)?;
         let Some(reason) = &self.streams[number].closed else { return Ok(number) };
         let (code, error_code, words) =
-            describe(Refusal::Closed { stream: number as u32 }, Some(reason.as_ref()));
-        Err(Wrong(code, error_code, words))
+            describe(RefusalReason::Closed { stream: number as u32 }, Some(reason.as_ref()));
+        Err(ApiError(code, error_code, words))
     }
 
     /// The number of an open stream and that of one of its consumers.
-    fn open_consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), Wrong> {
+    fn open_consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), ApiError> {
         self.open_stream(stream)?;
         self.consumer(stream, name)
     }
 
-    fn consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), Wrong> {
+    fn consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), ApiError> {
         let stream = self.streams.named(stream).ok_or_else(no_stream)?;
         let number = self.consumers.table.find(stream, name).ok_or_else(no_consumer)?;
         Ok((stream, number))
@@ -249,24 +255,24 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn read_one(
         &mut self,
-        (client, name): (Client, &str),
+        (client, name): (ClientId, &str),
         reply: &[u8],
         payload: &[u8],
         last_of: Option<String>,
         is_direct: bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ApiError> {
         let stream = self.open_stream(name)?;
         let get: MessageGet = if payload.is_empty() {
             MessageGet::default()
         } else {
-            let question = object(payload).map_err(|_| bad_request("expected a sequence in JSON"))?;
-            if let Some(setting) = unknown_field(&question, &MessageGet::KNOWN) {
+            let api_request = object(payload).map_err(|_| bad_request("expected a sequence in JSON"))?;
+            if let Some(setting) = unknown_field(&api_request, &MessageGet::KNOWN) {
                 return Err(unsupported(setting));
             }
-            fields(question).map_err(|_| bad_request("expected a sequence in JSON"))?
+            fields(api_request).map_err(|_| bad_request("expected a sequence in JSON"))?
         };
         if get.last_by_subj.is_some() || last_of.is_some() {
-            return Err(Wrong(
+            return Err(ApiError(
                 501,
                 10000,
                 "this server does not look for a subject's last message".to_owned(),
@@ -287,19 +293,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if state.config.durability == Durability::None {
             return Err(no_message());
         }
-        self.api.asked += 1;
-        let ticket = SINGLE | self.api.asked;
+        self.api.read_serial += 1;
+        let ticket = SINGLE_READ_BIT | self.api.read_serial;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
         let (reply, is_on_disk) = (reply.to_vec(), state.config.durability == Durability::Disk);
         let read = PendingRead { client, ticket, stream, is_on_disk, due: None, reply, is_direct, filter };
-        self.look_for(read, first);
+        self.queue_read(read, first);
         Ok(())
     }
 
     /// Asks for records from `first` on, as soon as there is room to ask.
-    fn look_for(&mut self, read: PendingRead, first: u64) {
+    fn queue_read(&mut self, read: PendingRead, first: u64) {
         let records_max = if read.filter.is_some() { u32::MAX } else { 1 };
-        let (ticket, stream, from) = (read.ticket, read.stream as u32, From::Sequence(first));
+        let (ticket, stream, from) = (read.ticket, read.stream as u32, StartAt::Sequence(first));
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
         if read.is_on_disk {
@@ -318,7 +324,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Goes on for those whose record was not among the ones that they were read so far: some of them, so that the others
     /// need not wait for the end of a long stream.
-    pub(super) fn look_further(&mut self) {
+    pub(super) fn resume_reads(&mut self) {
         // This has a budget of its own: it leaves that of new questions alone.
         self.api.size = 0;
         for _ in 0..CHUNKS_PER_TURN {
@@ -328,7 +334,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let Some(at) = self.api.next_due() else { break };
             let read = self.api.reads.remove(at);
             let first = read.due.unwrap_or(1);
-            self.look_for(read, first);
+            self.queue_read(read, first);
         }
         self.api.size = 0;
     }
@@ -340,24 +346,24 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let name = self.streams[chunk.stream as usize].config.name.clone();
         let wants = |record: &Record<'_>| {
             // A marker of a loss is none that anybody published.
-            if record.kind != Kind::Ordinary {
+            if record.kind != RecordKind::Ordinary {
                 return false;
             }
             let Some(filter) = &read.filter else { return true };
             let subject = checked(record.subject).and_then(|subject| subject.literal());
-            checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.takes(subject))
+            checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.matches(subject))
         };
         let found = (0..chunk.len()).filter_map(|at| chunk.get(at)).find(|(_, _, record)| wants(record));
         let Some((sequence, time_ns, record)) = found else {
             if let Some(failure) = &chunk.failure {
                 let words = format!("the stream could not be read: {failure}");
-                return self.refuse_read(&read, &Wrong(503, 10008, words));
+                return self.refuse_read(&read, &ApiError(503, 10008, words));
             }
             if chunk.is_end || read.filter.is_none() {
                 return self.refuse_read(&read, &no_message());
             }
             // It may be further on. Nobody looks for what nobody waits for any more.
-            if self.router.is_heard(&read.reply) {
+            if self.router.has_subscriber(&read.reply) {
                 self.api.reads.push(PendingRead { due: Some(chunk.next), ..read });
             }
             return;
@@ -379,11 +385,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let headers = direct_headers(&name, sequence, time_ns, &record);
         let payload = record.payload.into();
-        self.send_by_subject(&Message { subject: &read.reply, reply: b"", headers: &headers, payload });
+        self.send_by_subject(&OutboundMessage {
+            subject: &read.reply,
+            reply: b"",
+            headers: &headers,
+            payload,
+        });
     }
 
     /// Tells somebody who waits for a record what is wrong.
-    fn refuse_read(&mut self, read: &PendingRead, wrong: &Wrong) {
+    fn refuse_read(&mut self, read: &PendingRead, wrong: &ApiError) {
         if read.is_direct {
             return self.send_error_status(&read.reply, wrong);
         }
@@ -397,16 +408,16 @@ fn is_subject(text: &str) -> bool {
     Subject::parse(text.as_bytes(), &SubjectLimits::default()).is_ok()
 }
 
-fn no_stream() -> Wrong {
-    Wrong(404, 10059, "stream not found".to_owned())
+fn no_stream() -> ApiError {
+    ApiError(404, 10059, "stream not found".to_owned())
 }
 
-fn no_consumer() -> Wrong {
-    Wrong(404, 10014, "consumer not found".to_owned())
+fn no_consumer() -> ApiError {
+    ApiError(404, 10014, "consumer not found".to_owned())
 }
 
-fn durable() -> Wrong {
-    Wrong(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
+fn durable() -> ApiError {
+    ApiError(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
 }
 
 /// Characters of a name that a client has sent, in the answer to it. The rest is left out.
@@ -414,17 +425,17 @@ const NAME_SHOWN_MAX: usize = 100;
 
 /// A setting that this server does not have, by its name. The answer may be a header block, so nothing of the name may end
 /// its line.
-fn unsupported(setting: &str) -> Wrong {
+fn unsupported(setting: &str) -> ApiError {
     let shown: String = setting.chars().filter(|letter| !letter.is_control()).take(NAME_SHOWN_MAX).collect();
     bad_request(&format!("this server does not have {shown}"))
 }
 
-fn too_many_reads() -> Wrong {
-    Wrong(503, 10008, "too many questions wait for records".to_owned())
+fn too_many_reads() -> ApiError {
+    ApiError(503, 10008, "too many questions wait for records".to_owned())
 }
 
-fn no_message() -> Wrong {
-    Wrong(404, 10037, "Message Not Found".to_owned())
+fn no_message() -> ApiError {
+    ApiError(404, 10037, "Message Not Found".to_owned())
 }
 
 /// The record's own headers, as far as they can be read, behind those that say what it is.

@@ -1,20 +1,20 @@
 //! Marker records: how what was lost gets into the stream that it would have been in.
 
-use stilling_journal::{Kind, Record};
+use stilling_journal::{Record, RecordKind};
 
 use super::{Hub, Now, Outlets};
-use crate::fan_out::Visible;
-use crate::intake::Lost;
+use crate::fan_out::VisibleRecord;
 use crate::payload::Payload;
+use crate::publication_batch::LossReport;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::ApplyError;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Counts what was lost, and has the stream of its subject marked.
-    pub(super) fn lose(&mut self, lost: &Lost<'_>, now: Now) {
-        let &Lost { door, subject, loss, count, .. } = lost;
-        self.losses.count(door, loss, count);
+    pub(super) fn record_loss(&mut self, lost: &LossReport<'_>, now: Now) {
+        let &LossReport { ingress, subject, loss, count, .. } = lost;
+        self.losses.count(ingress, loss, count);
         if subject.is_empty() {
             return;
         }
@@ -25,7 +25,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Writes the markers whose time has come.
-    pub(super) fn mark_losses(&mut self, now: Now) {
+    pub(super) fn write_due_markers(&mut self, now: Now) {
         for number in 0..self.streams.len() {
             if self.losses.has_unmarked(number) {
                 self.write_marker(number, now);
@@ -42,7 +42,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let text = marker.payload();
         let (subject, payload) = (marker.subject(), Payload::from(text.as_bytes()));
-        let record = Record { kind: Kind::Loss, subject, headers: b"", payload };
+        let record = Record { kind: RecordKind::Loss, subject, headers: b"", payload };
         let is_on_disk = stream.config.durability == Durability::Disk;
         match stream.apply(&record, None, &mut self.storage, now) {
             // A little later.
@@ -52,8 +52,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Ok(sequence) => {
                 self.losses.note_marked(number, now.steady_ns);
                 if !is_on_disk {
-                    let visible =
-                        Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
+                    let visible = VisibleRecord {
+                        stream: number,
+                        sequence,
+                        time_ns: now.unix_ns,
+                        now_ns: now.steady_ns,
+                    };
                     self.delivery().follow(visible, &record);
                 }
             }

@@ -1,26 +1,31 @@
 //! Requests whose stream is full, or that ask more of the API than fits into a turn: their connections are parked, and
 //! go on when the stream has room or refuses, or in the next turn.
 
-use super::{Hub, Origin, Outlets};
-use crate::intake::{Client, Request};
+use super::{Hub, Outlets, RequestOrigin};
 use crate::limits::UNPARKED_PER_TURN;
+use crate::publication_batch::{ClientId, HubRequest};
 use crate::storage::Storage;
 use crate::time::Now;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Deals with a request, or parks its connection if that is not possible now. Returns whether it is taken.
-    pub(super) fn deal_or_park(&mut self, origin: Origin, request: &Request<'_>, now: Now) -> bool {
-        let Origin { client, traits, position } = origin;
-        if matches!(request, Request::Leave) && self.parked.note_left(client) {
+    pub(super) fn process_or_park(
+        &mut self,
+        origin: RequestOrigin,
+        request: &HubRequest<'_>,
+        now: Now,
+    ) -> bool {
+        let RequestOrigin { client, client_options, position } = origin;
+        if matches!(request, HubRequest::Disconnect) && self.parked.note_left(client) {
             // Nothing is sent to it any more. What it has published was taken in, and is stored when there is room.
             self.leave(client);
             return true;
         }
         if self.parked.is_behind(client, request) {
-            return self.parked.push((client, traits), request, position);
+            return self.parked.push((client, client_options), request, position);
         }
-        let Err(stalled) = self.deal(origin, request, now) else { return true };
-        let is_parked = self.parked.park((client, traits), request, position, stalled);
+        let Err(stalled) = self.process_request(origin, request, now) else { return true };
+        let is_parked = self.parked.park((client, client_options), request, position, stalled);
         if is_parked {
             self.fan_out.pause(client);
         }
@@ -45,11 +50,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Goes on with the first connection of a queue. Returns whether the next one may have its turn.
     fn unpark_first(&mut self, queue: usize, now: Now) -> bool {
         let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
-        while let Some((traits, request, position)) = requests.next() {
-            let stalled_in = if !self.delivery().finish_begun() || !self.parked.has_turn() {
+        while let Some((client_options, request, position)) = requests.next() {
+            let stalled_in = if !self.delivery().finish_unsent() || !self.parked.has_turn() {
                 Some((queue, true))
             } else {
-                let stalled = self.deal(Origin { client, traits, position }, &request, now).err();
+                let stalled = self
+                    .process_request(RequestOrigin { client, client_options, position }, &request, now)
+                    .err();
                 stalled.map(|stalled| match self.parked.queue(stalled) {
                     Some(other) => (other, other == queue),
                     // For a shard; the others in the queue need not.
@@ -71,7 +78,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// A connection is gone.
-    fn leave(&mut self, client: Client) {
+    fn leave(&mut self, client: ClientId) {
         self.clients.leave(client, &mut self.consumers.table, &mut self.router);
     }
 }

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::{Hub, Now, Outlets};
-use crate::limits::{LEFT_SUBSCRIPTIONS_EVERY_NS, MARKER_EVERY_NS};
+use crate::limits::{DEPARTED_REGISTRATIONS_EVERY_NS, MARKER_EVERY_NS};
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// The longest time that the hub may sleep before something that depends on time has to be checked.
-    pub fn looks_again_in(&self) -> Option<Duration> {
+    pub fn next_check_in(&self) -> Option<Duration> {
         let markers = self.losses.has_any_unmarked().then_some(MARKER_EVERY_NS);
-        let left = self.router.has_left().then_some(LEFT_SUBSCRIPTIONS_EVERY_NS);
-        let all = [markers, left, self.consumers.looks_again_in(), self.streams.looks_again_in()];
+        let left = self.router.has_left().then_some(DEPARTED_REGISTRATIONS_EVERY_NS);
+        let all = [markers, left, self.consumers.next_check_in(), self.streams.next_check_in()];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
@@ -26,7 +26,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Times the writes that are under way, and collects log lines. Connections that are to be closed do not wait for a stream
     /// without room, or whose disk hangs while others answer: they would keep the places of those that come.
-    pub(super) fn watch_disks(&mut self, now_ns: SteadyNanos) {
+    pub(super) fn check_disk_stalls(&mut self, now_ns: SteadyNanos) {
         for number in 0..self.streams.len() {
             if self.streams[number].watch_disk(now_ns) {
                 for client in self.streams[number].take_closing() {

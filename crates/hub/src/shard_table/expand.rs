@@ -4,24 +4,24 @@ use stilling_ring::planted;
 use stilling_wire::nats::{Msg, encode_err};
 
 use super::{NO_OWNER, ShardTable, Subscription};
-use crate::deliveries::{Body, Deliveries};
-use crate::intake::RegistrationId;
-use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_PER_TURN};
-use crate::message::Message;
-use crate::routed::{Entry, MarkTarget, MessageEntry, Routed};
+use crate::deliveries::{DeliveryBatch, MessageBody};
+use crate::limits::{DEPARTED_MATCHES_PER_STEP, DEPARTED_REGISTRATIONS_PER_TURN};
+use crate::message::OutboundMessage;
+use crate::publication_batch::RegistrationId;
+use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 
 impl ShardTable {
     /// Makes deliveries of what the hub has handed over, until they are full or nothing is left of it. Returns whether
     /// nothing is left.
-    pub fn expand(&mut self, piece: &mut Routed, into: &mut Deliveries) -> bool {
-        self.left_match_steps = LEFT_SUBSCRIPTIONS_PER_TURN;
+    pub fn expand(&mut self, piece: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
+        self.left_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
         let is_done = loop {
             let Some(entry) = piece.next() else { break true };
             if into.is_full() {
                 break false;
             }
             match entry {
-                Entry::Message(entry) => {
+                RoutedEntry::Message(entry) => {
                     let is_done = self.expand_message(piece, &entry, into);
                     if !self.left_matches.is_empty() {
                         self.remove_left_matches();
@@ -30,30 +30,30 @@ impl ShardTable {
                         break false;
                     }
                 }
-                Entry::Bytes { to, start, end } => {
+                RoutedEntry::Bytes { to, start, end } => {
                     into.bytes(to, |out| out.extend_from_slice(piece.part(start, end)));
                 }
-                Entry::Verdict { to, ticket, verdict } => into.verdict(to, ticket, verdict),
-                Entry::Mark { to, mark } => match self.mark_target(to) {
+                RoutedEntry::PublishOutcome { to, ticket, outcome } => into.outcome(to, ticket, outcome),
+                RoutedEntry::Mark { to, mark } => match self.mark_target(to) {
                     Some(token) => into.mark(token, mark),
                     None => self.unanswerable_marks.push(mark),
                 },
-                Entry::Refused(id) => {
+                RoutedEntry::Refused(id) => {
                     if !self.expand_refusal(piece, id, into) {
                         break false;
                     }
                 }
-                Entry::Processed(processed) => self.synced(processed),
-                Entry::Pause { to } => into.pause(to),
-                Entry::Resume { to } => into.resume(to),
-                Entry::Close { to } => into.close(to),
+                RoutedEntry::Processed(processed) => self.synced(processed),
+                RoutedEntry::Pause { to } => into.pause(to),
+                RoutedEntry::Resume { to } => into.resume(to),
+                RoutedEntry::Close { to } => into.close(to),
             }
             piece.advance();
         };
-        while let Some(place) = self.finished.pop() {
-            self.remove(place);
+        while let Some(slot) = self.finished.pop() {
+            self.remove(slot);
         }
-        while let Some(number) = self.unlistened.pop() {
+        while let Some(number) = self.without_subscriber.pop() {
             self.detach(number);
         }
         is_done
@@ -73,10 +73,10 @@ impl ShardTable {
                 if registered.serial != id.serial {
                     return None;
                 }
-                let mut members = registered.members.from(0).filter_map(|(_, place)| self.get(place));
+                let mut members = registered.members.from(0).filter_map(|(_, slot)| self.get(slot));
                 let token = members.next().map(|subscription| subscription.token);
                 if token.is_none() {
-                    self.unlistened.push(id.number);
+                    self.without_subscriber.push(id.number);
                 }
                 token
             }
@@ -85,43 +85,53 @@ impl ShardTable {
 
     /// The hub had no room for a registration: its subscriptions end, and their connections are told so. Returns whether there
     /// was room for all.
-    fn expand_refusal(&mut self, piece: &mut Routed, id: RegistrationId, into: &mut Deliveries) -> bool {
+    fn expand_refusal(
+        &mut self,
+        piece: &mut RoutedBatch,
+        id: RegistrationId,
+        into: &mut DeliveryBatch,
+    ) -> bool {
         let Some(Some(registered)) = self.registered.get(id.number as usize) else { return true };
         if registered.serial != id.serial {
             return true;
         }
-        for (age, place) in registered.members.from(piece.position.age) {
+        for (age, slot) in registered.members.from(piece.position.age) {
             if into.is_full() {
                 piece.position.age = age;
                 return false;
             }
-            if let Some(subscription) = self.get(place) {
+            if let Some(subscription) = self.get(slot) {
                 into.bytes(subscription.token, |out| encode_err(out, "maximum subscriptions exceeded"));
-                self.finished.push(place);
+                self.finished.push(slot);
             }
         }
         true
     }
 
     /// Removes subscriptions of connections that have left which a message would have matched, so that the next message to their
-    /// filter does not find them. Each [`LEFT_MATCHES_PER_STEP`] such matches allow one more step, so their time is bounded for
+    /// filter does not find them. Each [`DEPARTED_MATCHES_PER_STEP`] such matches allow one more step, so their time is bounded for
     /// each subscription, however many messages a piece has.
     fn remove_left_matches(&mut self) {
-        while let Some(place) = self.left_matches.pop() {
+        while let Some(slot) = self.left_matches.pop() {
             self.left_match_steps = self.left_match_steps.saturating_sub(1);
-            self.remove_if_left(place);
+            self.remove_if_left(slot);
         }
     }
 
     /// A subscription, unless it has ended or its connection has left.
-    fn get(&self, place: u32) -> Option<&Subscription> {
-        let subscription = self.subscriptions[place as usize].as_ref()?;
+    fn get(&self, slot: u32) -> Option<&Subscription> {
+        let subscription = self.subscriptions[slot as usize].as_ref()?;
         let is_there = subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_left;
         is_there.then_some(subscription)
     }
 
     /// Makes deliveries of a message for the subscriptions that have not got it. Returns whether there was room for all.
-    fn expand_message(&mut self, piece: &mut Routed, entry: &MessageEntry, into: &mut Deliveries) -> bool {
+    fn expand_message(
+        &mut self,
+        piece: &mut RoutedBatch,
+        entry: &MessageEntry,
+        into: &mut DeliveryBatch,
+    ) -> bool {
         if piece.position.target == 0 && piece.position.age == 0 {
             self.messages += 1;
         }
@@ -148,8 +158,8 @@ impl ShardTable {
         RegistrationId { number, serial }: RegistrationId,
         from: u64,
         &MessageEntry { silent, processed, .. }: &MessageEntry,
-        message: &Message<'_>,
-        into: &mut Deliveries,
+        message: &OutboundMessage<'_>,
+        into: &mut DeliveryBatch,
     ) -> Option<u64> {
         let registered = self.registered.get(number as usize)?.as_ref()?;
         if registered.serial != serial {
@@ -157,18 +167,18 @@ impl ShardTable {
         }
         let has_left = !self.left.is_empty();
         let mut has_listener = from > 0 || !has_left;
-        for (age, place) in registered.members.from(from) {
+        for (age, slot) in registered.members.from(from) {
             if into.is_full() {
                 return Some(age);
             }
-            let Some(subscription) = self.subscriptions[place as usize].as_mut() else { continue };
+            let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
             if has_left && subscription.owner != NO_OWNER {
                 if self.owners[subscription.owner as usize].has_left {
                     self.left_match_count += 1;
-                    let adds_step = self.left_match_count.is_multiple_of(LEFT_MATCHES_PER_STEP);
+                    let adds_step = self.left_match_count.is_multiple_of(DEPARTED_MATCHES_PER_STEP);
                     self.left_match_steps += usize::from(adds_step);
                     if self.left_matches.len() < self.left_match_steps {
-                        self.left_matches.push(place);
+                        self.left_matches.push(slot);
                     }
                     continue;
                 }
@@ -185,11 +195,11 @@ impl ShardTable {
             self.delivered += 1;
             subscription.delivered = subscription.delivered.saturating_add(1);
             if subscription.is_satisfied() {
-                self.finished.push(place);
+                self.finished.push(slot);
             }
         }
         if !has_listener {
-            self.unlistened.push(number);
+            self.without_subscriber.push(number);
         }
         None
     }
@@ -197,8 +207,8 @@ impl ShardTable {
 
 /// Appends the message `number` for a subscription.
 #[inline]
-fn encode(into: &mut Deliveries, to: &Subscription, number: u64, message: &Message<'_>) {
-    let &Message { subject, reply, headers, payload } = message;
+fn encode(into: &mut DeliveryBatch, to: &Subscription, number: u64, message: &OutboundMessage<'_>) {
+    let &OutboundMessage { subject, reply, headers, payload } = message;
     let has_headers = to.takes_headers && !headers.is_empty();
     let headers = if has_headers { headers } else { b"" };
     let reply = (!reply.is_empty()).then_some(reply);
@@ -212,7 +222,7 @@ fn encode(into: &mut Deliveries, to: &Subscription, number: u64, message: &Messa
     } else {
         into.message(
             to.token,
-            Body { message: number, has_headers },
+            MessageBody { message: number, has_headers },
             |out| line.encode_line(out),
             |out| {
                 out.extend_from_slice(headers);

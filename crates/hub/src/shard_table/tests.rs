@@ -3,48 +3,48 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::deliveries::{Deliveries, Delivery};
-use crate::limits::{DELIVERIES_SIZE, LEFT_MATCHES_PER_STEP};
-use crate::message::Message;
-use crate::routed::{MarkTarget, Routed};
+use crate::deliveries::{DeliveryBatch, DeliveryItem};
+use crate::limits::{DELIVERY_BATCH_SIZE, DEPARTED_MATCHES_PER_STEP};
+use crate::message::OutboundMessage;
+use crate::routed_batch::{MarkTarget, RoutedBatch};
 
 const ALICE: u64 = 1;
 const BOB: u64 = 2;
 
 /// A table, and what it has told the hub.
-struct Shard {
+struct TableFixture {
     table: ShardTable,
-    piece: Routed,
+    piece: RoutedBatch,
     messages: u64,
 }
 
-impl Shard {
-    fn new() -> Shard {
+impl TableFixture {
+    fn new() -> TableFixture {
         let table = ShardTable::new(HashKey(1, 2), 100);
-        Shard { table, piece: Routed::new(), messages: 0 }
+        TableFixture { table, piece: RoutedBatch::new(), messages: 0 }
     }
 
     fn subscribe(&mut self, token: u64, filter: &str, sid: &str) -> Vec<String> {
         let subscription = (filter.as_bytes(), &b""[..], sid.as_bytes());
-        self.table.subscribe(token, Traits::default(), subscription).expect("there is room");
-        self.told()
+        self.table.subscribe(token, ClientOptions::default(), subscription).expect("there is room");
+        self.sent_to_hub()
     }
 
     fn unsubscribe(&mut self, token: u64, sid: &str, after: Option<u32>) -> Vec<String> {
         self.table.unsubscribe(token, sid.as_bytes(), after);
-        self.told()
+        self.sent_to_hub()
     }
 
     /// What the hub is told now.
-    fn told(&mut self) -> Vec<String> {
-        let mut intake = Intake::new();
-        self.table.push_changes(&mut intake);
-        (0..intake.len())
-            .filter_map(|at| intake.get(at))
+    fn sent_to_hub(&mut self) -> Vec<String> {
+        let mut publication_batch = PublicationBatch::new();
+        self.table.push_changes(&mut publication_batch);
+        (0..publication_batch.len())
+            .filter_map(|at| publication_batch.get(at))
             .map(|(token, _, request)| {
                 let change = match request {
-                    Request::Leave => return format!("{token} leaves"),
-                    Request::Interest(change) => change,
+                    HubRequest::Disconnect => return format!("{token} leaves"),
+                    HubRequest::Interest(change) => change,
                     other => panic!("{other:?}"),
                 };
                 match change {
@@ -73,43 +73,44 @@ impl Shard {
     /// The hub sends a message, when it has processed so many requests.
     fn route(&mut self, number: u32, processed: u64, silent: Option<u64>, payload: &[u8]) {
         self.messages += 1;
-        let message = Message { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
+        let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
         self.piece.message((self.messages, processed), silent, &message, self.id(number));
     }
 
     /// What becomes of what the hub has sent: the sids that get messages, and marks.
-    fn heard(&mut self) -> Vec<String> {
-        let (mut heard, mut deliveries, mut is_all) = (Vec::new(), Deliveries::new(), false);
+    fn received(&mut self) -> Vec<String> {
+        let (mut received, mut deliveries, mut is_all) = (Vec::new(), DeliveryBatch::new(), false);
         while !is_all {
             is_all = self.table.expand(&mut self.piece, &mut deliveries);
             while deliveries.advance().is_some() {
                 match deliveries.current().expect("there is one") {
-                    Delivery::Bytes(first, _) => {
+                    DeliveryItem::Bytes(first, _) => {
                         let text = String::from_utf8_lossy(first).into_owned();
                         let mut sids = text.split("MSG a ");
-                        heard.extend(sids.next().filter(|text| !text.is_empty()).map(str::to_owned));
-                        heard.extend(sids.map(|line| line.split(' ').next().unwrap_or_default().to_owned()));
+                        received.extend(sids.next().filter(|text| !text.is_empty()).map(str::to_owned));
+                        received
+                            .extend(sids.map(|line| line.split(' ').next().unwrap_or_default().to_owned()));
                     }
-                    other => heard.push(format!("{other:?}")),
+                    other => received.push(format!("{other:?}")),
                 }
             }
             deliveries.clear();
         }
         self.piece.clear();
-        heard
+        received
     }
 
     /// The hub answers a sync.
     fn answer(&mut self, processed: u64) {
         self.piece.processed(processed);
-        assert_eq!(self.heard(), Vec::<String>::new());
+        assert_eq!(self.received(), Vec::<String>::new());
     }
 }
 
 /// Design, section 4: for each filter and shard the hub knows none, one or many; only these transitions leave the shard.
 #[test]
 fn the_hub_is_told_of_the_first_and_the_second_connection_alone() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
     assert_eq!(shard.subscribe(ALICE, "a", "2"), ["sync"], "it is the same connection");
     assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 shares 0"]);
@@ -129,40 +130,40 @@ fn the_hub_is_told_of_the_first_and_the_second_connection_alone() {
 
 #[test]
 fn the_hub_is_told_again_when_a_filter_comes_back_before_it_has_answered() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.unsubscribe(ALICE, "1", None), ["1 ends 0", "sync"]);
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
     // What it sent between the two requests goes to none of them twice.
     shard.route(0, 0, None, b"x");
-    assert_eq!(shard.heard(), [""; 0], "before the first SUB was processed nothing was sent");
+    assert_eq!(shard.received(), [""; 0], "before the first SUB was processed nothing was sent");
     shard.answer(3);
     shard.route(0, 4, None, b"x");
-    assert_eq!((shard.heard(), shard.table.len()), (vec!["1".to_owned()], 1));
+    assert_eq!((shard.received(), shard.table.len()), (vec!["1".to_owned()], 1));
 }
 
 /// Design, section 4: a subscription gets only what the hub has sent behind its SUB, and what it has sent before its UNSUB.
 #[test]
 fn a_subscription_gets_what_was_published_between_its_sub_and_its_unsub() {
-    let mut shard = Shard::new();
-    let mut intake = Intake::new();
+    let mut shard = TableFixture::new();
+    let mut publication_batch = PublicationBatch::new();
     shard.subscribe(ALICE, "a", "old");
-    shard.table.push(&mut intake, BOB, Traits::default(), &Request::Barrier);
+    shard.table.push(&mut publication_batch, BOB, ClientOptions::default(), &HubRequest::Barrier);
     shard.subscribe(BOB, "a", "new");
     // It shares the filter from the third request on.
     for (processed, expected) in
         [(1, &["old"][..]), (2, &["old"]), (3, &["old", "new"]), (9, &["old", "new"])]
     {
         shard.route(0, processed, None, b"x");
-        assert_eq!(shard.heard(), expected, "{processed}");
+        assert_eq!(shard.received(), expected, "{processed}");
     }
     for _ in 3..10 {
-        shard.table.push(&mut intake, BOB, Traits::default(), &Request::Barrier);
+        shard.table.push(&mut publication_batch, BOB, ClientOptions::default(), &HubRequest::Barrier);
     }
     shard.unsubscribe(BOB, "new", None);
     for (processed, expected) in [(9, &["old", "new"][..]), (11, &["old"])] {
         shard.route(0, processed, None, b"x");
-        assert_eq!(shard.heard(), expected, "{processed}");
+        assert_eq!(shard.received(), expected, "{processed}");
     }
     shard.answer(11);
     assert_eq!((shard.table.ended.len(), shard.table.subscriptions.iter().flatten().count()), (0, 1));
@@ -171,27 +172,27 @@ fn a_subscription_gets_what_was_published_between_its_sub_and_its_unsub() {
 /// A member of a queue gets what the hub has sent it before it has processed its end: it is for no other member.
 #[test]
 fn a_member_of_a_queue_that_ends_loses_nothing_that_is_under_way() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     for (token, sid) in [(ALICE, "1"), (BOB, "2")] {
         let subscription = (&b"a"[..], &b"q"[..], sid.as_bytes());
-        shard.table.subscribe(token, Traits::default(), subscription).expect("there is room");
+        shard.table.subscribe(token, ClientOptions::default(), subscription).expect("there is room");
     }
-    assert_eq!(shard.told(), ["1 registers aq as 0", "2 registers aq as 1"]);
+    assert_eq!(shard.sent_to_hub(), ["1 registers aq as 0", "2 registers aq as 1"]);
     assert_eq!(shard.unsubscribe(ALICE, "1", None), ["1 ends 0", "sync"]);
     shard.route(0, 2, None, b"x");
     shard.route(1, 2, None, b"x");
-    assert_eq!(shard.heard(), ["1", "2"]);
+    assert_eq!(shard.received(), ["1", "2"]);
     assert_eq!(shard.unsubscribe(BOB, "2", Some(2)), ["2 ends 1 after 2"]);
     shard.answer(4);
     shard.route(1, 5, None, b"x");
-    assert_eq!(shard.heard(), ["2"]);
+    assert_eq!(shard.received(), ["2"]);
     assert!(shard.table.is_empty() && !shard.table.has_client(BOB), "it has got both");
-    assert_eq!(shard.told(), ["2 ends 1"]);
+    assert_eq!(shard.sent_to_hub(), ["2 ends 1"]);
 }
 
 #[test]
 fn the_limit_of_the_only_subscription_is_counted_by_the_hub_and_that_of_others_by_the_shard() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.unsubscribe(ALICE, "1", Some(1)), ["1 ends 0 after 1"]);
     // Others have a registration of their own, which does not end with it.
@@ -203,18 +204,18 @@ fn the_limit_of_the_only_subscription_is_counted_by_the_hub_and_that_of_others_b
         if expected.len() == 3 {
             shard.route(0, 9, None, b"x");
         }
-        let mut heard = shard.heard();
-        heard.sort();
-        assert_eq!(heard, expected);
+        let mut received = shard.received();
+        received.sort();
+        assert_eq!(received, expected);
     }
-    assert_eq!(shard.told(), ["1 ends 0", "2 alone has 1"]);
+    assert_eq!(shard.sent_to_hub(), ["1 ends 0", "2 alone has 1"]);
     assert_eq!(shard.table.len(), 1);
 }
 
 #[test]
 fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
-    let mut shard = Shard::new();
-    let count = 3 * LEFT_SUBSCRIPTIONS_PER_TURN;
+    let mut shard = TableFixture::new();
+    let count = 3 * DEPARTED_REGISTRATIONS_PER_TURN;
     for number in 0..count {
         shard.subscribe(ALICE, &format!("f{number}"), &number.to_string());
     }
@@ -224,24 +225,24 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     shard.table.leave(ALICE);
     assert_eq!((shard.table.len(), shard.table.has_client(ALICE)), (1, false), "at once");
     shard.route(number, 9999, None, b"x");
-    assert_eq!(shard.heard(), ["b"]);
+    assert_eq!(shard.received(), ["b"]);
     let mut turns = 0;
     // What it had alone ends in the hub with the connection; the one that the message would have matched is removed.
-    assert_eq!(shard.told(), ["1 leaves".to_owned(), format!("2 alone has {number}")]);
+    assert_eq!(shard.sent_to_hub(), ["1 leaves".to_owned(), format!("2 alone has {number}")]);
     while shard.table.has_removals() {
         let before = shard.table.left_count;
         shard.table.remove_some();
-        assert!(before - shard.table.left_count <= LEFT_SUBSCRIPTIONS_PER_TURN);
+        assert!(before - shard.table.left_count <= DEPARTED_REGISTRATIONS_PER_TURN);
         turns += 1;
     }
     assert!(turns >= 3, "{turns}");
-    assert_eq!(shard.told(), [""; 0]);
+    assert_eq!(shard.sent_to_hub(), [""; 0]);
     assert_eq!(shard.table.filters.len(), 1);
     shard.table.leave(BOB);
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
-    assert_eq!(shard.told(), ["2 leaves"]);
+    assert_eq!(shard.sent_to_hub(), ["2 leaves"]);
     let table = &shard.table;
     assert_eq!(
         (table.subscriptions.len(), table.registered.len()),
@@ -253,34 +254,34 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
 /// All that shared a filter leave before one of them is removed: the hub is told that none is left.
 #[test]
 fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 shares 0"]);
     shard.table.leave(ALICE);
     shard.table.leave(BOB);
     shard.table.remove_some();
-    assert_eq!(shard.told(), ["1 leaves", "2 leaves", "all ends 0"]);
+    assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "all ends 0"]);
     assert!(!shard.table.has_removals() && shard.table.filters.is_empty());
 }
 
 /// What is sent back to its publisher where several are subscribed is decided by the shard.
 #[test]
 fn a_shared_message_without_echo_goes_to_the_others() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(BOB, "a", "2");
     shard.route(0, 9, Some(ALICE), b"x");
-    assert_eq!(shard.heard(), ["2"]);
+    assert_eq!(shard.received(), ["2"]);
 }
 
 #[test]
 fn a_connection_has_as_many_subscriptions_and_tokens_as_it_may() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     for sid in 0..100 {
         shard.subscribe(ALICE, "a", &sid.to_string());
     }
-    let full = shard.table.subscribe(ALICE, Traits::default(), (b"a", b"", b"100"));
-    assert_eq!((full, shard.table.len()), (Err(TooMany::OfClient), 100));
+    let full = shard.table.subscribe(ALICE, ClientOptions::default(), (b"a", b"", b"100"));
+    assert_eq!((full, shard.table.len()), (Err(SubscriptionLimit::PerClient), 100));
     shard.unsubscribe(ALICE, "7", None);
     shard.unsubscribe(ALICE, "8", None);
     shard.subscribe(ALICE, "a", "101");
@@ -290,33 +291,37 @@ fn a_connection_has_as_many_subscriptions_and_tokens_as_it_may() {
     let long = vec!["a"; 1000].join(".");
     let mut wide = ShardTable::new(HashKey(1, 2), usize::MAX);
     let mut add = |sid: usize| {
-        wide.subscribe(BOB, Traits::default(), (long.as_bytes(), b"", sid.to_string().as_bytes()))
+        wide.subscribe(BOB, ClientOptions::default(), (long.as_bytes(), b"", sid.to_string().as_bytes()))
     };
     let most = FILTER_TOKENS_PER_CLIENT_MAX / 1000;
     for sid in 0..most {
         assert_eq!(add(sid), Ok(()));
     }
-    assert_eq!(add(most), Err(TooMany::OfClient));
+    assert_eq!(add(most), Err(SubscriptionLimit::PerClient));
 }
 
 /// A message to very many is expanded piece by piece, while its subscribers come and go.
 #[test]
 fn a_message_to_very_many_goes_on_where_it_was() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     for token in 0..300 {
         shard.subscribe(1000 + token, "a", &token.to_string());
     }
     // As many lines as make deliveries full several times.
     let subject = format!("a {}", "x".repeat(3000));
-    let message =
-        Message { subject: subject.as_bytes(), reply: b"", headers: b"", payload: b"x".as_slice().into() };
+    let message = OutboundMessage {
+        subject: subject.as_bytes(),
+        reply: b"",
+        headers: b"",
+        payload: b"x".as_slice().into(),
+    };
     shard.piece.message((1, shard.table.requests), None, &message, shard.id(0));
-    let (mut heard, mut deliveries, mut pieces) = (BTreeSet::new(), Deliveries::new(), 0);
+    let (mut received, mut deliveries, mut pieces) = (BTreeSet::new(), DeliveryBatch::new(), 0);
     loop {
         let is_all = shard.table.expand(&mut shard.piece, &mut deliveries);
-        assert!(deliveries.size() < DELIVERIES_SIZE + 4000);
+        assert!(deliveries.size() < DELIVERY_BATCH_SIZE + 4000);
         while let Some(token) = deliveries.advance() {
-            assert!(heard.insert(token), "{token} got it twice");
+            assert!(received.insert(token), "{token} got it twice");
         }
         deliveries.clear();
         if is_all {
@@ -330,23 +335,23 @@ fn a_message_to_very_many_goes_on_where_it_was() {
     }
     assert!(pieces > 2, "{pieces}");
     let expected: BTreeSet<_> = (1000..1300).filter(|token| *token < 1300 - pieces).collect();
-    assert!(heard.is_superset(&expected), "{:?}", expected.difference(&heard));
-    assert!(heard.iter().all(|token| *token < 1300), "none that came later");
+    assert!(received.is_superset(&expected), "{:?}", expected.difference(&received));
+    assert!(received.iter().all(|token| *token < 1300), "none that came later");
 }
 
 /// A mark is answered by a connection that is there; by none, it counts as reached.
 #[test]
 fn a_mark_goes_to_a_connection_that_is_subscribed() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(BOB, "a", "1");
     shard.table.leave(ALICE);
     shard.piece.mark(MarkTarget::Registration(shard.id(0)), 7);
-    assert_eq!(shard.heard(), ["Mark(7)"]);
+    assert_eq!(shard.received(), ["Mark(7)"]);
     shard.table.leave(BOB);
     shard.piece.mark(MarkTarget::Registration(shard.id(0)), 8);
-    assert_eq!(shard.heard(), [""; 0]);
-    assert_eq!(shard.told(), ["1 leaves", "2 leaves", "all ends 0"], "before the answer");
+    assert_eq!(shard.received(), [""; 0]);
+    assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "all ends 0"], "before the answer");
     let table = &mut shard.table;
     assert_eq!((table.next_unanswerable_mark(), table.next_unanswerable_mark()), (Some(8), None));
 }
@@ -354,7 +359,7 @@ fn a_mark_goes_to_a_connection_that_is_subscribed() {
 /// The hub must not take messages for subscriptions that are gone for as long as it takes to remove ten thousand others.
 #[test]
 fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     for number in 0..50 {
         shard.subscribe(ALICE, &format!("f{number}"), &number.to_string());
     }
@@ -364,27 +369,28 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
     for token in [ALICE, BOB, 3] {
         shard.table.leave(token);
     }
-    assert_eq!(shard.told(), ["1 leaves", "2 leaves", "3 leaves"]);
+    assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "3 leaves"]);
     shard.route(50, 999, None, b"x");
-    assert_eq!((shard.heard(), shard.told()), (vec![], vec!["all ends 50".to_owned()]));
+    assert_eq!((shard.received(), shard.sent_to_hub()), (vec![], vec!["all ends 50".to_owned()]));
     // It stays until its subscriptions are removed, and one that comes meanwhile has its own.
-    let told = shard.subscribe(4, "a", "1");
-    let number = told[0].strip_prefix("4 registers a as ").and_then(|number| number.parse().ok());
-    let number = number.unwrap_or_else(|| panic!("{told:?}"));
+    let sent_to_hub = shard.subscribe(4, "a", "1");
+    let number = sent_to_hub[0].strip_prefix("4 registers a as ").and_then(|number| number.parse().ok());
+    let number = number.unwrap_or_else(|| panic!("{sent_to_hub:?}"));
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
-    assert_eq!(shard.told(), [""; 0]);
-    let message = Message { subject: b"a", reply: b"", headers: b"", payload: b"x".as_slice().into() };
+    assert_eq!(shard.sent_to_hub(), [""; 0]);
+    let message =
+        OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"x".as_slice().into() };
     shard.piece.message((99, 999), None, &message, id);
     shard.route(number, 999, None, b"x");
-    assert_eq!((shard.heard(), shard.table.registrations()), (vec!["1".to_owned()], 1));
+    assert_eq!((shard.received(), shard.table.registrations()), (vec!["1".to_owned()], 1));
 }
 
 /// A shared filter of which all connections have left is registered again by those that come before it is removed.
 #[test]
 fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(ALICE, "a", "2");
     shard.table.leave(ALICE);
@@ -393,7 +399,7 @@ fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
-    assert_eq!(shard.told(), ["2 alone has 0"]);
+    assert_eq!(shard.sent_to_hub(), ["2 alone has 0"]);
     shard.table.leave(BOB);
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["2 leaves", "1 registers a as 0"]);
 }
@@ -402,7 +408,7 @@ fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
 #[test]
 fn messages_remove_subscriptions_that_they_would_have_matched() {
     const LEFT: usize = 5000;
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.table = ShardTable::new(HashKey(1, 2), LEFT);
     shard.subscribe(BOB, "a", "b");
     for sid in 0..LEFT {
@@ -413,35 +419,35 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     while shard.table.left_count > 0 {
         let (before, matches) = (shard.table.left_count, shard.table.left_match_count);
         shard.route(0, 99_999, None, b"x");
-        assert_eq!(shard.heard(), ["b"]);
+        assert_eq!(shard.received(), ["b"]);
         let removed = before - shard.table.left_count;
-        let allowed = (shard.table.left_match_count - matches) / LEFT_MATCHES_PER_STEP + 1;
-        let most = LEFT_SUBSCRIPTIONS_PER_TURN + allowed as usize;
+        let allowed = (shard.table.left_match_count - matches) / DEPARTED_MATCHES_PER_STEP + 1;
+        let most = DEPARTED_REGISTRATIONS_PER_TURN + allowed as usize;
         assert!((1..=most).contains(&removed), "{removed} with one message");
         messages += 1;
     }
-    let (matches, most) = (shard.table.left_match_count, LEFT as u64 * LEFT_MATCHES_PER_STEP);
+    let (matches, most) = (shard.table.left_match_count, LEFT as u64 * DEPARTED_MATCHES_PER_STEP);
     assert!(matches < most && messages > 10, "{matches} matches with {messages} messages");
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
     assert_eq!((shard.table.len(), shard.table.subscriptions.len() - shard.table.free.len()), (1, 1));
-    assert_eq!(shard.told().last().map(String::as_str), Some("2 alone has 0"));
+    assert_eq!(shard.sent_to_hub().last().map(String::as_str), Some("2 alone has 0"));
 }
 
 /// The hub had no room: the connections are told so, and may try again.
 #[test]
 fn the_subscriptions_of_a_refused_registration_end() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(BOB, "a", "2");
     shard.subscribe(3, "a", "3");
     shard.table.leave(3);
-    shard.told();
+    shard.sent_to_hub();
     let id = shard.id(0);
     shard.piece.refused(id);
-    assert_eq!(shard.heard(), ["-ERR 'maximum subscriptions exceeded'\r\n"; 2]);
-    assert_eq!(shard.told(), ["all ends 0"], "the hub may have had room for a part of them");
+    assert_eq!(shard.received(), ["-ERR 'maximum subscriptions exceeded'\r\n"; 2]);
+    assert_eq!(shard.sent_to_hub(), ["all ends 0"], "the hub may have had room for a part of them");
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
@@ -449,14 +455,14 @@ fn the_subscriptions_of_a_refused_registration_end() {
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
     // What comes late does not concern the new one.
     shard.piece.refused(id);
-    shard.heard();
+    shard.received();
     assert_eq!(shard.table.len(), 1);
 }
 
 /// Ten thousand subscriptions that end at once are removed in short steps when the hub has answered.
 #[test]
 fn subscriptions_that_have_ended_are_removed_in_steps() {
-    let mut shard = Shard::new();
+    let mut shard = TableFixture::new();
     shard.table = ShardTable::new(HashKey(1, 2), 1000);
     shard.subscribe(BOB, "a", "b");
     for sid in 0..1000 {
@@ -471,7 +477,7 @@ fn subscriptions_that_have_ended_are_removed_in_steps() {
     while shard.table.has_removals() {
         let before = shard.table.ended.len();
         shard.table.remove_some();
-        assert!(before - shard.table.ended.len() <= LEFT_SUBSCRIPTIONS_PER_TURN);
+        assert!(before - shard.table.ended.len() <= DEPARTED_REGISTRATIONS_PER_TURN);
         turns += 1;
     }
     assert!(turns > 10 && shard.table.ended.is_empty(), "{turns} turns");

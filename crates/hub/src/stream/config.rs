@@ -97,9 +97,9 @@ impl Retention {
     }
 
     /// The same in the words of the journal.
-    pub(crate) fn for_journal(self) -> stilling_journal::Retention {
+    pub(crate) fn for_journal(self) -> stilling_journal::LogRetention {
         let Retention { records, age, .. } = self;
-        stilling_journal::Retention { bytes_max: self.bytes_max(), records, age_ns: age.map(nanos) }
+        stilling_journal::LogRetention { bytes_max: self.bytes_max(), records, age_ns: age.map(nanos) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused};
+use stilling_journal::{Batch, BatchPushError, Chunk, ReadOrder, Record, StartAt};
 
 use stilling_ring::SharedBlock;
 
@@ -39,12 +39,12 @@ impl MemoryLog {
         record: &Record<'_>,
         now_ns: UnixNanos,
         MemoryLimits { batch_size, size_max }: MemoryLimits,
-    ) -> Result<(), Refused> {
-        let mut outcome = Err(Refused::Full);
+    ) -> Result<(), BatchPushError> {
+        let mut outcome = Err(BatchPushError::Full);
         if let Some(batch) = self.batches.back_mut() {
             outcome = batch.push(record);
         }
-        if outcome == Err(Refused::Full) {
+        if outcome == Err(BatchPushError::Full) {
             let is_full = (self.batches.len() + 1) * batch_size > size_max.max(2 * batch_size);
             self.block = None;
             let oldest = if is_full { self.batches.pop_front() } else { None };
@@ -101,8 +101,8 @@ impl MemoryLog {
     pub(super) fn read(&self, order: &ReadOrder, kept_from: u64, next: u64) -> Chunk {
         let mut chunk = Chunk::empty(order);
         let first = match order.from {
-            From::Sequence(sequence) => sequence.max(kept_from),
-            From::Time(time_ns) => {
+            StartAt::Sequence(sequence) => sequence.max(kept_from),
+            StartAt::Time(time_ns) => {
                 let first = self.first_since(UnixNanos::from_nanos(time_ns));
                 first.map_or(next, |from| from.max(kept_from))
             }
@@ -145,12 +145,12 @@ mod tests {
 
     const LIMITS: MemoryLimits = MemoryLimits { batch_size: 4096, size_max: 3 * 4096 };
 
-    fn order(from: From) -> ReadOrder {
+    fn order(from: StartAt) -> ReadOrder {
         ReadOrder { ticket: 0, stream: 0, from, records_max: u32::MAX }
     }
 
     /// What is read: sequences and times.
-    fn read(log: &MemoryLog, from: From, next: u64) -> Vec<(u64, u64)> {
+    fn read(log: &MemoryLog, from: StartAt, next: u64) -> Vec<(u64, u64)> {
         let chunk = log.read(&order(from), log.first().unwrap_or(1), next);
         assert!(chunk.is_end && chunk.next == next, "{chunk:?}");
         (0..chunk.len()).filter_map(|at| chunk.get(at)).map(|(sequence, time, _)| (sequence, time)).collect()
@@ -182,7 +182,7 @@ mod tests {
         let mut log = MemoryLog::default();
         let payload = [b'x'; 1000];
         assert_eq!((log.first(), log.size(), log.oldest_ns()), (None, 0, None));
-        assert_eq!(read(&log, From::Sequence(1), 1), []);
+        assert_eq!(read(&log, StartAt::Sequence(1), 1), []);
         for sequence in 1..=30 {
             let record = Record::new(b"a", &payload);
             let now_ns = UnixNanos::from_nanos(sequence * MEMORY_TIME_STEP_NS);
@@ -193,14 +193,14 @@ mod tests {
         assert!(log.size() <= LIMITS.size_max as u64);
         assert_eq!(log.oldest_ns(), Some(UnixNanos::from_nanos(first * MEMORY_TIME_STEP_NS)));
         let expected: Vec<_> = (first..31).map(|number| (number, number * MEMORY_TIME_STEP_NS)).collect();
-        assert_eq!(read(&log, From::Sequence(1), 31), expected);
-        assert_eq!(read(&log, From::Sequence(29), 31), expected[expected.len() - 2..]);
+        assert_eq!(read(&log, StartAt::Sequence(1), 31), expected);
+        assert_eq!(read(&log, StartAt::Sequence(29), 31), expected[expected.len() - 2..]);
         // A time within a step has records of the whole step.
-        let since = From::Time(29 * MEMORY_TIME_STEP_NS + 1);
+        let since = StartAt::Time(29 * MEMORY_TIME_STEP_NS + 1);
         assert_eq!(read(&log, since, 31), expected[expected.len() - 2..]);
-        assert_eq!(read(&log, From::Time(40 * MEMORY_TIME_STEP_NS), 31), []);
+        assert_eq!(read(&log, StartAt::Time(40 * MEMORY_TIME_STEP_NS), 31), []);
         let long = [b'x'; 4096];
         let refused = log.push(31, &Record::new(b"a", &long), UnixNanos::EPOCH, LIMITS);
-        assert_eq!((refused, log.first()), (Err(Refused::TooLarge), Some(first)));
+        assert_eq!((refused, log.first()), (Err(BatchPushError::TooLarge), Some(first)));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use crate::intake::{Client, Door};
 use crate::limits::{PENDING_ACKS_KEPT_MAX, REPLIES_KEPT_SIZE_MAX, SPARE_PENDING_ACKS_MAX};
+use crate::publication_batch::{ClientId, Ingress};
 
 /// What a connection is told when a batch is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PendingAck {
-    pub(crate) client: Client,
+    pub(crate) client: ClientId,
     pub(crate) sequence: u64,
     pub(crate) is_duplicate: bool,
     /// It does not want to get back what it published itself.
@@ -18,7 +18,7 @@ pub(crate) struct PendingAck {
 
 impl PendingAck {
     /// The end of a connection.
-    pub(super) fn close(client: Client) -> PendingAck {
+    pub(super) fn close(client: ClientId) -> PendingAck {
         PendingAck { client, sequence: 0, is_duplicate: false, no_echo: false, to: AckTarget::Close }
     }
 }
@@ -42,7 +42,7 @@ pub(crate) struct PendingAcks {
     replies: Vec<u8>,
     acks: Vec<PendingAck>,
     /// How many records of the batch came by which door.
-    records: [u64; Door::ALL.len()],
+    records: [u64; Ingress::ALL.len()],
 }
 
 impl PendingAcks {
@@ -57,8 +57,8 @@ impl PendingAcks {
     }
 
     /// How many records of the batch came by a door.
-    pub(crate) fn records(&self, door: Door) -> u64 {
-        self.records[door as usize]
+    pub(crate) fn records(&self, ingress: Ingress) -> u64 {
+        self.records[ingress as usize]
     }
 
     /// The acknowledgement of the record `sequence`, by which its sender is known. Records are asked for in order: `from` is
@@ -120,8 +120,8 @@ impl AckQueue {
     }
 
     /// Counts a record of the open batch.
-    pub(crate) fn count_record(&mut self, door: Door) {
-        self.open.records[door as usize] += 1;
+    pub(crate) fn count_record(&mut self, ingress: Ingress) {
+        self.open.records[ingress as usize] += 1;
     }
 
     /// Adds one behind all others: to the open batch, or, if there is none (`has_open` is false), to the last one under way.
@@ -154,7 +154,7 @@ impl AckQueue {
     }
 
     /// Takes the connections that are to be closed behind these batches.
-    pub(crate) fn take_closing(&mut self) -> Vec<Client> {
+    pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
         let mut clients = Vec::new();
         for acks in self.under_way.iter_mut().chain([&mut self.open]) {
             acks.acks.retain(|ack| {
@@ -184,7 +184,7 @@ impl AckQueue {
 mod tests {
     use super::*;
 
-    const ALICE: Client = Client { shard: 0, token: 1 };
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
     fn ack(sequence: u64, to: AckTarget) -> PendingAck {
         PendingAck { client: ALICE, sequence, is_duplicate: false, no_echo: false, to }
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn acknowledgements_go_with_their_batches_in_order() {
         let mut queue = AckQueue::default();
-        queue.count_record(Door::Http);
+        queue.count_record(Ingress::Http);
         queue.push(true, ack(1, AckTarget::Ticket(7)), b"");
         queue.seal();
         queue.push(false, ack(1, AckTarget::Reply(0, 0)), b"inbox.1");
         queue.push(true, ack(2, AckTarget::Reply(0, 0)), b"inbox.22");
         assert_eq!((queue.count(), queue.replies_size(), queue.under_way()), (3, 15, 1));
         let mut first = queue.take_oldest();
-        assert_eq!((first.records(Door::Http), first.records(Door::Nats)), (1, 0));
+        assert_eq!((first.records(Ingress::Http), first.records(Ingress::Nats)), (1, 0));
         assert_eq!(first.get(0), Some(ack(1, AckTarget::Ticket(7))));
         assert_eq!(first.get(1), Some(ack(1, AckTarget::Reply(0, 7))));
         assert_eq!((first.reply(0, 7), first.get(2)), (&b"inbox.1"[..], None));

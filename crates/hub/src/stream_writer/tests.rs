@@ -1,10 +1,10 @@
 //! What a writer decides, in which order, and what it hands to the journal.
 
-use stilling_journal::{Answer, Retention, StreamIndex};
+use stilling_journal::{JournalAnswer, LogRetention, StreamIndex};
 
 use super::*;
 
-const ALICE: Client = Client { shard: 0, token: 1 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const NOW: Now = Now { unix_ns: UnixNanos::from_nanos(5), steady_ns: SteadyNanos::from_nanos(7) };
 
 fn at(nanos: u64) -> SteadyNanos {
@@ -13,12 +13,12 @@ fn at(nanos: u64) -> SteadyNanos {
 
 /// A journal that writes nothing.
 #[derive(Default)]
-struct Batches {
+struct IdleJournal {
     free: Vec<Batch>,
     appended: Vec<Batch>,
 }
 
-impl Storage for Batches {
+impl Storage for IdleJournal {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
         let at = self.free.iter_mut().rposition(Batch::renew)?;
         Some(self.free.swap_remove(at))
@@ -29,7 +29,7 @@ impl Storage for Batches {
         if is_free { IdleBatches::Free } else { IdleBatches::Shared }
     }
 
-    fn give_back(&mut self, _: StreamIndex, batch: Batch) {
+    fn return_batch(&mut self, _: StreamIndex, batch: Batch) {
         self.free.push(batch);
     }
 
@@ -37,7 +37,7 @@ impl Storage for Batches {
         self.appended.push(batch);
     }
 
-    fn retain(&mut self, _: StreamIndex, _: Retention, _: UnixNanos) -> bool {
+    fn retain(&mut self, _: StreamIndex, _: LogRetention, _: UnixNanos) -> bool {
         false
     }
 
@@ -47,7 +47,7 @@ impl Storage for Batches {
 
     fn publish(&mut self) {}
 
-    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+    fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
         None
     }
 
@@ -64,14 +64,14 @@ impl Storage for Batches {
     }
 }
 
-fn batches(count: usize) -> Batches {
-    Batches { free: (0..count).map(|_| Batch::new(4096)).collect(), appended: Vec::new() }
+fn batches(count: usize) -> IdleJournal {
+    IdleJournal { free: (0..count).map(|_| Batch::new(4096)).collect(), appended: Vec::new() }
 }
 
 fn writer(durability: Durability) -> StreamWriter {
     let config = StreamConfig { durability, message_size_max: 2000, ..StreamConfig::default() };
     let limits = WriterLimits { batches_max: 2, memory_batch_size: 4096 };
-    StreamWriter::new((3, config), HashKey(1, 2), Resumed::default(), limits)
+    StreamWriter::new((3, config), HashKey(1, 2), ResumePoint::default(), limits)
 }
 
 /// A record as the hub makes it of a message.
@@ -82,7 +82,7 @@ fn record<'a>(payload: impl Into<Payload<'a>>) -> Record<'a, Payload<'a>> {
 fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
     let headers = headers.as_bytes();
     Publication {
-        door: Door::Nats,
+        ingress: Ingress::Nats,
         subject: b"events.a",
         reply: b"",
         headers,
@@ -92,10 +92,10 @@ fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
 }
 
 /// Has a writer take a message as the hub does.
-fn store(writer: &mut StreamWriter, storage: &mut Batches, headers: &str) -> Judgement {
+fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) -> StoreDecision {
     let publication = publication(headers, b"x");
-    let judgement = writer.judge(&publication, NOW.steady_ns);
-    if let Judgement::Accept(id) = judgement {
+    let judgement = writer.decide(&publication, NOW.steady_ns);
+    if let StoreDecision::Accept(id) = judgement {
         let record = Record { headers: publication.headers, ..record(b"x") };
         writer.apply(&record, id, storage, NOW).expect("there is room");
     }
@@ -105,40 +105,40 @@ fn store(writer: &mut StreamWriter, storage: &mut Batches, headers: &str) -> Jud
 /// A message that is rejected changes nothing: its id is not remembered, and it gets no sequence.
 #[test]
 fn a_message_is_judged_by_its_id_before_its_conditions_and_remembered_when_it_is_applied() {
-    let (mut writer, mut storage) = (writer(Durability::None), Batches::default());
+    let (mut writer, mut storage) = (writer(Durability::None), IdleJournal::default());
     let wrong = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Expected-Last-Sequence: 7\r\n\r\n";
     let right = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Expected-Last-Sequence: 0\r\n\r\n";
-    let refusal = Refusal::WrongLastSequence { stream: 3, last: 0 };
-    assert_eq!(store(&mut writer, &mut storage, wrong), Judgement::Reject(refusal));
+    let refusal = RefusalReason::WrongLastSequence { stream: 3, last: 0 };
+    assert_eq!(store(&mut writer, &mut storage, wrong), StoreDecision::Reject(refusal));
     assert_eq!((writer.next, writer.dedup.len()), (1, 0));
-    assert!(matches!(store(&mut writer, &mut storage, right), Judgement::Accept(Some(_))));
+    assert!(matches!(store(&mut writer, &mut storage, right), StoreDecision::Accept(Some(_))));
     assert_eq!((writer.next, writer.visible, writer.dedup.len()), (2, 1, 1));
     for again in [right, wrong] {
-        assert_eq!(store(&mut writer, &mut storage, again), Judgement::Duplicate(1));
+        assert_eq!(store(&mut writer, &mut storage, again), StoreDecision::Duplicate(1));
     }
     for (headers, refusal) in [
-        ("NATS/1.0\r\nNats-Expected-Stream: other\r\n\r\n", Refusal::WrongStream { stream: 3 }),
-        ("NATS/1.0\r\nNats-Rollup: all\r\n\r\n", Refusal::UnknownCondition { stream: 3 }),
+        ("NATS/1.0\r\nNats-Expected-Stream: other\r\n\r\n", RefusalReason::WrongStream { stream: 3 }),
+        ("NATS/1.0\r\nNats-Rollup: all\r\n\r\n", RefusalReason::UnknownCondition { stream: 3 }),
     ] {
-        assert_eq!(store(&mut writer, &mut storage, headers), Judgement::Reject(refusal));
+        assert_eq!(store(&mut writer, &mut storage, headers), StoreDecision::Reject(refusal));
     }
     let own = "NATS/1.0\r\nNats-Expected-Stream: events\r\n\r\n";
-    assert_eq!(store(&mut writer, &mut storage, own), Judgement::Accept(None));
+    assert_eq!(store(&mut writer, &mut storage, own), StoreDecision::Accept(None));
 }
 
 #[test]
 fn a_stream_that_takes_nothing_says_why() {
     let mut writer = writer(Durability::Disk);
     let judged = |writer: &mut StreamWriter, size: usize| {
-        writer.judge(&publication("", &vec![b'x'; size]), NOW.steady_ns)
+        writer.decide(&publication("", &vec![b'x'; size]), NOW.steady_ns)
     };
-    assert_eq!(judged(&mut writer, 2000), Judgement::Accept(None));
-    assert_eq!(judged(&mut writer, 2001), Judgement::Reject(Refusal::TooLarge { stream: 3 }));
+    assert_eq!(judged(&mut writer, 2000), StoreDecision::Accept(None));
+    assert_eq!(judged(&mut writer, 2001), StoreDecision::Reject(RefusalReason::TooLarge { stream: 3 }));
     let frozen = Frozen { reason: "EIO".into(), kind: io::ErrorKind::Other };
     writer.freeze(frozen);
-    assert_eq!(judged(&mut writer, 1), Judgement::Reject(Refusal::Frozen { stream: 3 }));
+    assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Frozen { stream: 3 }));
     writer.keep_closed("it is elsewhere".into());
-    assert_eq!(judged(&mut writer, 1), Judgement::Reject(Refusal::Closed { stream: 3 }));
+    assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Closed { stream: 3 }));
 }
 
 /// Batches go to the journal when they are full, or at the end of a turn in which it has none.
@@ -214,7 +214,7 @@ fn a_stream_waits_for_deliveries_that_refer_to_all_batches() {
 
 #[test]
 fn what_is_not_on_disk_is_visible_at_once() {
-    let mut storage = Batches::default();
+    let mut storage = IdleJournal::default();
     for durability in [Durability::Memory, Durability::None] {
         let mut writer = writer(durability);
         let record = record(b"x");
@@ -248,10 +248,10 @@ fn messages_that_wait_for_the_disk_are_bounded() {
     assert!(writer.has_room_for(b"", at(0)));
     assert!(!writer.has_room_for(&vec![b'x'; REPLIES_SIZE_MAX + 1], at(0)));
     writer.wait("no space", io::ErrorKind::StorageFull, at(5));
-    assert!(writer.has_room_for(b"", at(4 + DISK_PATIENCE_NS)));
-    assert!(!writer.has_room_for(b"", at(5 + DISK_PATIENCE_NS)), "it has waited too long");
-    writer.resume(at(6 + DISK_PATIENCE_NS));
-    assert!(writer.has_room_for(b"", at(6 + DISK_PATIENCE_NS)));
+    assert!(writer.has_room_for(b"", at(4 + DISK_STALL_TIMEOUT_NS)));
+    assert!(!writer.has_room_for(b"", at(5 + DISK_STALL_TIMEOUT_NS)), "it has waited too long");
+    writer.resume(at(6 + DISK_STALL_TIMEOUT_NS));
+    assert!(writer.has_room_for(b"", at(6 + DISK_STALL_TIMEOUT_NS)));
 }
 
 /// The answers of a connection keep their order while a release waits for room.

@@ -2,7 +2,7 @@
 
 use stilling_ring::SplitMix64;
 
-use crate::rig::clients::{Said, play};
+use crate::rig::clients::{ScriptCounts, play};
 
 /// What clients say.
 fn words() -> Vec<String> {
@@ -43,7 +43,7 @@ fn words() -> Vec<String> {
     }
     words.push(published("disk.a", "inbox.1", &after(1), "once"));
     words.push(published("memory.a", "inbox.1", &after(2), "once"));
-    for (question, payload) in [
+    for (api_request, payload) in [
         ("INFO", ""),
         ("STREAM.INFO.disk", ""),
         ("STREAM.NAMES", ""),
@@ -63,7 +63,7 @@ fn words() -> Vec<String> {
         ("STREAM.MSG.GET.disk", r#"{"seq":2}"#),
         ("STREAM.MSG.GET.memory", r#"{"seq":1,"next_by_subj":"memory.*"}"#),
     ] {
-        words.push(published(&format!("$JS.API.{question}"), "inbox.1", "", payload));
+        words.push(published(&format!("$JS.API.{api_request}"), "inbox.1", "", payload));
     }
     words
 }
@@ -81,11 +81,11 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
     let mut random = SplitMix64::new(seed);
     let mut script = Vec::new();
     let is_faulty = random.below(3) == 0;
-    let mut say = |step: u8, said: &[u8]| {
-        if said.is_empty() {
+    let mut say = |step: u8, counts: &[u8]| {
+        if counts.is_empty() {
             script.push(step);
         }
-        for piece in said.chunks(255) {
+        for piece in counts.chunks(255) {
             script.push(step);
             script.push(piece.len() as u8);
             script.extend_from_slice(piece);
@@ -103,21 +103,21 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
             say(if is_faulty && random.below(200) == 0 { 255 } else { step }, b"");
             continue;
         }
-        let mut said = words[random.index(words.len())].clone().into_bytes();
+        let mut counts = words[random.index(words.len())].clone().into_bytes();
         if is_faulty {
             match random.below(40) {
-                0 => said = (0..random.below(60)).map(|_| random.below(256) as u8).collect(),
-                1 => said = vec![b'x'; 600],
+                0 => counts = (0..random.below(60)).map(|_| random.below(256) as u8).collect(),
+                1 => counts = vec![b'x'; 600],
                 2 => {
-                    let at = random.index(said.len());
-                    said[at] ^= 1 << random.below(8);
+                    let at = random.index(counts.len());
+                    counts[at] ^= 1 << random.below(8);
                 }
-                3 => said = format!("PUB disk.long inbox.1 600\r\n{}\r\n", "y".repeat(600)).into_bytes(),
+                3 => counts = format!("PUB disk.long inbox.1 600\r\n{}\r\n", "y".repeat(600)).into_bytes(),
                 _ => {}
             }
         }
-        let rest = said.split_off(if random.below(4) == 0 { said.len() / 2 } else { said.len() });
-        say(step, &said);
+        let rest = counts.split_off(if random.below(4) == 0 { counts.len() / 2 } else { counts.len() });
+        say(step, &counts);
         if !rest.is_empty() {
             // Something comes between.
             say(36 + random.below(16) as u8, b"");
@@ -131,22 +131,22 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
 /// nats_hub`.
 #[test]
 fn whatever_clients_say_the_accounts_add_up() {
-    let (words, mut all) = (words(), Said::default());
+    let (words, mut all) = (words(), ScriptCounts::default());
     for seed in 0..3000 {
         let script = script(&words, seed);
-        let said = std::panic::catch_unwind(|| play(&script));
-        let said = said.unwrap_or_else(|_| panic!("seed {seed}"));
-        all.stored += said.stored;
-        all.delivered += said.delivered;
-        all.pongs += said.pongs;
-        all.duplicates += said.duplicates;
-        all.refused += said.refused;
-        all.closed += said.closed;
-        all.consumers += said.consumers;
-        all.parked += said.parked;
+        let counts = std::panic::catch_unwind(|| play(&script));
+        let counts = counts.unwrap_or_else(|_| panic!("seed {seed}"));
+        all.stored += counts.stored;
+        all.delivered += counts.delivered;
+        all.pongs += counts.pongs;
+        all.duplicates += counts.duplicates;
+        all.refused += counts.refused;
+        all.closed += counts.closed;
+        all.consumers += counts.consumers;
+        all.parked += counts.parked;
     }
     // What was never tried proves nothing.
-    let Said { stored, delivered, pongs, duplicates, refused, closed, consumers, parked } = all;
+    let ScriptCounts { stored, delivered, pongs, duplicates, refused, closed, consumers, parked } = all;
     for (what, count) in [
         ("stored", stored),
         ("delivered", delivered),

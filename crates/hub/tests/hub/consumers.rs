@@ -1,51 +1,51 @@
 //! Following a stream from a place in it.
 
-use stilling_hub::limits::{DELIVERIES_SIZE, MEMORY_TIME_STEP_NS};
-use stilling_hub::{Client, Request};
+use stilling_hub::limits::{DELIVERY_BATCH_SIZE, MEMORY_TIME_STEP_NS};
+use stilling_hub::{ClientId, HubRequest};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::asking::{publish, publish_for};
-use crate::rig::{Ask, Rig, Told};
+use crate::fixture_requests::{publish, publish_for};
+use crate::rig::{ConnectionOutput, HubFixture, ShardRequest};
 
-pub(crate) const READER: Client = Client { shard: 0, token: 1 };
-pub(crate) const WRITER: Client = Client { shard: 1, token: 2 };
+pub(crate) const READER: ClientId = ClientId { shard: 0, token: 1 };
+pub(crate) const WRITER: ClientId = ClientId { shard: 1, token: 2 };
 
 /// A question below `$JS.API`, and its answer.
-pub(crate) fn question(rig: &mut Rig, subject: &str, payload: &str) -> String {
+pub(crate) fn api_request(rig: &mut HubFixture, subject: &str, payload: &str) -> String {
     rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
-    rig.settle();
-    let heard = rig.heard(READER);
-    let at = heard.find("answers.1").unwrap_or_else(|| panic!("no answer to {subject}: {heard}"));
-    heard[at..].lines().nth(1).unwrap_or_default().to_owned()
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    let at = received.find("answers.1").unwrap_or_else(|| panic!("no answer to {subject}: {received}"));
+    received[at..].lines().nth(1).unwrap_or_default().to_owned()
 }
 
-pub(crate) fn rig() -> Rig {
-    let mut rig = Rig::new();
+pub(crate) fn rig() -> HubFixture {
+    let mut rig = HubFixture::new();
     rig.subscribe(READER, "answers.*", "1");
     rig
 }
 
 /// Publishes the numbers of `range` to a stream.
-pub(crate) fn fill(rig: &mut Rig, stream: &str, range: std::ops::Range<u64>) {
+pub(crate) fn fill(rig: &mut HubFixture, stream: &str, range: std::ops::Range<u64>) {
     for number in range {
         rig.ask_all(WRITER, &[publish(&format!("{stream}.n"), &number.to_string())]);
     }
-    rig.settle();
+    rig.run_until_settled();
 }
 
 /// Takes what came for the subscription `push`, telling the hub that it has left, until nothing more comes.
-pub(crate) fn take(rig: &mut Rig) -> Vec<(u64, String)> {
+pub(crate) fn take(rig: &mut HubFixture) -> Vec<(u64, String)> {
     let mut all = Vec::new();
     loop {
-        rig.settle();
-        let told = rig.told(READER);
-        if told.is_empty() {
+        rig.run_until_settled();
+        let outputs = rig.outputs(READER);
+        if outputs.is_empty() {
             return all;
         }
-        for told in told {
-            match told {
-                Told::Mark(mark) => rig.ask_all(READER, &[Request::Reached { mark }]),
-                Told::Text(text) => {
+        for outputs in outputs {
+            match outputs {
+                ConnectionOutput::Mark(mark) => rig.ask_all(READER, &[HubRequest::MarkReached { mark }]),
+                ConnectionOutput::Text(text) => {
                     let mut lines = text.split("\r\n");
                     while let Some(line) = lines.next() {
                         let Some(ack) = line.split(' ').find(|word| word.starts_with("$JS.ACK.")) else {
@@ -62,9 +62,9 @@ pub(crate) fn take(rig: &mut Rig) -> Vec<(u64, String)> {
     }
 }
 
-pub(crate) fn create(rig: &mut Rig, stream: &str, config: &str) -> String {
+pub(crate) fn create(rig: &mut HubFixture, stream: &str, config: &str) -> String {
     let payload = format!(r#"{{"stream_name":"{stream}","config":{{"ack_policy":"none",{config}}}}}"#);
-    question(rig, &format!("CONSUMER.CREATE.{stream}"), &payload)
+    api_request(rig, &format!("CONSUMER.CREATE.{stream}"), &payload)
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_was_kept_comes_from_the_place_asked_for_and_then_what_is_new() {
         assert!(answer.contains(r#""num_pending":401"#), "{answer}");
         assert_eq!(take(&mut rig), [], "nobody listens yet");
         rig.subscribe(READER, "push", "2");
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         let expected: Vec<_> = (100..501).map(|number| (number, number.to_string())).collect();
         assert_eq!(take(&mut rig), expected, "{stream}");
         fill(&mut rig, stream, 501..504);
@@ -93,14 +93,14 @@ fn each_message_says_how_many_come_behind_it() {
         let mut rig = rig();
         rig.subscribe(READER, "push", "2");
         create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"new""#);
-        rig.pass(100_000_000);
-        rig.settle();
+        rig.advance_time(100_000_000);
+        rig.run_until_settled();
         let subject = format!("{stream}.n");
         let all: Vec<_> = (0..5).map(|_| publish(&subject, "x")).collect();
         rig.ask_all(WRITER, &all);
-        rig.settle();
-        let heard = rig.heard(READER);
-        let acks = heard.split([' ', '\r']).filter(|word| word.starts_with("$JS.ACK."));
+        rig.run_until_settled();
+        let received = rig.received(READER);
+        let acks = received.split([' ', '\r']).filter(|word| word.starts_with("$JS.ACK."));
         let pending: Vec<_> = acks.filter_map(|ack| ack.rsplit('.').next()).collect();
         // In memory each is sent before the next one has come.
         let expected = if stream == "disk" { ["4", "3", "2", "1", "0"] } else { ["0"; 5] };
@@ -111,12 +111,12 @@ fn each_message_says_how_many_come_behind_it() {
 /// A stream in memory knows when each record came, not only when it began to fill a piece of memory.
 #[test]
 fn records_in_memory_are_found_by_their_time() {
-    let mut rig = Rig::with(|streams| streams[1].retention.bytes = 32 * 1024);
+    let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     for number in 0..2000_u64 {
         // Most of the oldest have gone in the end.
         rig.ask_all(WRITER, &[publish("memory.n", &format!("{}", rig.now_ns))]);
-        rig.pass(if number % 10 == 0 { 7_000_000_000 } else { 1000 });
+        rig.advance_time(if number % 10 == 0 { 7_000_000_000 } else { 1000 });
     }
     let start_ns = rig.now_ns - 5 * 7_000_000_000;
     let start = jiff::Timestamp::from_nanosecond(i128::from(start_ns)).expect("a time");
@@ -124,11 +124,11 @@ fn records_in_memory_are_found_by_their_time() {
         format!(r#""deliver_subject":"push","deliver_policy":"by_start_time","opt_start_time":"{start}""#);
     create(&mut rig, "memory", &config);
     rig.subscribe(READER, "push", "2");
-    rig.pass(100_000_000);
-    rig.settle();
-    let heard = rig.heard(READER);
+    rig.advance_time(100_000_000);
+    rig.run_until_settled();
+    let received = rig.received(READER);
     let mut count = 0;
-    let mut lines = heard.lines();
+    let mut lines = received.lines();
     while let Some(line) = lines.next() {
         let Some(ack) = line.split(' ').find(|word| word.starts_with("$JS.ACK.")) else { continue };
         let told_ns: u64 = ack.split('.').nth(7).and_then(|word| word.parse().ok()).expect("a time");
@@ -143,12 +143,12 @@ fn records_in_memory_are_found_by_their_time() {
 /// As nats-server has it, a consumer goes on with what there is; how much that leaves out is counted.
 #[test]
 fn what_consumers_pass_over_is_counted() {
-    let mut rig = Rig::with(|streams| streams[1].retention.bytes = 32 * 1024);
+    let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     rig.subscribe(READER, "pulled", "2");
     fill(&mut rig, "memory", 1..11);
     create(&mut rig, "memory", r#""name":"p","deliver_policy":"all""#);
-    let pull = |rig: &mut Rig| {
+    let pull = |rig: &mut HubFixture| {
         let subject = "$JS.API.CONSUMER.MSG.NEXT.memory.p";
         rig.ask_all(READER, &[publish_for(subject, r#"{"batch":4}"#, "pulled")]);
         take(rig).first().expect("a record").0
@@ -156,26 +156,26 @@ fn what_consumers_pass_over_is_counted() {
     assert_eq!(pull(&mut rig), 1);
     fill(&mut rig, "memory", 11..3000);
     let counters = rig.hub.counters();
-    assert_eq!(counters.streams[1].passed_removed.get(), 0, "nobody has missed them yet");
+    assert_eq!(counters.streams[1].skipped_removed.get(), 0, "nobody has missed them yet");
     let next = pull(&mut rig);
     assert!(next > 5, "the oldest have gone");
     rig.turn();
-    assert_eq!(counters.streams[1].passed_removed.get(), next - 5);
+    assert_eq!(counters.streams[1].skipped_removed.get(), next - 5);
     assert_eq!(pull(&mut rig), next + 4);
     // Who begins with the oldest there is has missed nothing.
     create(&mut rig, "memory", r#""deliver_subject":"push","deliver_policy":"all""#);
     rig.subscribe(READER, "push", "3");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     assert!(!take(&mut rig).is_empty());
-    assert_eq!(counters.streams[1].passed_removed.get(), next - 5);
-    assert_eq!(counters.streams[1].passed_damaged.get(), 0);
+    assert_eq!(counters.streams[1].skipped_removed.get(), next - 5);
+    assert_eq!(counters.streams[1].skipped_damaged.get(), 0);
 }
 
 /// The same of what is damaged.
 #[test]
 fn what_is_damaged_before_a_consumer_is_counted() {
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
     rig.subscribe(READER, "answers.*", "1");
     for number in 0..100 {
         fill(&mut rig, "disk", number * 5..number * 5 + 5);
@@ -185,10 +185,10 @@ fn what_is_damaged_before_a_consumer_is_counted() {
     disk.change(&name, |content| content[at] ^= 1);
     create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
     rig.subscribe(READER, "push", "2");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let got = take(&mut rig).len() as u64;
     rig.turn();
-    let damaged = rig.hub.counters().streams[0].passed_damaged.get();
+    let damaged = rig.hub.counters().streams[0].skipped_damaged.get();
     assert!(damaged > 0);
     assert_eq!(got + damaged, 500);
 }
@@ -201,7 +201,7 @@ fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
         fill(&mut rig, "disk", 1..40);
         create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
         rig.subscribe(READER, "push", "2");
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         let mut got = Vec::new();
         for number in 40..400 {
             rig.ask_all(WRITER, &[publish("disk.n", &number.to_string())]);
@@ -209,13 +209,13 @@ fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
             let reads = number % (stride + 3) == 0;
             let reads_first = number % 2 == 0;
             if reads && reads_first {
-                rig.hub.storage_mut().look_up();
+                rig.hub.storage_mut().serve_read();
             }
             if number % stride == 0 {
                 rig.hub.storage_mut().write();
             }
             if reads && !reads_first {
-                rig.hub.storage_mut().look_up();
+                rig.hub.storage_mut().serve_read();
             }
             rig.turn();
             if number % (stride + 7) == 0 {
@@ -235,19 +235,22 @@ fn what_is_behind_goes_out_only_as_fast_as_it_leaves() {
     let payload = "x".repeat(5000);
     for _ in 0..300 {
         rig.ask_all(WRITER, &[publish("disk.n", &payload)]);
-        rig.settle();
+        rig.run_until_settled();
     }
     create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
     rig.subscribe(READER, "push", "2");
-    rig.pass(100_000_000);
-    rig.settle();
-    let told = rig.told(READER);
-    let size: usize = told.iter().map(|told| if let Told::Text(text) = told { text.len() } else { 0 }).sum();
+    rig.advance_time(100_000_000);
+    rig.run_until_settled();
+    let outputs = rig.outputs(READER);
+    let size: usize = outputs
+        .iter()
+        .map(|outputs| if let ConnectionOutput::Text(text) = outputs { text.len() } else { 0 })
+        .sum();
     assert!((200_000..300_000).contains(&size), "{size} bytes");
-    assert_eq!(told.iter().filter(|told| matches!(told, Told::Mark(_))).count(), 1);
-    rig.pass(1_000_000_000);
-    rig.settle();
-    assert_eq!(rig.told(READER), [], "more came before that had left");
+    assert_eq!(outputs.iter().filter(|outputs| matches!(outputs, ConnectionOutput::Mark(_))).count(), 1);
+    rig.advance_time(1_000_000_000);
+    rig.run_until_settled();
+    assert_eq!(rig.outputs(READER), [], "more came before that had left");
 }
 
 #[test]
@@ -257,14 +260,14 @@ fn a_filter_leaves_out_the_others() {
         let subject = if number % 5 == 0 { "disk.five" } else { "disk.other" };
         rig.ask_all(WRITER, &[publish(subject, &number.to_string())]);
     }
-    rig.settle();
+    rig.run_until_settled();
     create(
         &mut rig,
         "disk",
         r#""deliver_subject":"push","deliver_policy":"all","filter_subject":"disk.five""#,
     );
     rig.subscribe(READER, "push", "2");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
     assert_eq!(payloads, ["0", "5", "10", "15"]);
     rig.ask_all(WRITER, &[publish("disk.other", "x"), publish("disk.five", "y")]);
@@ -278,7 +281,7 @@ fn messages_that_are_asked_for_come_and_the_question_ends() {
     fill(&mut rig, "disk", 1..11);
     rig.subscribe(READER, "pulled", "2");
     create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
-    let pull = |rig: &mut Rig, what: &str| {
+    let pull = |rig: &mut HubFixture, what: &str| {
         rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", what, "pulled")]);
     };
     pull(&mut rig, r#"{"batch":4}"#);
@@ -289,17 +292,17 @@ fn messages_that_are_asked_for_come_and_the_question_ends() {
     // It still waits: what is new comes.
     fill(&mut rig, "disk", 11..12);
     assert_eq!(take(&mut rig), [(11, "11".to_owned())]);
-    rig.pass(2_000_000_000);
-    rig.settle();
-    assert!(rig.heard(READER).contains("408 Request Timeout"));
+    rig.advance_time(2_000_000_000);
+    rig.run_until_settled();
+    assert!(rig.received(READER).contains("408 Request Timeout"));
     pull(&mut rig, r#"{"batch":1,"no_wait":true}"#);
-    rig.settle();
-    assert!(rig.heard(READER).contains("404 No Messages"));
+    rig.run_until_settled();
+    assert!(rig.received(READER).contains("404 No Messages"));
     // What clients take for the sign to make their consumer anew.
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.gone", "", "pulled")]);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains("NATS/1.0 503\r\n"), "{heard}");
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    assert!(received.contains("NATS/1.0 503\r\n"), "{received}");
 }
 
 #[test]
@@ -308,17 +311,20 @@ fn a_consumer_beats_while_nothing_comes_and_goes_when_nobody_listens() {
     rig.subscribe(READER, "push", "2");
     create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
     take(&mut rig);
-    rig.pass(1_100_000_000);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains("100 Idle Heartbeat") && heard.contains("Nats-Last-Stream: 0"), "{heard}");
-    rig.ask_all(READER, &[Ask::Unsubscribe { sid: b"2", after: None }]);
-    rig.pass(4_000_000_000);
-    rig.settle();
-    assert!(question(&mut rig, "CONSUMER.INFO.disk.c", "").contains(r#""name":"c""#));
-    rig.pass(6_000_000_000);
-    rig.settle();
-    assert!(question(&mut rig, "CONSUMER.INFO.disk.c", "").contains("consumer not found"));
+    rig.advance_time(1_100_000_000);
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    assert!(
+        received.contains("100 Idle Heartbeat") && received.contains("Nats-Last-Stream: 0"),
+        "{received}"
+    );
+    rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
+    rig.advance_time(4_000_000_000);
+    rig.run_until_settled();
+    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.c", "").contains(r#""name":"c""#));
+    rig.advance_time(6_000_000_000);
+    rig.run_until_settled();
+    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.c", "").contains("consumer not found"));
     assert_eq!(rig.hub.counters().consumers.get(), 0);
 }
 
@@ -328,21 +334,21 @@ fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
     let mut rig = rig();
     fill(&mut rig, "disk", 1..100);
     create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
-    let other = Client { shard: 1, token: 7 };
+    let other = ClientId { shard: 1, token: 7 };
     rig.subscribe(other, "push", "2");
-    rig.pass(100_000_000);
-    rig.settle();
-    assert!(rig.told(other).iter().any(|told| matches!(told, Told::Mark(_))));
-    rig.ask_all(other, &[Request::Leave]);
+    rig.advance_time(100_000_000);
+    rig.run_until_settled();
+    assert!(rig.outputs(other).iter().any(|outputs| matches!(outputs, ConnectionOutput::Mark(_))));
+    rig.ask_all(other, &[HubRequest::Disconnect]);
     rig.subscribe(READER, "push", "2");
     fill(&mut rig, "disk", 100..103);
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let expected: Vec<_> = (100..103).map(|number| (number, number.to_string())).collect();
     assert_eq!(take(&mut rig), expected);
-    rig.ask_all(READER, &[Ask::Unsubscribe { sid: b"2", after: None }]);
+    rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
     for _ in 0..2 {
-        rig.pass(6_000_000_000);
-        rig.settle();
+        rig.advance_time(6_000_000_000);
+        rig.run_until_settled();
     }
     assert_eq!(rig.hub.counters().consumers.get(), 0);
 }
@@ -367,9 +373,9 @@ fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
             };
             let answer = create(&mut rig, stream, &config);
             assert!(delivered(&answer).contains(&expected), "{policy}: {answer}");
-            let answer = question(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+            let answer = api_request(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
             assert!(delivered(&answer).contains(&expected), "{policy}: {answer}");
-            question(&mut rig, &format!("CONSUMER.DELETE.{stream}.c"), "");
+            api_request(&mut rig, &format!("CONSUMER.DELETE.{stream}.c"), "");
         }
     }
 }
@@ -383,12 +389,12 @@ fn what_nobody_heard_of_a_chunk_is_there_for_who_listens_next() {
         fill(&mut rig, stream, 1..101);
         create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"all""#);
         rig.subscribe(READER, "push", "2");
-        rig.ask_all(READER, &[Ask::Unsubscribe { sid: b"2", after: Some(30) }]);
-        rig.pass(100_000_000);
+        rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: Some(30) }]);
+        rig.advance_time(100_000_000);
         let mut got = take(&mut rig);
         assert_eq!(got.len(), 30, "{stream}");
         rig.subscribe(READER, "push", "3");
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         got.extend(take(&mut rig));
         let expected: Vec<_> = (1..101).map(|number| (number, number.to_string())).collect();
         assert_eq!(got, expected, "{stream}");
@@ -397,36 +403,36 @@ fn what_nobody_heard_of_a_chunk_is_there_for_who_listens_next() {
 
 #[test]
 fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
-    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 8, 1);
+    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 8, 1);
     rig.subscribe(READER, "answers.*", "1");
     let payload = "x".repeat(1000);
     for _ in 0..800 {
         rig.ask_all(WRITER, &[publish("disk.n", &payload)]);
-        rig.settle();
+        rig.run_until_settled();
     }
     create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
-    let other = Client { shard: 0, token: 7 };
+    let other = ClientId { shard: 0, token: 7 };
     rig.subscribe(other, "push", "2");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     rig.subscribe(other, "noise", "3");
-    rig.heard(READER);
+    rig.received(READER);
     // The shard does not look: one piece is with it, another is nearly full, and the rest of a chunk stays behind.
     let noise = "z".repeat(200_000);
     for _ in 0..2 {
         rig.ask_all(WRITER, &[publish("noise", &noise)]);
     }
-    rig.settle();
-    let heard = rig.heard(other).matches("$JS.ACK.").count() as u64;
-    rig.ask_all(other, &[Request::Leave]);
-    rig.settle();
-    rig.look();
+    rig.run_until_settled();
+    let received = rig.received(other).matches("$JS.ACK.").count() as u64;
+    rig.ask_all(other, &[HubRequest::Disconnect]);
+    rig.run_until_settled();
+    rig.poll_shards();
     rig.subscribe(READER, "push", "3");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let got = take(&mut rig);
     let sequences: Vec<_> = got.into_iter().map(|(sequence, _)| sequence).collect();
     // What its shard has is lost with the connection, and no more.
     let last = sequences.first().expect("there are some") - 1;
-    assert!((heard.max(10)..200).contains(&last), "{last} of a chunk of about 250");
+    assert!((received.max(10)..200).contains(&last), "{last} of a chunk of about 250");
     let expected: Vec<_> = (last + 1..801).collect();
     assert_eq!(sequences, expected, "{last} were sent before");
 }
@@ -441,14 +447,14 @@ fn those_who_wait_at_a_consumer_that_is_deleted_are_told() {
         let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
         rig.ask_all(READER, &[publish_for(subject, r#"{"batch":5,"expires":9000000000}"#, reply)]);
     }
-    rig.settle();
-    assert_eq!(rig.heard(READER), "");
+    rig.run_until_settled();
+    assert_eq!(rig.received(READER), "");
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "answers.1")]);
-    let heard = rig.heard(READER);
+    let received = rig.received(READER);
     let status = "NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 5\r\nNats-Pending-Bytes: 0\r\n\r\n";
-    assert_eq!(heard.matches(status).count(), 2, "{heard}");
-    assert!(heard.contains("pulled.1") && heard.contains("pulled.2"), "{heard}");
-    assert!(heard.contains(r#""success":true"#), "{heard}");
+    assert_eq!(received.matches(status).count(), 2, "{received}");
+    assert!(received.contains("pulled.1") && received.contains("pulled.2"), "{received}");
+    assert!(received.contains(r#""success":true"#), "{received}");
 }
 
 /// A long stream that has nothing for it is gone through piece by piece, with the others in between.
@@ -461,7 +467,7 @@ fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
     }
     create(&mut rig, "memory", r#""deliver_subject":"push","filter_subject":"memory.this""#);
     rig.subscribe(READER, "push", "2");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let mut turns = 0;
     while {
         rig.turn();
@@ -487,24 +493,24 @@ fn consumers_are_looked_after_although_the_calendar_is_set_back() {
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", pull, "pulled")]);
     take(&mut rig);
     rig.set_back_ns = 3_600_000_000_000;
-    rig.pass(1_100_000_000);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains("100 Idle Heartbeat") && !heard.contains("408"), "{heard}");
-    rig.pass(1_000_000_000);
-    rig.settle();
-    assert!(rig.heard(READER).contains("408 Request Timeout"));
-    assert!(question(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""name":"p""#));
+    rig.advance_time(1_100_000_000);
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    assert!(received.contains("100 Idle Heartbeat") && !received.contains("408"), "{received}");
+    rig.advance_time(1_000_000_000);
+    rig.run_until_settled();
+    assert!(rig.received(READER).contains("408 Request Timeout"));
+    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""name":"p""#));
     for _ in 0..6 {
-        rig.pass(1_000_000_000);
-        rig.settle();
+        rig.advance_time(1_000_000_000);
+        rig.run_until_settled();
     }
-    assert!(question(&mut rig, "CONSUMER.INFO.disk.p", "").contains("consumer not found"));
+    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains("consumer not found"));
     // And what is written has the time that people read.
     rig.ask_all(WRITER, &[publish("memory.n", "x")]);
-    let told = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns - rig.set_back_ns)).expect("a time");
-    let message = question(&mut rig, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
-    assert!(message.contains(&format!(r#""time":"{told}""#)), "{message}");
+    let outputs = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns - rig.set_back_ns)).expect("a time");
+    let message = api_request(&mut rig, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
+    assert!(message.contains(&format!(r#""time":"{outputs}""#)), "{message}");
 }
 
 /// One that followed its stream and was left for a moment goes on where it was.
@@ -516,12 +522,12 @@ fn who_listens_again_gets_what_came_meanwhile() {
         create(&mut rig, stream, r#""deliver_subject":"push""#);
         fill(&mut rig, stream, 1..3);
         assert_eq!(take(&mut rig).len(), 2);
-        rig.ask_all(READER, &[Ask::Unsubscribe { sid: b"2", after: None }]);
-        rig.pass(100_000_000);
+        rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
+        rig.advance_time(100_000_000);
         fill(&mut rig, stream, 3..6);
         assert_eq!(take(&mut rig), []);
         rig.subscribe(READER, "push", "3");
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
         assert_eq!(got, [3, 4, 5], "{stream}");
         fill(&mut rig, stream, 6..7);
@@ -534,7 +540,7 @@ fn who_listens_again_gets_what_came_meanwhile() {
 fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
     let mut rig = rig();
     fill(&mut rig, "disk", 1..10);
-    rig.pass(60_000_000_000);
+    rig.advance_time(60_000_000_000);
     let start = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns)).expect("a time");
     fill(&mut rig, "disk", 10..12);
     rig.subscribe(READER, "push", "2");
@@ -543,9 +549,9 @@ fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
             "deliver_policy":"by_start_time","opt_start_time":"{start}"}}}}"#
     );
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", &config, "answers.1")]);
-    rig.hub.storage_mut().fail_to_look_up();
+    rig.hub.storage_mut().fail_read();
     rig.turn();
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
     assert_eq!(got, [10, 11]);
 }
@@ -555,7 +561,7 @@ fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
 #[test]
 fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
     for leaves in [false, true] {
-        let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 8, 1);
+        let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 8, 1);
         rig.subscribe(READER, "push", "2");
         rig.subscribe(READER, "plain", "3");
         let payload = "x".repeat(8000);
@@ -564,7 +570,7 @@ fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
             rig.ask_all(WRITER, &[publish("memory.other", &number.to_string())]);
         }
         // The shard has its one piece, and the next is as good as full.
-        let rest = "x".repeat(DELIVERIES_SIZE - 1000);
+        let rest = "x".repeat(DELIVERY_BATCH_SIZE - 1000);
         rig.ask_all(WRITER, &[publish("plain", "x")]);
         rig.ask_all(WRITER, &[publish("plain", &rest)]);
         let config =
@@ -572,30 +578,31 @@ fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
         rig.ask_all(READER, &[publish("$JS.API.CONSUMER.CREATE.memory", config)]);
         rig.turn();
         rig.turn();
-        let is_mark = |told: &Told| matches!(told, Told::Mark(_));
-        let mut told = rig.told(READER);
-        assert!(!told.iter().any(is_mark), "it waits for room");
-        let listener = if leaves { Client { shard: 0, token: 9 } } else { READER };
+        let is_mark = |outputs: &ConnectionOutput| matches!(outputs, ConnectionOutput::Mark(_));
+        let mut outputs = rig.outputs(READER);
+        assert!(!outputs.iter().any(is_mark), "it waits for room");
+        let listener = if leaves { ClientId { shard: 0, token: 9 } } else { READER };
         if leaves {
-            rig.ask_all(READER, &[Request::Leave]);
+            rig.ask_all(READER, &[HubRequest::Disconnect]);
             rig.subscribe(listener, "push", "1");
         }
         for _ in 0..3 {
             rig.turn();
-            told.extend(rig.told(READER));
+            outputs.extend(rig.outputs(READER));
         }
-        assert_eq!(told.iter().any(is_mark), !leaves);
-        for mark in
-            told.iter().filter_map(|told| if let Told::Mark(mark) = told { Some(*mark) } else { None })
+        assert_eq!(outputs.iter().any(is_mark), !leaves);
+        for mark in outputs
+            .iter()
+            .filter_map(|outputs| if let ConnectionOutput::Mark(mark) = outputs { Some(*mark) } else { None })
         {
-            rig.ask_all(READER, &[Request::Reached { mark }]);
+            rig.ask_all(READER, &[HubRequest::MarkReached { mark }]);
         }
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         rig.turn();
         rig.ask_all(WRITER, &[publish("memory.this", "y")]);
         rig.turn();
-        let heard = rig.heard(listener);
-        assert!(heard.ends_with("\r\ny\r\n"), "{heard}");
+        let received = rig.received(listener);
+        assert!(received.ends_with("\r\ny\r\n"), "{received}");
     }
 }
 
@@ -614,8 +621,8 @@ fn when_the_last_consumer_goes_nothing_is_left_to_do() {
             &[ask("$JS.API.CONSUMER.CREATE.memory.short"), ask("$JS.API.CONSUMER.DELETE.memory.short")],
         );
         rig.turn();
-        let heard = rig.heard(READER);
-        assert!(heard.contains(r#""success":true"#), "{heard}");
+        let received = rig.received(READER);
+        assert!(received.contains(r#""success":true"#), "{received}");
         assert!(rig.hub.is_quiet(), "nobody is there to be called");
     }
 }

@@ -3,39 +3,42 @@
 use std::collections::BTreeMap;
 
 use stilling_hub::limits::{
-    FILTERS_COMPARED_PER_TURN, LEFT_MATCHES_PER_STEP, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS,
-    LEFT_SUBSCRIPTIONS_PER_TURN,
+    DEPARTED_CONSUMER_STEPS_PER_TURN, DEPARTED_MATCHES_PER_STEP, DEPARTED_REGISTRATIONS_EVERY_NS,
+    DEPARTED_REGISTRATIONS_PER_TURN, FILTERS_COMPARED_PER_TURN,
 };
-use stilling_hub::{Client, Request};
+use stilling_hub::{ClientId, HubRequest};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_ring::SplitMix64;
 use stilling_wire::nats::{Filter, Subject, SubjectLimits};
 
-use crate::asking::{publish, publish_for};
-use crate::consumers::{READER, WRITER, create, fill, question, rig, take};
-use crate::rig::{ABLE, Ask, Rig, Told, client};
+use crate::consumers::{READER, WRITER, api_request, create, fill, rig, take};
+use crate::fixture_requests::{publish, publish_for};
+use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client};
 
 /// A rig whose connections may have many subscriptions.
-fn wide() -> Rig {
-    Rig::configured(&SimulatedDisk::new(), (8, 1 << 20), (10_000, 0), |_| ()).0
+fn wide() -> HubFixture {
+    HubFixture::configured(&SimulatedDisk::new(), (8, 1 << 20), (10_000, 0), |_| ()).0
 }
 
 /// Subscribes a client to filters.
-fn subscribe_many(rig: &mut Rig, by: Client, filters: impl Iterator<Item = String>) {
+fn subscribe_many(rig: &mut HubFixture, by: ClientId, filters: impl Iterator<Item = String>) {
     let filters: Vec<_> = filters.collect();
     let sids: Vec<_> = (0..filters.len()).map(|sid| sid.to_string()).collect();
     let subscribe = |(filter, sid): (&'_ String, &'_ String)| {
-        rig.ask_all(by, &[Ask::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }]);
+        rig.ask_all(
+            by,
+            &[ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }],
+        );
     };
     filters.iter().zip(&sids).for_each(subscribe);
 }
 
 /// Has a client be the only member of so many queues that get what goes to a subject. Each is registered by itself.
-fn join_many(rig: &mut Rig, by: Client, count: usize, filter: &str) {
+fn join_many(rig: &mut HubFixture, by: ClientId, count: usize, filter: &str) {
     for number in 0..count {
         let (queue, sid) = (format!("{}-{number}", by.token), format!("q{number}"));
         let (filter, queue, sid) = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
-        rig.ask_all(by, &[Ask::Subscribe { filter, queue, sid }]);
+        rig.ask_all(by, &[ShardRequest::Subscribe { filter, queue, sid }]);
     }
 }
 
@@ -55,8 +58,8 @@ fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
         }
         // One more has every record.
         create(&mut rig, stream, r#""deliver_subject":"push.all","deliver_policy":"new""#);
-        rig.pass(100_000_000);
-        rig.settle();
+        rig.advance_time(100_000_000);
+        rig.run_until_settled();
         let counters = rig.hub.counters();
         assert_eq!(counters.offered.get(), 0, "{stream}");
         fill(&mut rig, stream, 0..300);
@@ -64,7 +67,7 @@ fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
         assert_eq!(take(&mut rig).len(), 300, "{stream}");
         // What they want they get, each once although one of them takes it by one of 64 filters.
         rig.ask_all(WRITER, &[publish(&format!("{stream}.k.7"), "wanted")]);
-        rig.settle();
+        rig.run_until_settled();
         assert_eq!(counters.offered.get(), 300 + 101, "{stream}");
         let got = take(&mut rig);
         assert_eq!(got.len(), 101, "{stream}");
@@ -81,22 +84,22 @@ fn an_idle_consumer_is_where_the_stream_is() {
         let filter = format!("{stream}.wanted");
         let config = format!(r#""name":"c","deliver_subject":"push","filter_subject":"{filter}""#);
         create(&mut rig, stream, &config);
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         fill(&mut rig, stream, 0..50);
-        let answer = question(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+        let answer = api_request(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
         assert!(answer.contains(r#""num_pending":0"#), "{stream}: {answer}");
         // Its listener goes, and comes again behind a record that it wants.
-        rig.ask_all(READER, &[Ask::Unsubscribe { sid: b"2", after: None }]);
-        rig.pass(100_000_000);
-        rig.settle();
-        let answer = question(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+        rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
+        rig.advance_time(100_000_000);
+        rig.run_until_settled();
+        let answer = api_request(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
         assert!(answer.contains(r#""num_pending":0"#), "{stream}: {answer}");
         rig.ask_all(WRITER, &[publish(&filter, "x")]);
-        rig.settle();
+        rig.run_until_settled();
         rig.subscribe(READER, "push", "3");
-        rig.pass(100_000_000);
+        rig.advance_time(100_000_000);
         assert_eq!(take(&mut rig), [(51, "x".to_owned())], "{stream}");
-        assert_eq!(rig.hub.counters().streams[1].passed_removed.get(), 0);
+        assert_eq!(rig.hub.counters().streams[1].skipped_removed.get(), 0);
     }
 }
 
@@ -116,7 +119,7 @@ fn consumers_that_catch_up_with_many_filters_take_turns() {
         create(&mut rig, "memory", &config);
     }
     rig.subscribe(READER, "push.*", "2");
-    rig.pass(100_000_000);
+    rig.advance_time(100_000_000);
     let mut turns = 0;
     while turns == 0 || !rig.hub.is_quiet() {
         rig.turn();
@@ -128,14 +131,14 @@ fn consumers_that_catch_up_with_many_filters_take_turns() {
 }
 
 /// Lets the time pass until subscriptions of clients that have left may be removed. Returns how many are removed then.
-fn removed_next(rig: &mut Rig) -> usize {
+fn remove_until_pause(rig: &mut HubFixture) -> usize {
     let counters = rig.hub.counters();
     let before = counters.left.get();
-    rig.pass(LEFT_SUBSCRIPTIONS_EVERY_NS);
+    rig.advance_time(DEPARTED_REGISTRATIONS_EVERY_NS);
     rig.turn();
     let removed = counters.left.get() - before;
-    assert!(removed <= LEFT_SUBSCRIPTIONS_PER_TURN as u64, "{removed} in one turn");
-    rig.pass(LEFT_SUBSCRIPTIONS_EVERY_NS - 1);
+    assert!(removed <= DEPARTED_REGISTRATIONS_PER_TURN as u64, "{removed} in one turn");
+    rig.advance_time(DEPARTED_REGISTRATIONS_EVERY_NS - 1);
     rig.turn();
     assert_eq!(counters.left.get() - before, removed, "more before their time");
     removed as usize
@@ -150,27 +153,33 @@ fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
         subscribe_many(&mut rig, by, (0..5000).map(|number| format!("a.{number}")));
     }
     let counters = rig.hub.counters();
-    rig.ask_all(leaver, &[Request::Leave]);
+    rig.ask_all(leaver, &[HubRequest::Disconnect]);
     assert_eq!(counters.subscriptions(), 5000, "none of them counts any more");
     let mut turns = 0;
     while counters.left.get() < 5000 {
         assert_eq!(
-            rig.hub.looks_again_in().map(|span| span.as_nanos()),
-            Some(LEFT_SUBSCRIPTIONS_EVERY_NS.into())
+            rig.hub.next_check_in().map(|span| span.as_nanos()),
+            Some(DEPARTED_REGISTRATIONS_EVERY_NS.into())
         );
-        assert!(removed_next(&mut rig) > 0);
+        assert!(remove_until_pause(&mut rig) > 0);
         // Meanwhile departed clients get nothing, and new clients do not wait.
         rig.ask_all(WRITER, &[publish("a.1", "x")]);
-        assert_eq!((rig.heard(leaver), rig.heard(stays)), (String::new(), "MSG a.1 1 1\r\nx\r\n".to_owned()));
+        assert_eq!(
+            (rig.received(leaver), rig.received(stays)),
+            (String::new(), "MSG a.1 1 1\r\nx\r\n".to_owned())
+        );
         turns += 1;
     }
-    assert_eq!((removed_next(&mut rig), rig.hub.looks_again_in()), (0, None));
-    let least = 5000 / LEFT_SUBSCRIPTIONS_PER_TURN;
+    assert_eq!((remove_until_pause(&mut rig), rig.hub.next_check_in()), (0, None));
+    let least = 5000 / DEPARTED_REGISTRATIONS_PER_TURN;
     assert!((least..least + 3).contains(&turns), "{turns} turns");
     rig.subscribe(next, "a.2", "1");
     rig.ask_all(WRITER, &[publish("a.2", "y")]);
-    assert_eq!(rig.heard(next), "MSG a.2 1 1\r\ny\r\n");
-    assert_eq!((rig.heard(leaver), rig.heard(stays)), (String::new(), "MSG a.2 2 1\r\ny\r\n".to_owned()));
+    assert_eq!(rig.received(next), "MSG a.2 1 1\r\ny\r\n");
+    assert_eq!(
+        (rig.received(leaver), rig.received(stays)),
+        (String::new(), "MSG a.2 2 1\r\ny\r\n".to_owned())
+    );
 }
 
 /// Invariant 7: subscriptions of a client that has left are removed by messages that would have matched them, a bounded number per
@@ -182,30 +191,30 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     for by in [leaver, stays] {
         join_many(&mut rig, by, 300, "a.b");
     }
-    rig.ask_all(leaver, &[Request::Leave]);
+    rig.ask_all(leaver, &[HubRequest::Disconnect]);
     let counters = rig.hub.counters();
     let mut messages = 0;
     while counters.left.get() < 300 {
         let (before, matches) = (counters.left.get(), counters.left_matches.get());
         rig.ask_all(WRITER, &[publish("a.b", "x"), publish("a.b", "x")]);
         let removed = counters.left.get() - before;
-        let least = (LEFT_SUBSCRIPTIONS_PER_TURN as u64).min(300 - before);
-        let most = least + (counters.left_matches.get() - matches) / LEFT_MATCHES_PER_STEP + 1;
+        let least = (DEPARTED_REGISTRATIONS_PER_TURN as u64).min(300 - before);
+        let most = least + (counters.left_matches.get() - matches) / DEPARTED_MATCHES_PER_STEP + 1;
         assert!((least..=most).contains(&removed), "{removed} in one turn");
         messages += 2;
         rig.turn();
     }
     // Their numbers are used again, and what is left of the removal takes nothing from the next owner.
     join_many(&mut rig, next, 60, "a.c");
-    assert!(rig.hub.looks_again_in().is_some(), "some are listed still");
-    while rig.hub.looks_again_in().is_some() {
-        removed_next(&mut rig);
+    assert!(rig.hub.next_check_in().is_some(), "some are listed still");
+    while rig.hub.next_check_in().is_some() {
+        remove_until_pause(&mut rig);
     }
     assert_eq!((counters.left.get(), counters.subscriptions()), (300, 360));
-    rig.heard(next);
+    rig.received(next);
     rig.ask_all(WRITER, &[publish("a.c", "y")]);
-    assert_eq!(rig.heard(next).matches("MSG a.c").count(), 60);
-    assert_eq!(rig.heard(stays).matches("MSG a.b").count(), 300 * messages);
+    assert_eq!(rig.received(next).matches("MSG a.c").count(), 60);
+    assert_eq!(rig.received(stays).matches("MSG a.b").count(), 300 * messages);
 }
 
 /// Invariant 7: in a turn of many messages, too, what they match of clients that have left is bounded by what there is of it.
@@ -215,14 +224,14 @@ fn many_messages_in_one_turn_do_not_match_what_was_left_again_and_again() {
     let mut rig = wide();
     let leaver = client(0, 1);
     join_many(&mut rig, leaver, LEFT, "a.b");
-    rig.ask_all(leaver, &[Request::Leave]);
+    rig.ask_all(leaver, &[HubRequest::Disconnect]);
     let counters = rig.hub.counters();
     // The last one is removed after so many messages that match it alone; it takes ten times as long until there is a last one.
-    let messages = 20 * LEFT_MATCHES_PER_STEP as usize;
+    let messages = 20 * DEPARTED_MATCHES_PER_STEP as usize;
     rig.ask_all(WRITER, &vec![publish("a.b", "x"); messages]);
     let left = LEFT as u64;
     assert_eq!(counters.left.get(), left);
-    let (matches, most) = (counters.left_matches.get(), left * LEFT_MATCHES_PER_STEP);
+    let (matches, most) = (counters.left_matches.get(), left * DEPARTED_MATCHES_PER_STEP);
     assert!((left..most).contains(&matches), "{matches} matches of {messages} messages with {LEFT}");
 }
 
@@ -234,7 +243,7 @@ fn new_subscriptions_remove_those_of_clients_that_have_left() {
     for life in 0..10_u64 {
         let by = client(0, 10 + life);
         subscribe_many(&mut rig, by, (0..1000).map(|number| format!("a.{life}.{number}")));
-        rig.ask_all(by, &[Request::Leave]);
+        rig.ask_all(by, &[HubRequest::Disconnect]);
         assert!(counters.left.get() >= 1000 * life, "{} of {life} lives are removed", counters.left.get());
     }
 }
@@ -256,36 +265,36 @@ fn a_client_with_many_consumers_and_requests_leaves_in_short_turns() {
         rig.turn();
     }
     assert_eq!(counters.consumers.get(), 900);
-    rig.ask_all(leaver, &[Request::Leave]);
+    rig.ask_all(leaver, &[HubRequest::Disconnect]);
     let (mut before, mut turns) = (counters.left.get(), 0);
     while !rig.hub.is_quiet() {
         rig.turn();
         let steps = counters.left.get() - before;
-        assert!(steps <= LEFT_PER_TURN as u64, "{steps} steps in one turn");
+        assert!(steps <= DEPARTED_CONSUMER_STEPS_PER_TURN as u64, "{steps} steps in one turn");
         (before, turns) = (counters.left.get(), turns + 1);
     }
     assert!(turns > 4, "{turns}");
     for number in [0, 450, 899] {
-        let answer = question(&mut rig, &format!("CONSUMER.INFO.disk.c{number}"), "");
+        let answer = api_request(&mut rig, &format!("CONSUMER.INFO.disk.c{number}"), "");
         assert!(answer.contains(r#""num_waiting":0"#), "{answer}");
     }
 }
 
 /// What a client has, by sid: a filter and a queue.
-type Table = BTreeMap<String, (String, String)>;
+type ClientSubscriptions = BTreeMap<String, (String, String)>;
 
 fn takes(filter: &str, subject: &str) -> bool {
     let limits = SubjectLimits::default();
     let subject = Subject::parse(subject.as_bytes(), &limits).expect("a subject");
-    Filter::parse(filter.as_bytes(), &limits).expect("a filter").takes(subject)
+    Filter::parse(filter.as_bytes(), &limits).expect("a filter").matches(subject)
 }
 
 /// How many messages each subscription got since the last look.
-fn received(rig: &mut Rig) -> BTreeMap<(Client, String), usize> {
-    rig.look();
+fn received_counts(rig: &mut HubFixture) -> BTreeMap<(ClientId, String), usize> {
+    rig.poll_shards();
     let mut all = BTreeMap::new();
-    for (to, told) in std::mem::take(&mut rig.told) {
-        let Told::Text(text) = told else { panic!("{told:?}") };
+    for (to, outputs) in std::mem::take(&mut rig.outputs) {
+        let ConnectionOutput::Text(text) = outputs else { panic!("{outputs:?}") };
         for line in text.lines().filter(|line| line.starts_with("MSG ")) {
             let sid = line.split(' ').nth(2).expect("a sid").to_owned();
             *all.entry((to, sid)).or_default() += 1;
@@ -303,13 +312,13 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
     let mut delivered = 0;
     for seed in 0..20 {
         let (mut random, mut rig) = (SplitMix64::new(seed), wide());
-        let mut clients: Vec<(Client, Table)> = Vec::new();
+        let mut clients: Vec<(ClientId, ClientSubscriptions)> = Vec::new();
         for step in 0..150_u64 {
             match random.below(8) {
                 0 => {
                     // Some have more than one turn takes apart.
                     let by = client(random.below(2) as u32, 1000 + step);
-                    let mut table = Table::new();
+                    let mut table = ClientSubscriptions::new();
                     for sid in 0..random.below(2) * 600 + 5 {
                         let filter = FILTERS[random.index(FILTERS.len())].to_owned();
                         let queue = ["", "", "q", "r"][random.index(4)].to_owned();
@@ -317,26 +326,26 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
                     }
                     for (sid, (filter, queue)) in &table {
                         let (filter, queue, sid) = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
-                        rig.ask_all(by, &[Ask::Subscribe { filter, queue, sid }]);
+                        rig.ask_all(by, &[ShardRequest::Subscribe { filter, queue, sid }]);
                     }
                     clients.push((by, table));
                 }
                 1 if !clients.is_empty() => {
                     let (by, _) = clients.swap_remove(random.index(clients.len()));
-                    rig.ask_all(by, &[Request::Leave]);
+                    rig.ask_all(by, &[HubRequest::Disconnect]);
                 }
                 2 if !clients.is_empty() => {
                     let at = random.index(clients.len());
                     let (by, table) = &mut clients[at];
                     if let Some((sid, _)) = table.pop_first() {
-                        rig.ask_all(*by, &[Ask::Unsubscribe { sid: sid.as_bytes(), after: None }]);
+                        rig.ask_all(*by, &[ShardRequest::Unsubscribe { sid: sid.as_bytes(), after: None }]);
                     }
                 }
                 3 => rig.turn(),
                 _ => {
                     let subject = SUBJECTS[random.index(SUBJECTS.len())];
                     rig.ask_all(WRITER, &[publish(subject, "x")]);
-                    let mut got = received(&mut rig);
+                    let mut got = received_counts(&mut rig);
                     let mut queues: BTreeMap<&str, usize> = BTreeMap::new();
                     for (by, table) in &clients {
                         for (sid, (filter, queue)) in table {
@@ -360,15 +369,15 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
             let count: usize = clients.iter().map(|(_, table)| table.len()).sum();
             assert_eq!(rig.hub.counters().subscriptions(), count as u64);
             if step % 30 == 29 {
-                rig.look();
+                rig.poll_shards();
                 rig.check_registrations();
             }
         }
         for (by, _) in clients {
-            rig.ask(by, ABLE, &[Request::Leave]);
+            rig.ask(by, ABLE, &[HubRequest::Disconnect]);
         }
         rig.check_registrations();
-        while removed_next(&mut rig) > 0 {}
+        while remove_until_pause(&mut rig) > 0 {}
         let left = rig.hub.counters().left.get();
         rig.turn();
         assert_eq!((rig.hub.counters().left.get(), rig.hub.counters().subscriptions()), (left, 0));

@@ -1,13 +1,13 @@
 //! The de-duplication window: what a stream knows of message ids, for how long, and after a restart.
 
-use stilling_hub::limits::{DEDUP_TIME_NS, DISK_PATIENCE_NS};
-use stilling_hub::{Client, Request};
+use stilling_hub::limits::{DEDUP_TIME_NS, DISK_STALL_TIMEOUT_NS};
+use stilling_hub::{ClientId, HubRequest};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::asking::publish;
-use crate::rig::{Rig, publish_with};
+use crate::fixture_requests::publish;
+use crate::rig::{HubFixture, publish_with};
 
-const ALICE: Client = Client { shard: 0, token: 1 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
@@ -19,19 +19,19 @@ fn headers(id: &str) -> String {
 }
 
 /// Publishes with an id and returns whether the message was a duplicate.
-fn is_duplicate(rig: &mut Rig, subject: &str, id: &str) -> bool {
+fn is_duplicate(rig: &mut HubFixture, subject: &str, id: &str) -> bool {
     let before = rig.hub.counters().duplicates.get();
     rig.ask_all(ALICE, &[publish_with(subject, "x", "", &headers(id))]);
-    rig.settle();
+    rig.run_until_settled();
     rig.hub.counters().duplicates.get() > before
 }
 
 /// Publishes so many messages without ids.
-fn publish_many(rig: &mut Rig, subject: &str, count: u64) {
-    let requests: Vec<Request<'_>> = (0..500).map(|_| publish(subject, "x")).collect();
+fn publish_many(rig: &mut HubFixture, subject: &str, count: u64) {
+    let requests: Vec<HubRequest<'_>> = (0..500).map(|_| publish(subject, "x")).collect();
     for _ in 0..count.div_ceil(500) {
         rig.ask_all(ALICE, &requests);
-        rig.settle();
+        rig.run_until_settled();
     }
 }
 
@@ -39,11 +39,11 @@ fn publish_many(rig: &mut Rig, subject: &str, count: u64) {
 #[test]
 fn an_id_is_known_however_many_messages_without_one_come_after_it() {
     for subject in ["disk.a", "memory.a", "none.a"] {
-        let mut rig = Rig::new();
+        let mut rig = HubFixture::new();
         assert!(!is_duplicate(&mut rig, subject, "q"));
         publish_many(&mut rig, subject, MANY);
         assert!(is_duplicate(&mut rig, subject, "q"), "{subject}");
-        rig.pass(DEDUP_TIME_NS - 1);
+        rig.advance_time(DEDUP_TIME_NS - 1);
         assert!(is_duplicate(&mut rig, subject, "q"), "{subject}: within the time");
     }
 }
@@ -52,14 +52,14 @@ fn an_id_is_known_however_many_messages_without_one_come_after_it() {
 #[test]
 fn an_id_is_forgotten_when_its_time_is_over_whatever_the_calendar_says() {
     for (what, set_back_ns) in [("as it was", 0), ("set back", HOUR_NS)] {
-        let mut rig = Rig::new();
+        let mut rig = HubFixture::new();
         for subject in ["disk.a", "memory.a"] {
             assert!(!is_duplicate(&mut rig, subject, "q"));
         }
         rig.set_back_ns = set_back_ns;
-        rig.pass(DEDUP_TIME_NS - 1);
+        rig.advance_time(DEDUP_TIME_NS - 1);
         assert!(is_duplicate(&mut rig, "disk.a", "q"), "the calendar is {what}");
-        rig.pass(1);
+        rig.advance_time(1);
         for subject in ["disk.a", "memory.a"] {
             assert!(!is_duplicate(&mut rig, subject, "q"), "the calendar is {what}: its time is over");
         }
@@ -70,7 +70,7 @@ fn an_id_is_forgotten_when_its_time_is_over_whatever_the_calendar_says() {
 
 #[test]
 fn a_calendar_that_is_set_forward_forgets_nothing() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.set_back_ns = HOUR_NS;
     assert!(!is_duplicate(&mut rig, "disk.a", "q"));
     rig.set_back_ns = 0;
@@ -80,13 +80,13 @@ fn a_calendar_that_is_set_forward_forgets_nothing() {
 /// Without work to do the hub wakes up to free what has expired, then sleeps.
 #[test]
 fn memory_of_expired_ids_is_freed_without_further_messages() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     assert!(!is_duplicate(&mut rig, "memory.a", "q"));
-    let span = rig.hub.looks_again_in().expect("an id will expire");
+    let span = rig.hub.next_check_in().expect("an id will expire");
     assert!(u128::from(DEDUP_TIME_NS) >= span.as_nanos() && span.as_nanos() > 0, "{span:?}");
-    rig.pass(DEDUP_TIME_NS);
+    rig.advance_time(DEDUP_TIME_NS);
     rig.turn();
-    assert_eq!((rig.hub.looks_again_in(), rig.hub.counters().streams[1].ids.get()), (None, 0));
+    assert_eq!((rig.hub.next_check_in(), rig.hub.counters().streams[1].ids.get()), (None, 0));
 }
 
 /// Row 0.14: the window is the same after a crash, over many segments, however long no server ran and however the calendar
@@ -97,30 +97,30 @@ fn the_window_is_rebuilt_after_a_crash_from_the_first_id_on() {
         [("at once", 0, 0), ("an hour later", HOUR_NS, 0), ("with the calendar set back", 0, HOUR_NS)]
     {
         let disk = SimulatedDisk::new();
-        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
         assert!(!is_duplicate(&mut rig, "disk.a", "old"));
         publish_many(&mut rig, "disk.a", 20_000);
-        rig.pass(DEDUP_TIME_NS);
+        rig.advance_time(DEDUP_TIME_NS);
         assert!(!is_duplicate(&mut rig, "disk.a", "early"));
         publish_many(&mut rig, "disk.a", MANY);
-        rig.pass(DEDUP_TIME_NS / 2);
+        rig.advance_time(DEDUP_TIME_NS / 2);
         assert!(!is_duplicate(&mut rig, "disk.a", "late"));
         let (now_ns, last) = (rig.now_ns, rig.hub.counters().streams[0].last.get());
         // What a crash leaves: no clean end of the log.
         let crashed = SimulatedDisk::with_files(disk.files());
         drop(rig);
-        let (mut rig, recovery) = Rig::on(&crashed, 8, 1 << 20);
+        let (mut rig, recovery) = HubFixture::on(&crashed, 8, 1 << 20);
         assert!((20_002..last).contains(&recovery.deduplicate_from), "{what}: {recovery:?}");
         (rig.now_ns, rig.set_back_ns) = (now_ns + later_ns, set_back_ns);
         for (id, expected) in [("old", false), ("early", true), ("late", true)] {
             assert_eq!(is_duplicate(&mut rig, "disk.a", id), expected, "{what}: {id}");
         }
         // "early" was half the time older than "late"; its batch may have been open for as long as the hub waits for a disk.
-        rig.pass(DEDUP_TIME_NS / 2 + DISK_PATIENCE_NS);
+        rig.advance_time(DEDUP_TIME_NS / 2 + DISK_STALL_TIMEOUT_NS);
         for (id, expected) in [("early", false), ("late", true)] {
             assert_eq!(is_duplicate(&mut rig, "disk.a", id), expected, "{what}, later: {id}");
         }
-        rig.pass(DEDUP_TIME_NS / 2 + DEDUP_TIME_NS / 64);
+        rig.advance_time(DEDUP_TIME_NS / 2 + DEDUP_TIME_NS / 64);
         assert!(!is_duplicate(&mut rig, "disk.a", "late"), "{what}: its time is over");
     }
 }

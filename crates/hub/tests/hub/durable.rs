@@ -7,35 +7,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use stilling_hub::{
-    Deliveries, Delivery, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Resumed, Routed,
-    ShardTable, Threads, UnixNanos,
+    DeliveryBatch, DeliveryItem, Durability, HashKey, Hub, HubConfig, JournalStorage, Now, Outlets,
+    PublicationBatch, ResumePoint, RoutedBatch, ShardTable, UnixNanos,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Journal, Limits, Log, Replay};
+use stilling_journal::{Journal, JournalLimits, Log, Replay};
 use stilling_ring::Wake;
 
-use crate::asking::publish_for;
-use crate::rig::{ABLE, Ask, BATCH_SIZE, SEGMENTS, client, put, stream};
+use crate::fixture_requests::publish_for;
+use crate::rig::{ABLE, BATCH_SIZE, SEGMENTS, ShardRequest, client, put, stream};
 
 const MESSAGES: u64 = 200;
 
 /// Shards that note, at the moment in which the hub lets something go, which sequence it tells of.
-struct Outside {
+struct ObservingOutlets {
     /// The highest sequence that an acknowledgement named or a subscriber saw.
-    told: Arc<AtomicU64>,
+    highest_visible: Arc<AtomicU64>,
     acknowledged: BTreeSet<u64>,
-    seen: BTreeSet<u64>,
+    received_sequences: BTreeSet<u64>,
     tables: [ShardTable; 2],
 }
 
-impl Outlets for Outside {
-    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
-        let mut deliveries = Deliveries::new();
+impl Outlets for ObservingOutlets {
+    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
+        let mut deliveries = DeliveryBatch::new();
         assert!(self.tables[shard].expand(piece, &mut deliveries), "it is short");
         while deliveries.advance().is_some() {
             let bytes = match deliveries.current() {
-                Some(Delivery::Bytes(line, payload)) => [line, payload].concat(),
-                Some(Delivery::Message(line, payload, end)) => [line, payload.bytes(), end].concat(),
+                Some(DeliveryItem::Bytes(line, payload)) => [line, payload].concat(),
+                Some(DeliveryItem::Message(line, payload, end)) => [line, payload.bytes(), end].concat(),
                 _ => continue,
             };
             // What goes to one connection may stand in a row.
@@ -48,11 +48,11 @@ impl Outlets for Outside {
                 // Messages are published with the sequence that they are to get.
                 let (into, sequence) = match message.starts_with("inbox.") {
                     true => (&mut self.acknowledged, behind("\"seq\":")),
-                    false => (&mut self.seen, behind("number ")),
+                    false => (&mut self.received_sequences, behind("number ")),
                 };
                 let sequence = sequence.expect("a sequence");
                 into.insert(sequence);
-                self.told.fetch_max(sequence, Ordering::SeqCst);
+                self.highest_visible.fetch_max(sequence, Ordering::SeqCst);
             }
         }
         piece.clear();
@@ -66,48 +66,53 @@ impl Outlets for Outside {
 #[test]
 fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let disk = SimulatedDisk::recording();
-    let told = Arc::new(AtomicU64::new(0));
-    disk.watch({
-        let told = Arc::clone(&told);
-        move || told.load(Ordering::SeqCst)
+    let highest_visible = Arc::new(AtomicU64::new(0));
+    disk.observe_watermark({
+        let highest_visible = Arc::clone(&highest_visible);
+        move || highest_visible.load(Ordering::SeqCst)
     });
     let (log, _) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
     let own = thread::current();
     let wake = Arc::new(Wake::new(move || own.unpark()));
     let replay = Replay::start(vec![log.source()], 4, Arc::clone(&wake)).expect("a thread");
-    let limits = Limits { batches: 4, batch_size: BATCH_SIZE };
+    let limits = JournalLimits { batches: 4, batch_size: BATCH_SIZE };
     let journal = Journal::start(vec![log], limits, Arc::clone(&wake)).expect("a thread");
     let streams = vec![stream("disk", &["disk.>"], Durability::Disk)];
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
     let tables = std::array::from_fn(|_| ShardTable::new(HashKey(1, 2), 8));
-    let outside = Outside { told, acknowledged: BTreeSet::new(), seen: BTreeSet::new(), tables };
-    let storage = Threads::new(journal, replay);
-    let resumed = [Resumed::default()];
+    let outside = ObservingOutlets {
+        highest_visible,
+        acknowledged: BTreeSet::new(),
+        received_sequences: BTreeSet::new(),
+        tables,
+    };
+    let storage = JournalStorage::new(journal, replay);
+    let resumed = [ResumePoint::default()];
     let mut hub = Hub::new(config, &resumed, (storage, outside), 2, (HashKey(1, 2), UnixNanos::EPOCH));
     let (publisher, subscriber) = (client(0, 1), client(1, 2));
-    let mut asked = Intake::new();
+    let mut asked = PublicationBatch::new();
     let table = &mut hub.outlets_mut().tables[0];
     put(
         table,
         &mut asked,
         (publisher.token, ABLE),
-        Ask::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1" },
+        ShardRequest::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1" },
     )
     .expect("there is room");
-    assert_eq!(hub.take(0, &asked, 0, Now::simulated(1)), 1);
+    assert_eq!(hub.process_requests(0, &asked, 0, Now::simulated(1)), 1);
     asked.clear();
     let table = &mut hub.outlets_mut().tables[1];
     put(
         table,
         &mut asked,
         (subscriber.token, ABLE),
-        Ask::Subscribe { filter: b"disk.>", queue: b"", sid: b"1" },
+        ShardRequest::Subscribe { filter: b"disk.>", queue: b"", sid: b"1" },
     )
     .expect("there is room");
-    assert_eq!(hub.take(1, &asked, 0, Now::simulated(1)), 1);
+    assert_eq!(hub.process_requests(1, &asked, 0, Now::simulated(1)), 1);
     let (mut next, mut burst) = (1, 1);
     loop {
-        hub.absorb(Now::simulated(next));
+        hub.poll_storage(Now::simulated(next));
         hub.flush();
         let answered = hub.outlets().acknowledged.len() as u64;
         if answered == MESSAGES {
@@ -120,7 +125,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
             let payload = format!("number {sequence} {}", "x".repeat((sequence * 97 % 1700) as usize));
             asked.push(publisher.token, ABLE, &publish_for("disk.a", &payload, "inbox.1"));
         }
-        let done = hub.take(0, &asked, 0, Now::simulated(next));
+        let done = hub.process_requests(0, &asked, 0, Now::simulated(next));
         hub.flush();
         next += done as u64;
         burst = burst % 9 + 1;
@@ -134,17 +139,21 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
         }
     }
     let all: BTreeSet<u64> = (1..=MESSAGES).collect();
-    assert_eq!((&hub.outlets().acknowledged, &hub.outlets().seen), (&all, &all));
+    assert_eq!((&hub.outlets().acknowledged, &hub.outlets().received_sequences), (&all, &all));
     drop(hub);
     let history = disk.history();
     // Later points with the same telling have no less on the disk.
     let mut tellings = BTreeSet::new();
     for at in 0..history.points() {
-        let told = history.events().get(at).map_or(MESSAGES, |(told, _)| *told);
-        if tellings.insert(told) {
+        let highest_visible =
+            history.events().get(at).map_or(MESSAGES, |(highest_visible, _)| *highest_visible);
+        if tellings.insert(highest_visible) {
             let durable = history.at(at).disk(|_| false);
             let (_, recovery) = Log::open(durable, "disk", SEGMENTS).expect("it opens");
-            assert!(recovery.last >= told, "{told} was told at point {at}: {recovery:?}");
+            assert!(
+                recovery.last >= highest_visible,
+                "{highest_visible} was told at point {at}: {recovery:?}"
+            );
         }
     }
     assert!(tellings.len() > 10, "{tellings:?}");

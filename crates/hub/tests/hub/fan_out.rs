@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use stilling_hub::limits::DELIVERIES_SIZE;
-use stilling_hub::{Client, Request};
+use stilling_hub::limits::DELIVERY_BATCH_SIZE;
+use stilling_hub::{ClientId, HubRequest};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::asking::{publish, publish_for};
-use crate::rig::{ABLE, Rig, Told, client};
+use crate::fixture_requests::{publish, publish_for};
+use crate::rig::{ABLE, ConnectionOutput, HubFixture, client};
 
-const WRITER: Client = Client { shard: 1, token: 1 };
+const WRITER: ClientId = ClientId { shard: 1, token: 1 };
 const CLIENTS: u64 = 200;
 /// As many as the rig lets a client have.
 const EACH: usize = 8;
@@ -17,8 +17,8 @@ const EACH: usize = 8;
 const PIECES: usize = 2;
 
 /// Many connections, half of them with each shard, that all listen to `subject`.
-fn rig(subject: &str) -> Rig {
-    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 8, PIECES);
+fn rig(subject: &str) -> HubFixture {
+    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 8, PIECES);
     for token in 0..CLIENTS {
         for sid in 0..EACH {
             rig.subscribe(client((token % 2) as u32, 1000 + token), subject, &sid.to_string());
@@ -29,25 +29,25 @@ fn rig(subject: &str) -> Rig {
 
 /// Lets the hub go on until it has nothing more to say. Returns what each subscription was sent, in its order, and the most
 /// bytes that a shard had made of it at once.
-fn hear_all(rig: &mut Rig) -> (BTreeMap<(Client, String), Vec<String>>, usize) {
+fn receive_all(rig: &mut HubFixture) -> (BTreeMap<(ClientId, String), Vec<String>>, usize) {
     let (mut all, mut idle) = (BTreeMap::<_, Vec<String>>::new(), 0);
     while idle < 3 {
         rig.turn();
         rig.hub.storage_mut().write();
-        rig.hub.storage_mut().look_up();
-        rig.look();
-        let told = std::mem::take(&mut rig.told);
-        idle = if told.is_empty() { idle + 1 } else { 0 };
-        for (client, told) in told {
-            match told {
-                Told::Text(text) => {
+        rig.hub.storage_mut().serve_read();
+        rig.poll_shards();
+        let outputs = std::mem::take(&mut rig.outputs);
+        idle = if outputs.is_empty() { idle + 1 } else { 0 };
+        for (client, outputs) in outputs {
+            match outputs {
+                ConnectionOutput::Text(text) => {
                     for message in text.split("MSG ").skip(1) {
                         let sid = message.split(' ').nth(1).expect("a sid").to_owned();
                         all.entry((client, sid)).or_default().push(message.to_owned());
                     }
                 }
-                Told::Mark(mark) => {
-                    rig.ask(client, ABLE, &[Request::Reached { mark }]);
+                ConnectionOutput::Mark(mark) => {
+                    rig.ask(client, ABLE, &[HubRequest::MarkReached { mark }]);
                 }
                 other => panic!("{other:?}"),
             }
@@ -59,7 +59,7 @@ fn hear_all(rig: &mut Rig) -> (BTreeMap<(Client, String), Vec<String>>, usize) {
 
 /// Bytes that a shard may have at once: a piece with a message too many.
 fn most_expected(message: usize) -> usize {
-    DELIVERIES_SIZE + message
+    DELIVERY_BATCH_SIZE + message
 }
 
 /// Invariant 4: one message to many subscriptions takes no more memory at once than the pieces of the shards.
@@ -72,9 +72,9 @@ fn a_message_to_very_many_is_handed_out_piece_by_piece_and_in_order() {
     let mut all = BTreeMap::<_, Vec<String>>::new();
     while done < texts.len() {
         done += rig.ask(WRITER, ABLE, &texts.map(|text| publish(&subject, text))[done..]);
-        let (heard, most) = hear_all(&mut rig);
+        let (received, most) = receive_all(&mut rig);
         assert!(most <= most_expected(subject.len() + 100), "{most} bytes at once");
-        for (whose, messages) in heard {
+        for (whose, messages) in received {
             all.entry(whose).or_default().extend(messages);
         }
     }
@@ -95,19 +95,19 @@ fn a_record_for_many_consumers_with_many_listeners_is_handed_out_piece_by_piece(
             let config = format!(
                 r#"{{"stream_name":"{stream}","config":{{"ack_policy":"none","name":"c{number}","deliver_policy":"new","deliver_subject":"push"}}}}"#
             );
-            let question = format!("$JS.API.CONSUMER.CREATE.{stream}");
-            rig.ask_all(WRITER, &[publish_for(&question, &config, "nobody.listens")]);
+            let api_request = format!("$JS.API.CONSUMER.CREATE.{stream}");
+            rig.ask_all(WRITER, &[publish_for(&api_request, &config, "nobody.listens")]);
         }
         rig.now_ns += 100_000_000;
-        assert_eq!(hear_all(&mut rig).0.len(), 0, "there is nothing yet");
+        assert_eq!(receive_all(&mut rig).0.len(), 0, "there is nothing yet");
         let subject = format!("{stream}.{}", "x".repeat(500));
         let mut sent = 0;
         let mut all = BTreeMap::<_, Vec<String>>::new();
         while sent < 3 {
             sent += rig.ask(WRITER, ABLE, &[publish(&subject, &sent.to_string())]);
-            let (heard, most) = hear_all(&mut rig);
+            let (received, most) = receive_all(&mut rig);
             assert!(most <= most_expected(subject.len() + 200), "{stream}: {most} bytes at once");
-            for (whose, messages) in heard {
+            for (whose, messages) in received {
                 all.entry(whose).or_default().extend(messages);
             }
         }
@@ -135,15 +135,15 @@ fn statuses_to_very_many_are_handed_out_piece_by_piece() {
     for _ in 0..PULLS {
         rig.ask_all(WRITER, &[ask]);
     }
-    let (before, _) = hear_all(&mut rig);
+    let (before, _) = receive_all(&mut rig);
     assert!(before.is_empty());
     rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "nobody")]);
-    let (mut all, most) = hear_all(&mut rig);
+    let (mut all, most) = receive_all(&mut rig);
     // A status is there once for all subscriptions of a piece, and counted here for each of them.
-    let shared = STATUS_SIZE * (DELIVERIES_SIZE / subject.len());
+    let shared = STATUS_SIZE * (DELIVERY_BATCH_SIZE / subject.len());
     assert!(most <= most_expected(subject.len() + 100 + shared), "{most} bytes at once");
     rig.ask_all(WRITER, &[publish(&subject, "last")]);
-    for (whose, messages) in hear_all(&mut rig).0 {
+    for (whose, messages) in receive_all(&mut rig).0 {
         all.entry(whose).or_default().extend(messages);
     }
     assert_eq!(all.len(), CLIENTS as usize * EACH);

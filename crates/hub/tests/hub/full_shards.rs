@@ -2,28 +2,30 @@
 
 use std::collections::VecDeque;
 
-use stilling_hub::limits::DELIVERIES_SIZE;
-use stilling_hub::{Client, Intake, Request};
+use stilling_hub::limits::DELIVERY_BATCH_SIZE;
+use stilling_hub::{ClientId, HubRequest, PublicationBatch};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::asking::{publication, publish, publish_for};
-use crate::rig::{ABLE, Rig};
+use crate::fixture_requests::{publication, publish, publish_for};
+use crate::rig::{ABLE, HubFixture};
 
-const ALICE: Client = Client { shard: 0, token: 1 };
-const BOB: Client = Client { shard: 1, token: 2 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
 /// Bytes that may wait for a shard.
-const QUEUE_SIZE: usize = 4 * DELIVERIES_SIZE;
+const QUEUE_SIZE: usize = 4 * DELIVERY_BATCH_SIZE;
 
 /// A message that fills a piece of deliveries.
 fn long() -> String {
-    "x".repeat(DELIVERIES_SIZE)
+    "x".repeat(DELIVERY_BATCH_SIZE)
 }
 
 /// Shards that may have one piece each. Both clients listen to what all get, and each to inboxes of its own.
-fn rig() -> Rig {
+fn rig() -> HubFixture {
     let (mut rig, _) =
-        Rig::with_queues(&SimulatedDisk::new(), (8, 1), QUEUE_SIZE, (100, 0), |streams| streams.truncate(3));
+        HubFixture::with_queues(&SimulatedDisk::new(), (8, 1), QUEUE_SIZE, (100, 0), |streams| {
+            streams.truncate(3)
+        });
     for (client, inbox) in [(ALICE, "alice.>"), (BOB, "bob.>")] {
         rig.subscribe(client, "all.>", "1");
         rig.subscribe(client, inbox, "2");
@@ -32,7 +34,7 @@ fn rig() -> Rig {
 }
 
 /// Fills the queue of BOB's shard up to its bound, while ALICE's shard takes all that it is handed.
-fn fill_bobs_queue(rig: &mut Rig) -> usize {
+fn fill_bobs_queue(rig: &mut HubFixture) -> usize {
     let payload = long();
     let mut sent = 0;
     while rig.ask(ALICE, ABLE, &[publish("bob.noise", &payload)]) == 1 {
@@ -43,24 +45,24 @@ fn fill_bobs_queue(rig: &mut Rig) -> usize {
 }
 
 /// ALICE's shard hands out what it has; BOB's does not turn. Returns what ALICE is told.
-fn hear_alice(rig: &mut Rig) -> String {
-    let mut heard = String::new();
+fn receive_alice(rig: &mut HubFixture) -> String {
+    let mut received = String::new();
     for _ in 0..4 {
         let bobs = std::mem::take(&mut rig.hub.outlets_mut().handed[1]);
-        heard.push_str(&rig.heard(ALICE));
+        received.push_str(&rig.received(ALICE));
         rig.hub.outlets_mut().handed[1] = bobs;
         rig.turn();
     }
-    heard
+    received
 }
 
 /// Lets BOB's shard go on until nothing waits for it. Returns what BOB is told.
-fn hear_bob(rig: &mut Rig) -> String {
+fn receive_bob(rig: &mut HubFixture) -> String {
     while rig.hub.has_unsent(1) || !rig.hub.outlets().handed[1].is_empty() {
-        rig.look();
+        rig.poll_shards();
         rig.turn();
     }
-    rig.heard(BOB)
+    rig.received(BOB)
 }
 
 #[test]
@@ -72,20 +74,20 @@ fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("bob.noise", &payload)]);
     }
-    assert!(rig.hub.counters().queued.get() >= DELIVERIES_SIZE as u64 && rig.hub.is_quiet());
+    assert!(rig.hub.counters().queued.get() >= DELIVERY_BATCH_SIZE as u64 && rig.hub.is_quiet());
     rig.ask_all(
         ALICE,
-        &[publish("all.a", "one"), publish_for("memory.a", "two", "alice.1"), Request::Barrier],
+        &[publish("all.a", "one"), publish_for("memory.a", "two", "alice.1"), HubRequest::Barrier],
     );
     rig.ask_all(ALICE, &[publish_for("disk.a", "three", "alice.2")]);
     rig.hub.storage_mut().write();
-    let heard = hear_alice(&mut rig);
-    let at = |text: &str| heard.find(text).unwrap_or_else(|| panic!("{text}: {heard}"));
-    assert!(at("MSG all.a 1 3\r\none") < at(r#"{"stream":"memory","seq":1}"#), "{heard}");
-    assert!(at(r#"{"stream":"memory","seq":1}"#) < at("PONG"), "{heard}");
-    assert!(at("PONG") < at(r#"{"stream":"disk","seq":1}"#), "{heard}");
+    let received = receive_alice(&mut rig);
+    let at = |text: &str| received.find(text).unwrap_or_else(|| panic!("{text}: {received}"));
+    assert!(at("MSG all.a 1 3\r\none") < at(r#"{"stream":"memory","seq":1}"#), "{received}");
+    assert!(at(r#"{"stream":"memory","seq":1}"#) < at("PONG"), "{received}");
+    assert!(at("PONG") < at(r#"{"stream":"disk","seq":1}"#), "{received}");
     // All of it is counted when it is sent, and BOB gets it in its order.
-    let text = hear_bob(&mut rig);
+    let text = receive_bob(&mut rig);
     assert!(text.ends_with("MSG all.a 1 3\r\none\r\n") && text.matches("MSG bob.noise").count() == 3);
     assert_eq!(rig.hub.counters().delivered() - before, 3 + 2 + 2);
     assert_eq!(rig.hub.counters().queued.get(), 0);
@@ -98,7 +100,7 @@ fn a_queue_at_its_bound_stops_what_would_add_to_it_and_nothing_else() {
     let mut rig = rig();
     let sent = fill_bobs_queue(&mut rig);
     let queued = rig.hub.counters().queued.get() as usize;
-    assert!((QUEUE_SIZE..QUEUE_SIZE + 2 * DELIVERIES_SIZE).contains(&queued), "{queued} bytes");
+    assert!((QUEUE_SIZE..QUEUE_SIZE + 2 * DELIVERY_BATCH_SIZE).contains(&queued), "{queued} bytes");
     for (to, request) in [
         (ALICE, publish("all.a", "x")),
         (ALICE, publish_for("memory.a", "x", "bob.1")),
@@ -108,19 +110,22 @@ fn a_queue_at_its_bound_stops_what_would_add_to_it_and_nothing_else() {
         assert_eq!(rig.ask(to, ABLE, &[request]), 0, "{request:?}");
     }
     assert_eq!(rig.hub.counters().queued.get() as usize, queued);
-    rig.ask_all(ALICE, &[publish("alice.a", "1"), publish_for("memory.a", "2", "alice.1"), Request::Barrier]);
+    rig.ask_all(
+        ALICE,
+        &[publish("alice.a", "1"), publish_for("memory.a", "2", "alice.1"), HubRequest::Barrier],
+    );
     rig.ask_all(ALICE, &[publish_for("disk.a", "3", "alice.2"), publish_for("$JS.API.INFO", "", "alice.3")]);
-    rig.ask_all(BOB, &[Request::Barrier]);
+    rig.ask_all(BOB, &[HubRequest::Barrier]);
     rig.hub.storage_mut().write();
-    let heard = hear_alice(&mut rig);
+    let received = receive_alice(&mut rig);
     for text in ["MSG alice.a", "MSG alice.1", "PONG", "MSG alice.2", "MSG alice.3"] {
-        assert!(heard.contains(text), "{text}: {heard}");
+        assert!(received.contains(text), "{text}: {received}");
     }
     assert!(rig.hub.is_quiet(), "it waits for BOB's shard alone");
-    let text = hear_bob(&mut rig);
+    let text = receive_bob(&mut rig);
     assert_eq!((text.matches("MSG bob.noise").count(), text.ends_with("PONG\r\n")), (sent, true));
     rig.ask_all(ALICE, &[publish("all.a", "x")]);
-    assert!(rig.heard(BOB).contains("MSG all.a"));
+    assert!(rig.received(BOB).contains("MSG all.a"));
 }
 
 /// Answers to a shard's own connections are not held up by what others send to it: they keep their place in its queue.
@@ -134,9 +139,9 @@ fn a_stream_goes_on_acknowledging_beside_a_queue_at_its_bound() {
     while rig.hub.storage_mut().write() {
         rig.turn();
     }
-    let heard = hear_alice(&mut rig);
-    assert!(heard.contains("MSG alice.1") && heard.contains("MSG alice.2"), "{heard}");
-    assert!(hear_bob(&mut rig).ends_with("{\"stream\":\"disk\",\"seq\":1}\r\n"));
+    let received = receive_alice(&mut rig);
+    assert!(received.contains("MSG alice.1") && received.contains("MSG alice.2"), "{received}");
+    assert!(receive_bob(&mut rig).ends_with("{\"stream\":\"disk\",\"seq\":1}\r\n"));
 }
 
 /// Records of a stream on disk wait for a queue at its bound, and are there when it is not.
@@ -151,12 +156,12 @@ fn records_wait_for_a_queue_at_its_bound_and_come_in_order() {
     while rig.hub.storage_mut().write() {
         rig.turn();
     }
-    assert_eq!(hear_alice(&mut rig), "", "nothing is acknowledged before it was sent");
-    let text = hear_bob(&mut rig);
+    assert_eq!(receive_alice(&mut rig), "", "nothing is acknowledged before it was sent");
+    let text = receive_bob(&mut rig);
     let records: Vec<_> =
         text.split("MSG disk.a 3 ").skip(1).filter_map(|line| line.lines().nth(1)).collect();
     assert_eq!(records, ["1", "2", "3"]);
-    assert_eq!(hear_alice(&mut rig).matches("MSG alice.1").count(), 3);
+    assert_eq!(receive_alice(&mut rig).matches("MSG alice.1").count(), 3);
     assert!(rig.hub.is_settled());
 }
 
@@ -178,11 +183,11 @@ fn a_consumer_waits_for_its_own_shard_alone() {
         rig.ask_all(client, &[publish_for("$JS.API.CONSUMER.CREATE.memory", &config, "nobody")]);
     }
     let queued = rig.hub.counters().queued.get();
-    let heard = hear_alice(&mut rig);
-    assert_eq!(heard.matches("MSG memory.a 2 ").count(), 3, "{heard}");
+    let received = receive_alice(&mut rig);
+    assert_eq!(received.matches("MSG memory.a 2 ").count(), 3, "{received}");
     assert_eq!(rig.hub.counters().queued.get(), queued, "a consumer adds to no queue");
     assert!(rig.hub.is_quiet());
-    let text = hear_bob(&mut rig);
+    let text = receive_bob(&mut rig);
     assert_eq!((text.matches("MSG bob.noise").count(), text.matches("MSG memory.a 2 ").count()), (3, 3));
 }
 
@@ -191,22 +196,22 @@ fn a_consumer_waits_for_its_own_shard_alone() {
 fn what_waits_goes_on_where_it_was() {
     let mut rig = rig();
     fill_bobs_queue(&mut rig);
-    let mut intake = Intake::new();
-    for request in [publish("alice.a", "1"), publish("all.a", "2"), Request::Barrier] {
-        rig.tables[0].push(&mut intake, ALICE.token, ABLE, &request);
+    let mut publication_batch = PublicationBatch::new();
+    for request in [publish("alice.a", "1"), publish("all.a", "2"), HubRequest::Barrier] {
+        rig.tables[0].push(&mut publication_batch, ALICE.token, ABLE, &request);
     }
-    let last = Request::Publish(publication("alice.a", "3"));
-    rig.tables[0].push(&mut intake, ALICE.token, ABLE, &last);
-    let mut at = rig.hub.take(0, &intake, 0, rig.now());
+    let last = HubRequest::Publish(publication("alice.a", "3"));
+    rig.tables[0].push(&mut publication_batch, ALICE.token, ABLE, &last);
+    let mut at = rig.hub.process_requests(0, &publication_batch, 0, rig.now());
     rig.hub.flush();
     assert_eq!(at, 1);
-    assert_eq!(hear_alice(&mut rig), "MSG alice.a 2 1\r\n1\r\n");
+    assert_eq!(receive_alice(&mut rig), "MSG alice.a 2 1\r\n1\r\n");
     rig.hub.outlets_mut().handed[1] = VecDeque::new();
-    while at < intake.len() {
+    while at < publication_batch.len() {
         rig.turn();
-        at = rig.hub.take(0, &intake, at, rig.now());
+        at = rig.hub.process_requests(0, &publication_batch, at, rig.now());
         rig.hub.flush();
         rig.hub.outlets_mut().handed[1].clear();
     }
-    assert_eq!(hear_alice(&mut rig), "MSG all.a 1 1\r\n2\r\nPONG\r\nMSG alice.a 2 1\r\n3\r\n");
+    assert_eq!(receive_alice(&mut rig), "MSG all.a 1 1\r\n2\r\nPONG\r\nMSG alice.a 2 1\r\n3\r\n");
 }

@@ -1,18 +1,18 @@
 //! What clients of JetStream rely on: the statuses of their requests, what a consumer's figures say, and that nothing is taken and
 //! then not done.
 
-use stilling_hub::Request;
+use stilling_hub::HubRequest;
 
-use crate::asking::publish_for;
-use crate::consumers::{READER, create, fill, question, rig, take};
-use crate::rig::{Rig, publish_with};
+use crate::consumers::{READER, api_request, create, fill, rig, take};
+use crate::fixture_requests::publish_for;
+use crate::rig::{HubFixture, publish_with};
 
 /// Asks for messages of the consumer `p` of the stream `disk`. Returns what came.
-fn pull(rig: &mut Rig, request: &str) -> String {
+fn pull(rig: &mut HubFixture, request: &str) -> String {
     let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
     rig.ask_all(READER, &[publish_for(subject, request, "pulled.1")]);
-    rig.settle();
-    rig.heard(READER)
+    rig.run_until_settled();
+    rig.received(READER)
 }
 
 /// A status with what was asked for and not delivered, without which clients wait for what does not come.
@@ -20,7 +20,7 @@ fn status(words: &str, messages: u32, bytes: usize) -> String {
     format!("NATS/1.0 {words}\r\nNats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {bytes}\r\n\r\n")
 }
 
-fn pulled(config: &str) -> Rig {
+fn pulled(config: &str) -> HubFixture {
     let mut rig = rig();
     rig.subscribe(READER, "pulled.*", "2");
     create(&mut rig, "disk", &format!(r#""name":"p"{config}"#));
@@ -32,15 +32,15 @@ fn a_request_that_ends_says_what_is_open_of_it() {
     let mut rig = pulled("");
     assert!(pull(&mut rig, r#"{"batch":3,"no_wait":true}"#).contains(&status("404 No Messages", 3, 0)));
     fill(&mut rig, "disk", 1..3);
-    let heard = pull(&mut rig, r#"{"batch":5,"max_bytes":1000,"expires":1000000000}"#);
-    assert_eq!(heard.matches("MSG disk.n").count(), 2, "{heard}");
-    rig.ask_all(READER, &[Request::Reached { mark: 0 }]);
+    let received = pull(&mut rig, r#"{"batch":5,"max_bytes":1000,"expires":1000000000}"#);
+    assert_eq!(received.matches("MSG disk.n").count(), 2, "{received}");
+    rig.ask_all(READER, &[HubRequest::MarkReached { mark: 0 }]);
     take(&mut rig);
-    rig.pass(2_000_000_000);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains("NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\n"), "{heard}");
-    assert!(!heard.contains("Nats-Pending-Bytes: 1000\r\n"), "{heard}");
+    rig.advance_time(2_000_000_000);
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    assert!(received.contains("NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\n"), "{received}");
+    assert!(!received.contains("Nats-Pending-Bytes: 1000\r\n"), "{received}");
 }
 
 /// Ordered pull consumers of async-nats have a threshold of 30 seconds and requests of 30 seconds.
@@ -49,10 +49,10 @@ fn a_consumer_stays_for_its_inactive_threshold_after_a_request_has_expired() {
     const SECOND: u64 = 1_000_000_000;
     let mut rig = pulled(r#","inactive_threshold":30000000000"#);
     let expires = r#"{"batch":3,"expires":30000000000}"#;
-    let wait = |rig: &mut Rig, seconds: u64| {
-        rig.pass(seconds * SECOND);
-        rig.settle();
-        rig.heard(READER)
+    let wait = |rig: &mut HubFixture, seconds: u64| {
+        rig.advance_time(seconds * SECOND);
+        rig.run_until_settled();
+        rig.received(READER)
     };
     assert_eq!(pull(&mut rig, expires), "");
     for request in 0..3 {
@@ -62,7 +62,7 @@ fn a_consumer_stays_for_its_inactive_threshold_after_a_request_has_expired() {
     }
     wait(&mut rig, 31);
     wait(&mut rig, 31);
-    let answer = question(&mut rig, "CONSUMER.INFO.disk.p", "");
+    let answer = api_request(&mut rig, "CONSUMER.INFO.disk.p", "");
     assert!(answer.contains("consumer not found"), "{answer}");
 }
 
@@ -70,26 +70,26 @@ fn a_consumer_stays_for_its_inactive_threshold_after_a_request_has_expired() {
 fn a_request_that_there_is_no_room_for_says_what_it_asked_for() {
     let mut rig = pulled(r#","max_waiting":1"#);
     assert_eq!(pull(&mut rig, r#"{"batch":3,"expires":9000000000}"#), "");
-    let heard = pull(&mut rig, r#"{"batch":4,"max_bytes":77,"expires":9000000000}"#);
-    assert!(heard.contains(&status("409 Exceeded MaxWaiting", 4, 77)), "{heard}");
+    let received = pull(&mut rig, r#"{"batch":4,"max_bytes":77,"expires":9000000000}"#);
+    assert!(received.contains(&status("409 Exceeded MaxWaiting", 4, 77)), "{received}");
 }
 
 #[test]
 fn a_draining_server_ends_the_requests_of_its_clients() {
     let mut rig = pulled("");
     assert_eq!(pull(&mut rig, r#"{"batch":3,"expires":9000000000}"#), "");
-    rig.ask_all(READER, &[Request::EndPulls]);
-    let heard = rig.heard(READER);
-    assert!(heard.contains(&status("409 Server Shutdown", 3, 0)), "{heard}");
+    rig.ask_all(READER, &[HubRequest::CancelPulls]);
+    let received = rig.received(READER);
+    assert!(received.contains(&status("409 Server Shutdown", 3, 0)), "{received}");
 }
 
 #[test]
 fn a_message_with_more_bytes_than_were_asked_for_is_not_delivered() {
     let mut rig = pulled("");
     fill(&mut rig, "disk", 1..2);
-    let heard = pull(&mut rig, r#"{"batch":3,"max_bytes":20,"expires":9000000000}"#);
-    assert!(heard.contains(&status("409 Message Size Exceeds MaxBytes", 3, 20)), "{heard}");
-    assert!(!heard.contains("MSG disk.n"), "{heard}");
+    let received = pull(&mut rig, r#"{"batch":3,"max_bytes":20,"expires":9000000000}"#);
+    assert!(received.contains(&status("409 Message Size Exceeds MaxBytes", 3, 20)), "{received}");
+    assert!(!received.contains("MSG disk.n"), "{received}");
     // It comes with the next request.
     assert!(pull(&mut rig, r#"{"batch":1,"max_bytes":2000,"expires":9000000000}"#).contains("MSG disk.n"));
 }
@@ -99,16 +99,16 @@ fn headers_alone_tell_the_size_of_the_payload() {
     let mut rig = rig();
     let headers = "NATS/1.0\r\nA: 1\r\n\r\n";
     rig.ask_all(READER, &[publish_with("disk.n", "12345", "", headers), publish_for("disk.n", "123", "")]);
-    rig.settle();
+    rig.run_until_settled();
     rig.subscribe(READER, "push", "3");
     let config = r#"{"config":{"deliver_subject":"push","headers_only":true}}"#;
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", config, "answers.1")]);
-    rig.settle();
-    let heard = rig.heard(READER);
+    rig.run_until_settled();
+    let received = rig.received(READER);
     for expected in
         ["NATS/1.0\r\nA: 1\r\nNats-Msg-Size: 5\r\n\r\n\r\n", "NATS/1.0\r\nNats-Msg-Size: 3\r\n\r\n\r\n"]
     {
-        assert!(heard.contains(expected), "{heard}");
+        assert!(received.contains(expected), "{received}");
     }
 }
 
@@ -121,17 +121,17 @@ fn the_number_of_pending_messages_respects_the_filter() {
         let subject = if number % 10 == 0 { "disk.wanted" } else { "disk.n" };
         rig.ask_all(READER, &[publish_for(subject, "x", "")]);
     }
-    rig.settle();
+    rig.run_until_settled();
     let config = r#"{"config":{"name":"p","deliver_subject":"push","filter_subject":"disk.wanted"}}"#;
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", config, "answers.1")]);
-    rig.settle();
-    let heard = rig.heard(READER);
-    let acks = heard.split(' ').filter(|word| word.starts_with("$JS.ACK."));
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    let acks = received.split(' ').filter(|word| word.starts_with("$JS.ACK."));
     let pending: Vec<_> = acks.filter_map(|ack| ack.rsplit('.').next()).collect();
-    assert_eq!(pending, ["2", "1", "0"], "{heard}");
-    rig.ask_all(READER, &[Request::Reached { mark: 0 }]);
+    assert_eq!(pending, ["2", "1", "0"], "{received}");
+    rig.ask_all(READER, &[HubRequest::MarkReached { mark: 0 }]);
     take(&mut rig);
-    assert!(question(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""num_pending":0"#));
+    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""num_pending":0"#));
 }
 
 /// What a consumer cannot do is refused by name, not left out.
@@ -157,20 +157,20 @@ fn settings_of_consumers_that_are_not_there_are_refused_by_name() {
         (r#""unheard_of":{"a":1}"#, "unheard_of"),
     ] {
         let payload = format!(r#"{{"stream_name":"disk","config":{{{setting}}}}}"#);
-        let answer = question(&mut rig, "CONSUMER.CREATE.disk", &payload);
+        let answer = api_request(&mut rig, "CONSUMER.CREATE.disk", &payload);
         assert!(answer.contains(r#""error":"#) && answer.contains(name), "{setting}: {answer}");
     }
     assert_eq!(rig.hub.counters().consumers.get(), 0);
     // What asks for nothing is no setting; without an ack_policy there are no acknowledgements.
     let unset =
         r#"{"config":{"name":"c","pause_until":null,"backoff":[],"max_batch":0,"replay_policy":"instant"}}"#;
-    assert!(!question(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
+    assert!(!api_request(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
     // The same once more is there already; another one under its name is refused.
-    assert!(!question(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
+    assert!(!api_request(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
     let other = r#"{"config":{"name":"c","filter_subject":"disk.a"}}"#;
-    assert!(question(&mut rig, "CONSUMER.CREATE.disk", other).contains(r#""err_code":10148"#));
+    assert!(api_request(&mut rig, "CONSUMER.CREATE.disk", other).contains(r#""err_code":10148"#));
     let update = r#"{"config":{"name":"new"},"action":"update"}"#;
-    assert!(question(&mut rig, "CONSUMER.CREATE.disk", update).contains(r#""err_code":10149"#));
+    assert!(api_request(&mut rig, "CONSUMER.CREATE.disk", update).contains(r#""err_code":10149"#));
 }
 
 /// Streams are configured in the server: asking for what there is succeeds, everything else is refused by name.
@@ -178,10 +178,10 @@ fn settings_of_consumers_that_are_not_there_are_refused_by_name() {
 fn a_stream_is_made_or_changed_only_as_it_is() {
     let mut rig = rig();
     let info: serde_json::Value =
-        serde_json::from_str(&question(&mut rig, "STREAM.INFO.disk", "")).expect("JSON");
+        serde_json::from_str(&api_request(&mut rig, "STREAM.INFO.disk", "")).expect("JSON");
     let same = info["config"].to_string();
     for (question_, kind) in [("STREAM.CREATE.disk", "create"), ("STREAM.UPDATE.disk", "update")] {
-        let answer = question(&mut rig, question_, &same);
+        let answer = api_request(&mut rig, question_, &same);
         assert!(answer.contains(r#""config":"#), "{answer}");
         assert!(answer.contains(&format!("api.v1.stream_{kind}_response")), "{answer}");
         for (name, value) in [
@@ -199,7 +199,7 @@ fn a_stream_is_made_or_changed_only_as_it_is() {
             ("compression", r#""s2""#),
             ("allow_msg_ttl", "true"),
         ] {
-            let answer = question(&mut rig, question_, &format!(r#"{{"name":"disk","{name}":{value}}}"#));
+            let answer = api_request(&mut rig, question_, &format!(r#"{{"name":"disk","{name}":{value}}}"#));
             assert!(answer.contains(r#""error":"#) && answer.contains(name), "{name}: {answer}");
         }
     }
@@ -212,7 +212,7 @@ fn a_stream_is_made_or_changed_only_as_it_is() {
         ("STREAM.UPDATE.missing", "stream_update", 404),
         ("STREAM.MSG.DELETE.missing", "stream_msg_delete", 404),
     ] {
-        let answer = question(&mut rig, question_, "{}");
+        let answer = api_request(&mut rig, question_, "{}");
         assert!(answer.contains(&format!(r#""code":{code}"#)), "{answer}");
         assert!(answer.contains(&format!("api.v1.{kind}_response")), "{answer}");
     }
@@ -226,21 +226,21 @@ fn lists_of_streams_respect_offset_and_subject() {
         (r#"{"offset":9}"#, "[]", 3),
         (r#"{"subject":"memory.>"}"#, r#"["memory"]"#, 1),
     ] {
-        let answer = question(&mut rig, "STREAM.NAMES", payload);
+        let answer = api_request(&mut rig, "STREAM.NAMES", payload);
         assert!(answer.contains(names) && answer.contains(&format!(r#""total":{total}"#)), "{answer}");
-        let list = question(&mut rig, "STREAM.LIST", payload);
+        let list = api_request(&mut rig, "STREAM.LIST", payload);
         let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
         let listed: Vec<_> =
             list["streams"].as_array().expect("a list").iter().map(|one| &one["config"]["name"]).collect();
         assert_eq!(serde_json::json!(listed).to_string(), names);
         assert_eq!(list["total"], total);
     }
-    let refused = question(&mut rig, "STREAM.INFO.disk", r#"{"subjects_filter":">"}"#);
+    let refused = api_request(&mut rig, "STREAM.INFO.disk", r#"{"subjects_filter":">"}"#);
     assert!(refused.contains("subjects_filter") && refused.contains(r#""code":400"#), "{refused}");
     // As async-nats asks.
-    assert!(question(&mut rig, "STREAM.INFO.disk", "null").contains(r#""config":"#));
+    assert!(api_request(&mut rig, "STREAM.INFO.disk", "null").contains(r#""config":"#));
     fill(&mut rig, "memory", 0..3);
-    let account = question(&mut rig, "INFO", "");
+    let account = api_request(&mut rig, "INFO", "");
     let used: serde_json::Value = serde_json::from_str(&account).expect("JSON");
     assert!(used["memory"].as_u64() > Some(0), "{account}");
     assert!(account.contains("reserved_memory") && account.contains("reserved_storage"), "{account}");
@@ -252,8 +252,8 @@ fn what_nothing_answers_below_js_is_answered_as_without_responders() {
     let mut rig = rig();
     for subject in ["$JS.hub.API.INFO", "$JS.ACK.disk.c.1.1.1.1.0", "$JS.odd"] {
         rig.ask_all(READER, &[publish_for(subject, "", "answers.1")]);
-        let heard = rig.heard(READER);
-        assert!(heard.contains("NATS/1.0 503"), "{subject}: {heard}");
+        let received = rig.received(READER);
+        assert!(received.contains("NATS/1.0 503"), "{subject}: {received}");
     }
 }
 
@@ -265,9 +265,9 @@ fn conditions_and_questions_that_are_not_known_are_refused() {
     {
         let headers = format!("NATS/1.0\r\n{header}: 1\r\n\r\n");
         rig.ask_all(READER, &[publish_with("disk.n", "x", "answers.1", &headers)]);
-        rig.settle();
-        let heard = rig.heard(READER);
-        assert!(heard.contains(r#""err_code":10052"#), "{header}: {heard}");
+        rig.run_until_settled();
+        let received = rig.received(READER);
+        assert!(received.contains(r#""err_code":10052"#), "{header}: {received}");
     }
     for (request, name) in [
         (r#"{"multi_last":["disk.>"]}"#, "multi_last"),
@@ -275,9 +275,9 @@ fn conditions_and_questions_that_are_not_known_are_refused() {
         (r#"{"seq":1,"start_time":"2024-01-01T00:00:00Z"}"#, "start_time"),
     ] {
         rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", request, "answers.1")]);
-        let heard = rig.heard(READER);
-        assert!(heard.contains("NATS/1.0 400") && heard.contains(name), "{heard}");
-        assert!(question(&mut rig, "STREAM.MSG.GET.disk", request).contains(name));
+        let received = rig.received(READER);
+        assert!(received.contains("NATS/1.0 400") && received.contains(name), "{received}");
+        assert!(api_request(&mut rig, "STREAM.MSG.GET.disk", request).contains(name));
     }
 }
 
@@ -285,11 +285,11 @@ fn conditions_and_questions_that_are_not_known_are_refused() {
 #[test]
 fn the_name_of_an_unknown_field_stays_on_its_line() {
     let mut rig = pulled("");
-    for heard in [
+    for received in [
         pull(&mut rig, r#"{"x\r\nForged: 1\r\n\r\n":1}"#),
         pull(&mut rig, &format!(r#"{{"{}":1}}"#, "y".repeat(10_000))),
     ] {
-        assert!(heard.contains("NATS/1.0 400 "), "{heard}");
-        assert!(!heard.contains("\r\nForged") && heard.len() < 300, "{heard}");
+        assert!(received.contains("NATS/1.0 400 "), "{received}");
+        assert!(!received.contains("\r\nForged") && received.len() < 300, "{received}");
     }
 }

@@ -1,33 +1,33 @@
 //! What the hub promises, step by step on a simulated disk.
 #![cfg(not(stilling_planted))]
 
-mod asking;
+mod allocation_free;
+mod api_requests;
 mod clients;
-mod closed;
+mod closed_streams;
 mod consumers;
 mod costs;
+mod crash_runs;
 mod dedup;
+mod disk_errors;
 mod durable;
 mod fan_out;
+mod fixture_requests;
 mod full_shards;
-mod hung;
+mod hung_disks;
 mod jetstream;
-mod life;
-mod losses;
+mod loss_tracking;
 mod parked;
-mod plain;
-mod questions;
-mod released;
+mod publish_subscribe;
 #[path = "../rig/mod.rs"]
 mod rig;
-mod shares;
 mod slow_shards;
 mod statuses;
 mod streams;
-mod trouble;
+mod turn_shares;
 
-use stilling_probe::allocations::Counting;
+use stilling_probe::allocations::CountingAllocator;
 
 /// Counts for each thread, and so for each test: see [`released`].
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;

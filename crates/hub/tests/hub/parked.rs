@@ -1,24 +1,24 @@
 //! Connections whose stream is full: each waits alone and in order, others go on, and what waits is bounded.
 
 use stilling_hub::limits::{
-    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PARKED_PER_CLIENT_SIZE_MAX,
+    BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS, PARKED_PER_CLIENT_SIZE_MAX,
     PARKED_SIZE_MAX, UNPARKED_PER_TURN,
 };
-use stilling_hub::{Client, Door, Durability, Loss, Request};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_hub::{ClientId, Durability, HubRequest, Ingress, Loss};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 
-use crate::asking::{publish, publish_for};
-use crate::rig::{ABLE, Ask, Rig, Told, client, stream};
+use crate::fixture_requests::{publish, publish_for};
+use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client, stream};
 
-const ALICE: Client = Client { shard: 0, token: 1 };
-const BOB: Client = Client { shard: 1, token: 2 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+const BOB: ClientId = ClientId { shard: 1, token: 2 };
 /// Of the same shard as ALICE.
-const CAROL: Client = Client { shard: 0, token: 3 };
+const CAROL: ClientId = ClientId { shard: 0, token: 3 };
 
 /// Two streams on disk, `disk` and `other`, which can be full each alone. Connections get the answers to their own inboxes.
-fn rig() -> Rig {
+fn rig() -> HubFixture {
     let batches = 2 * BATCHES_PER_STREAM_MAX;
-    let (mut rig, _) = Rig::changed(&SimulatedDisk::new(), (batches, 1 << 20), |streams| {
+    let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (batches, 1 << 20), |streams| {
         streams.push(stream("other", &["other.>"], Durability::Disk));
     });
     rig.subscribe(ALICE, "alice.>", "1");
@@ -33,24 +33,24 @@ fn long() -> String {
 }
 
 /// One publication more than `disk` has room for, all to be answered.
-fn one_too_many<'a>(payload: &'a str, reply: &'a str) -> Vec<Request<'a>> {
+fn one_too_many<'a>(payload: &'a str, reply: &'a str) -> Vec<HubRequest<'a>> {
     vec![publish_for("disk.a", payload, reply); BATCHES_PER_STREAM_MAX + 1]
 }
 
 /// Has ALICE fill `disk`, and parked with her last publication and these requests behind it.
-fn park_alice<'a>(rig: &mut Rig, behind: &[impl Into<Ask<'a>> + Copy]) {
+fn park_alice<'a>(rig: &mut HubFixture, behind: &[impl Into<ShardRequest<'a>> + Copy]) {
     let payload = long();
-    let mut requests: Vec<Ask<'_>> =
+    let mut requests: Vec<ShardRequest<'_>> =
         one_too_many(&payload, "alice.disk").into_iter().map(Into::into).collect();
     requests.extend(behind.iter().map(|&ask| ask.into()));
-    assert_eq!(rig.ask_until_parked(ALICE, &requests), BATCHES_PER_STREAM_MAX);
-    assert_eq!(rig.told(ALICE), [Told::Pause]);
+    assert_eq!(rig.send_until_parked(ALICE, &requests), BATCHES_PER_STREAM_MAX);
+    assert_eq!(rig.outputs(ALICE), [ConnectionOutput::Pause]);
 }
 
 /// Lets time pass until a disk counts as hung.
-fn exhaust_patience(rig: &mut Rig) {
-    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        rig.pass(DISK_LOOK_EVERY_NS);
+fn exceed_stall_timeout(rig: &mut HubFixture) {
+    for _ in 0..=DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
+        rig.advance_time(DISK_CHECK_EVERY_NS);
         rig.turn();
     }
 }
@@ -68,37 +68,40 @@ fn places<const N: usize>(text: &str, parts: [&str; N]) -> [usize; N] {
 #[test]
 fn a_full_stream_parks_only_its_publisher() {
     let mut rig = rig();
-    park_alice(&mut rig, &[Request::Barrier]);
+    park_alice(&mut rig, &[HubRequest::Barrier]);
     rig.ask_all(
         CAROL,
         &[
             publish("carol.plain", "to herself"),
             publish_for("memory.a", "x", "carol.memory"),
             publish_for("other.a", "x", "carol.other"),
-            Request::Barrier,
+            HubRequest::Barrier,
         ],
     );
-    let heard = rig.heard(CAROL);
-    assert!(heard.contains("to herself") && heard.contains(r#"{"stream":"memory","seq":1}"#), "{heard}");
-    assert!(heard.ends_with("PONG\r\n"), "{heard}");
+    let received = rig.received(CAROL);
+    assert!(
+        received.contains("to herself") && received.contains(r#"{"stream":"memory","seq":1}"#),
+        "{received}"
+    );
+    assert!(received.ends_with("PONG\r\n"), "{received}");
     let waiting = &mut rig.hub.storage_mut().waiting;
     let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
     waiting.swap(0, other);
-    rig.hub.storage_mut().pretend_to_write();
+    rig.hub.storage_mut().complete_write();
     rig.turn();
-    assert!(rig.heard(CAROL).contains(r#"{"stream":"other","seq":1}"#));
-    assert_eq!((rig.told(ALICE), rig.parked()), (vec![], 1), "she waits");
+    assert!(rig.received(CAROL).contains(r#"{"stream":"other","seq":1}"#));
+    assert_eq!((rig.outputs(ALICE), rig.parked()), (vec![], 1), "she waits");
     assert!(!rig.hub.is_settled(), "what is parked is not forgotten at the end");
     // A further publisher of the full stream waits behind her, also in another shard.
     rig.ask_all(BOB, &[publish_for("disk.a", &long(), "bob.disk")]);
-    assert_eq!((rig.told(BOB), rig.parked()), (vec![Told::Pause], 2));
-    rig.hub.storage_mut().pretend_to_write();
+    assert_eq!((rig.outputs(BOB), rig.parked()), (vec![ConnectionOutput::Pause], 2));
+    rig.hub.storage_mut().complete_write();
     rig.turn();
     // There is room for one batch, into which both do not fit.
-    assert_eq!((rig.parked(), rig.told(ALICE).last()), (1, Some(&Told::Resume)));
-    rig.hub.storage_mut().pretend_to_write();
+    assert_eq!((rig.parked(), rig.outputs(ALICE).last()), (1, Some(&ConnectionOutput::Resume)));
+    rig.hub.storage_mut().complete_write();
     rig.turn();
-    assert_eq!((rig.parked(), rig.told(BOB)), (0, vec![Told::Resume]));
+    assert_eq!((rig.parked(), rig.outputs(BOB)), (0, vec![ConnectionOutput::Resume]));
 }
 
 /// What a connection asks behind a publication that waits is done behind it, in order: PING, and publications that have
@@ -106,23 +109,27 @@ fn a_full_stream_parks_only_its_publisher() {
 #[test]
 fn later_requests_of_a_parked_connection_wait_in_order() {
     let mut rig = rig();
-    let subscribe = Ask::Subscribe { filter: b"news", queue: b"", sid: b"2" };
+    let subscribe = ShardRequest::Subscribe { filter: b"news", queue: b"", sid: b"2" };
     let early = publish("news", "before it");
     let behind = [
         early.into(),
         subscribe,
         publish("news", "first").into(),
         publish_for("memory.a", "x", "alice.memory").into(),
-        Request::Barrier.into(),
+        HubRequest::Barrier.into(),
         publish("alice.last", "end").into(),
     ];
     park_alice(&mut rig, &behind);
     rig.turn();
-    assert_eq!(rig.told(ALICE), []);
-    rig.settle();
-    let told = rig.told(ALICE);
-    assert_eq!(told.iter().filter(|told| **told == Told::Resume).count(), 1, "{told:?}");
-    let text: String = told.iter().filter_map(|told| told.text()).collect();
+    assert_eq!(rig.outputs(ALICE), []);
+    rig.run_until_settled();
+    let outputs = rig.outputs(ALICE);
+    assert_eq!(
+        outputs.iter().filter(|outputs| **outputs == ConnectionOutput::Resume).count(),
+        1,
+        "{outputs:?}"
+    );
+    let text: String = outputs.iter().filter_map(|outputs| outputs.text()).collect();
     let [first, memory, pong, last] = places(&text, ["first", "alice.memory", "PONG", "end"]);
     assert!(first < memory && memory < pong && pong < last, "{text}");
     assert!(!text.contains("before it"), "{text}");
@@ -140,29 +147,35 @@ fn a_parked_publication_goes_to_consumers_whose_subscriptions_came_later() {
     rig.ask_all(CAROL, &[publish_for("$JS.API.CONSUMER.CREATE.memory.c", config, "carol.api")]);
     rig.subscribe(CAROL, "push.c", "7");
     rig.turn();
-    let heard = rig.heard(CAROL);
-    assert!(heard.contains(r#""name":"c""#) && !heard.contains("kept"), "{heard}");
-    rig.settle();
-    let heard = rig.heard(CAROL);
-    assert!(heard.contains("MSG memory.a 7 $JS.ACK.memory.c.1.1.1.") && heard.contains("kept"), "{heard}");
+    let received = rig.received(CAROL);
+    assert!(received.contains(r#""name":"c""#) && !received.contains("kept"), "{received}");
+    rig.run_until_settled();
+    let received = rig.received(CAROL);
+    assert!(
+        received.contains("MSG memory.a 7 $JS.ACK.memory.c.1.1.1.") && received.contains("kept"),
+        "{received}"
+    );
     // Subscriptions of its shard that came later do not get the publication itself.
-    assert!(!rig.heard(ALICE).contains("kept"));
+    assert!(!rig.received(ALICE).contains("kept"));
 }
 
 /// A connection that closes when it is answered, and is parked, is closed behind its last answer.
 #[test]
 fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
     let mut rig = rig();
-    park_alice(&mut rig, &[Request::Farewell]);
+    park_alice(&mut rig, &[HubRequest::CloseAfterAcks]);
     rig.hub.storage_mut().write();
     rig.turn();
-    let told = rig.told(ALICE);
-    assert!(told.contains(&Told::Resume) && !told.contains(&Told::Close), "one is not written: {told:?}");
-    rig.settle();
-    let told = rig.told(ALICE);
-    let answers = told.iter().filter_map(|told| told.text()).collect::<String>();
+    let outputs = rig.outputs(ALICE);
+    assert!(
+        outputs.contains(&ConnectionOutput::Resume) && !outputs.contains(&ConnectionOutput::Close),
+        "one is not written: {outputs:?}"
+    );
+    rig.run_until_settled();
+    let outputs = rig.outputs(ALICE);
+    let answers = outputs.iter().filter_map(|outputs| outputs.text()).collect::<String>();
     assert_eq!(answers.matches(r#"{"stream":"disk""#).count(), BATCHES_PER_STREAM_MAX);
-    assert_eq!(told.last(), Some(&Told::Close));
+    assert_eq!(outputs.last(), Some(&ConnectionOutput::Close));
 }
 
 /// What a connection has published before it is gone is stored, its subscriptions end at once, and its shard is told at
@@ -170,14 +183,14 @@ fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
 #[test]
 fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     let mut rig = rig();
-    park_alice(&mut rig, &[publish_for("memory.a", "last", "bob.memory"), Request::Leave]);
+    park_alice(&mut rig, &[publish_for("memory.a", "last", "bob.memory"), HubRequest::Disconnect]);
     let counters = rig.hub.counters();
     assert_eq!((counters.subscriptions(), counters.streams[1].last.get()), (2, 0));
-    rig.settle();
+    rig.run_until_settled();
     assert_eq!((counters.subscriptions(), counters.streams[1].last.get()), (2, 1));
     assert_eq!(counters.streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
-    assert_eq!(rig.told(ALICE), [Told::Resume]);
-    assert!(rig.heard(BOB).contains(r#"{"stream":"memory","seq":1}"#));
+    assert_eq!(rig.outputs(ALICE), [ConnectionOutput::Resume]);
+    assert!(rig.received(BOB).contains(r#"{"stream":"memory","seq":1}"#));
     assert!(rig.hub.is_settled());
 }
 
@@ -186,24 +199,24 @@ fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
 #[test]
 fn queue_groups_pass_over_a_parked_connection_that_has_left() {
     let mut rig = rig();
-    let member = |sid| Ask::Subscribe { filter: b"work", queue: b"q", sid };
+    let member = |sid| ShardRequest::Subscribe { filter: b"work", queue: b"q", sid };
     rig.ask_all(ALICE, &[member(b"2")]);
     rig.ask_all(BOB, &[member(b"2")]);
-    park_alice(&mut rig, &[Request::Barrier, publish_for("work", "hers", "bob.work")]);
+    park_alice(&mut rig, &[HubRequest::Barrier, publish_for("work", "hers", "bob.work")]);
     let work = vec![publish("work", "work"); 10];
     rig.ask_all(CAROL, &work);
-    let shared = rig.heard(BOB).matches("MSG work").count();
+    let shared = rig.received(BOB).matches("MSG work").count();
     assert!(shared > 0 && shared < work.len(), "she is a member while she is connected: {shared}");
-    rig.told(ALICE);
-    rig.ask_all(ALICE, &[Request::Leave]);
+    rig.outputs(ALICE);
+    rig.ask_all(ALICE, &[HubRequest::Disconnect]);
     rig.ask_all(CAROL, &work);
-    assert_eq!(rig.heard(BOB).matches("MSG work").count(), work.len());
+    assert_eq!(rig.received(BOB).matches("MSG work").count(), work.len());
     assert_eq!(rig.parked(), 1, "what she has published waits");
-    rig.settle();
+    rig.run_until_settled();
     rig.ask_all(CAROL, &work);
-    let heard = rig.heard(BOB);
-    assert_eq!((heard.matches("MSG work").count(), heard.matches("hers").count()), (work.len() + 1, 1));
-    assert_eq!((rig.told(ALICE), rig.parked()), (vec![Told::Resume], 0));
+    let received = rig.received(BOB);
+    assert_eq!((received.matches("MSG work").count(), received.matches("hers").count()), (work.len() + 1, 1));
+    assert_eq!((rig.outputs(ALICE), rig.parked()), (vec![ConnectionOutput::Resume], 0));
     assert_eq!(rig.hub.counters().streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
     assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }
@@ -212,56 +225,56 @@ fn queue_groups_pass_over_a_parked_connection_that_has_left() {
 #[test]
 fn a_parked_publication_is_refused_when_its_disk_hangs() {
     let mut rig = rig();
-    park_alice(&mut rig, &[Request::Barrier, publish_for("memory.a", "x", "alice.memory")]);
-    assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+    park_alice(&mut rig, &[HubRequest::Barrier, publish_for("memory.a", "x", "alice.memory")]);
+    assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= DISK_CHECK_EVERY_NS.into()));
     assert!(rig.hub.is_quiet());
-    exhaust_patience(&mut rig);
-    let told = rig.told(ALICE);
-    assert_eq!(told.last(), Some(&Told::Resume));
-    let text: String = told.iter().filter_map(|told| told.text()).collect();
+    exceed_stall_timeout(&mut rig);
+    let outputs = rig.outputs(ALICE);
+    assert_eq!(outputs.last(), Some(&ConnectionOutput::Resume));
+    let text: String = outputs.iter().filter_map(|outputs| outputs.text()).collect();
     let [refusal, pong, memory] = places(&text, [r#""err_code":10023"#, "PONG", "alice.memory"]);
     assert!(refusal < pong && pong < memory, "{text}");
-    assert_eq!((rig.hub.counters().losses(Door::Nats, Loss::Hung), rig.parked()), (1, 0));
+    assert_eq!((rig.hub.counters().losses(Ingress::Nats, Loss::Hung), rig.parked()), (1, 0));
 }
 
 /// The same when its stream is frozen.
 #[test]
 fn a_parked_publication_is_refused_when_its_stream_freezes() {
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = Rig::on(&disk, 2, 1 << 20);
+    let (mut rig, _) = HubFixture::on(&disk, 2, 1 << 20);
     rig.subscribe(ALICE, "alice.>", "1");
     let payload = long();
     let mut requests = vec![publish_for("disk.a", &payload, "alice.disk"); 4];
-    requests.push(Request::Barrier);
-    assert_eq!(rig.ask_until_parked(ALICE, &requests), 2);
-    disk.fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
-    rig.settle();
-    let heard = rig.heard(ALICE);
-    let (before, behind) = heard.split_once("PONG\r\n").expect("it is answered");
+    requests.push(HubRequest::Barrier);
+    assert_eq!(rig.send_until_parked(ALICE, &requests), 2);
+    disk.fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    rig.run_until_settled();
+    let received = rig.received(ALICE);
+    let (before, behind) = received.split_once("PONG\r\n").expect("it is answered");
     let refusals = |text: &str| text.matches(r#""err_code":10077"#).count();
     // The second batch is with the disk, and answered for like every batch: without regard to PING.
-    assert_eq!((refusals(before), refusals(behind)), (3, 1), "{heard}");
-    assert_eq!((rig.hub.counters().losses(Door::Nats, Loss::Frozen), rig.parked()), (4, 0));
+    assert_eq!((refusals(before), refusals(behind)), (3, 1), "{received}");
+    assert_eq!((rig.hub.counters().losses(Ingress::Nats, Loss::Frozen), rig.parked()), (4, 0));
     assert!(rig.hub.is_settled());
 }
 
 /// What is parked is bounded for each connection and for all. Beyond that the shard waits, and the others go on; nothing is lost.
 #[test]
 fn what_is_parked_is_bounded_and_other_shards_go_on() {
-    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 2, 1 << 20);
+    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
     rig.subscribe(BOB, "bob.>", "1");
     let payload = "x".repeat(7000);
     let requests = vec![publish("disk.a", &payload); PARKED_PER_CLIENT_SIZE_MAX / payload.len() + 10];
     let mut left = Vec::new();
     for token in 0..PARKED_SIZE_MAX.div_ceil(PARKED_PER_CLIENT_SIZE_MAX) as u64 + 2 {
-        let publisher = Client { shard: 0, token: 100 + token };
+        let publisher = ClientId { shard: 0, token: 100 + token };
         let taken = rig.ask(publisher, ABLE, &requests);
         assert!(taken < requests.len(), "{token}: its share is full, or that of all");
         left.push((publisher, taken));
-        rig.ask_all(BOB, &[publish_for("memory.a", "x", "bob.memory"), Request::Barrier]);
-        let heard = rig.heard(BOB);
-        assert!(heard.contains(&format!(r#"{{"stream":"memory","seq":{}}}"#, token + 1)), "{heard}");
-        assert!(heard.ends_with("PONG\r\n"), "{heard}");
+        rig.ask_all(BOB, &[publish_for("memory.a", "x", "bob.memory"), HubRequest::Barrier]);
+        let received = rig.received(BOB);
+        assert!(received.contains(&format!(r#"{{"stream":"memory","seq":{}}}"#, token + 1)), "{received}");
+        assert!(received.ends_with("PONG\r\n"), "{received}");
     }
     let taken: usize = left.iter().map(|(_, taken)| taken).sum();
     let parked = (taken + left.len() - rig.processed()) * payload.len();
@@ -270,13 +283,13 @@ fn what_is_parked_is_bounded_and_other_shards_go_on() {
     assert_eq!(left.last().map(|(_, taken)| *taken), Some(0), "there is no room for a further connection");
     let memory = left.len();
     while !left.is_empty() {
-        rig.settle();
+        rig.run_until_settled();
         left.retain_mut(|(publisher, taken)| {
             *taken += rig.ask(*publisher, ABLE, &requests[*taken..]);
             *taken < requests.len()
         });
     }
-    rig.settle();
+    rig.run_until_settled();
     let counters = rig.hub.counters();
     assert_eq!(counters.streams[0].visible.get() as usize, memory * requests.len());
     assert_eq!((rig.parked(), rig.processed()), (0, memory * (requests.len() + 1)));
@@ -291,12 +304,12 @@ fn a_turn_processes_a_share_of_what_is_parked() {
     rig.subscribe(BOB, "bob.>", "1");
     let before = rig.processed();
     let mut turns = 0;
-    rig.pass(DISK_LOOK_EVERY_NS);
+    rig.advance_time(DISK_CHECK_EVERY_NS);
     rig.turn();
     while rig.parked() > 0 {
         let processed = rig.processed();
         if rig.hub.is_quiet() {
-            rig.pass(DISK_LOOK_EVERY_NS);
+            rig.advance_time(DISK_CHECK_EVERY_NS);
         }
         rig.turn();
         let now = rig.processed() - processed;
@@ -308,10 +321,10 @@ fn a_turn_processes_a_share_of_what_is_parked() {
     assert_eq!(rig.processed() - before, 3 * UNPARKED_PER_TURN + 1);
 }
 
-impl Told {
+impl ConnectionOutput {
     fn text(&self) -> Option<&str> {
         match self {
-            Told::Text(text) => Some(text),
+            ConnectionOutput::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -321,16 +334,16 @@ impl Told {
 /// whose shard is full when its stream has room again holds up none that is parked behind it.
 #[test]
 fn a_parked_connection_whose_shard_is_full_lets_the_others_pass() {
-    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), BATCHES_PER_STREAM_MAX, 1);
+    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), BATCHES_PER_STREAM_MAX, 1);
     let (first, second, reader) = (client(0, 21), client(1, 22), client(0, 23));
     rig.subscribe(reader, "noise", "1");
-    rig.look();
+    rig.poll_shards();
     let payload = long();
     let requests = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
-    assert_eq!(rig.ask_until_parked(first, &requests), BATCHES_PER_STREAM_MAX);
-    assert_eq!(rig.ask_until_parked(second, &[publish("disk.b", "x")]), 0);
-    rig.look();
-    rig.told.clear();
+    assert_eq!(rig.send_until_parked(first, &requests), BATCHES_PER_STREAM_MAX);
+    assert_eq!(rig.send_until_parked(second, &[publish("disk.b", "x")]), 0);
+    rig.poll_shards();
+    rig.outputs.clear();
     let noise = "z".repeat(300_000);
     while rig.hub.counters().queued.get() == 0 {
         rig.ask_all(client(1, 24), &[publish("noise", &noise)]);
@@ -339,11 +352,11 @@ fn a_parked_connection_whose_shard_is_full_lets_the_others_pass() {
     rig.turn();
     assert_eq!((rig.parked(), rig.hub.counters().parked_requests.get()), (1, 2));
     // The first shard takes its pieces.
-    rig.settle();
+    rig.run_until_settled();
     for _ in 0..8 {
-        rig.look();
-        rig.settle();
+        rig.poll_shards();
+        rig.run_until_settled();
     }
-    assert_eq!((rig.parked(), rig.told(second)), (0, vec![Told::Resume]));
+    assert_eq!((rig.parked(), rig.outputs(second)), (0, vec![ConnectionOutput::Resume]));
     assert_eq!(rig.hub.counters().streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 2);
 }

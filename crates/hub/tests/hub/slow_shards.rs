@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use stilling_hub::limits::{
-    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, REFERENCES_LOOK_EVERY_NS,
+    BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS, REFERENCES_CHECK_EVERY_NS,
 };
-use stilling_hub::{Client, Durability, Intake, Request};
+use stilling_hub::{ClientId, Durability, HubRequest, PublicationBatch};
 use stilling_journal::Batch;
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::asking::{publish, publish_for};
-use crate::rig::{ABLE, BATCH_SIZE, Rig, Told, publish_with, stream};
+use crate::fixture_requests::{publish, publish_for};
+use crate::rig::{ABLE, BATCH_SIZE, ConnectionOutput, HubFixture, publish_with, stream};
 
-const ALICE: Client = Client { shard: 0, token: 1 };
-const BOB: Client = Client { shard: 1, token: 2 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+const BOB: ClientId = ClientId { shard: 1, token: 2 };
 /// Listens to answers that others asked for.
-const CAROL: Client = Client { shard: 1, token: 3 };
+const CAROL: ClientId = ClientId { shard: 1, token: 3 };
 
 const ID: &str = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
 
@@ -25,8 +25,8 @@ fn long() -> String {
 }
 
 /// Two streams on disk, and shards that may have one piece each. ALICE gets the answers, BOB the records of `disk`.
-fn rig(batches: usize) -> Rig {
-    let (mut rig, _) = Rig::changed(&SimulatedDisk::new(), (0, 1), |streams| {
+fn rig(batches: usize) -> HubFixture {
+    let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (0, 1), |streams| {
         streams.push(stream("other", &["other.>"], Durability::Disk));
     });
     rig.hub.storage_mut().idle = (0..batches).map(|_| Batch::new(1024 * 1024)).collect();
@@ -37,7 +37,7 @@ fn rig(batches: usize) -> Rig {
 
 /// Four records in a batch each, of which the last is acknowledged to `inbox.1`. BOB's shard has no room for it when all are
 /// written: it has one piece, one waits, and one is being filled.
-fn publish_four(rig: &mut Rig) {
+fn publish_four(rig: &mut HubFixture) {
     let payload = long();
     for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("disk.a", &payload)]);
@@ -46,8 +46,8 @@ fn publish_four(rig: &mut Rig) {
 }
 
 /// Has the disk write so many batches.
-fn write(rig: &mut Rig, batches: usize) {
-    (0..batches).for_each(|_| rig.hub.storage_mut().pretend_to_write());
+fn write(rig: &mut HubFixture, batches: usize) {
+    (0..batches).for_each(|_| rig.hub.storage_mut().complete_write());
     rig.turn();
 }
 
@@ -59,22 +59,22 @@ fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for
     rig.hub.outlets_mut().room = 1 << 20;
     let references: Vec<_> = rig.hub.storage_mut().idle.iter_mut().map(Batch::share).collect();
     let requests = [publish_for("disk.a", "x", "inbox.1"), publish_for("memory.a", "y", "inbox.2")];
-    assert_eq!(rig.ask_until_parked(ALICE, &requests), 0);
+    assert_eq!(rig.send_until_parked(ALICE, &requests), 0);
     assert!(rig.hub.is_quiet());
-    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        rig.pass(DISK_LOOK_EVERY_NS);
+    for _ in 0..=DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
+        rig.advance_time(DISK_CHECK_EVERY_NS);
         rig.turn();
         assert_eq!((rig.processed(), rig.parked()), (0, 1), "it waits");
-        let span = rig.hub.looks_again_in().expect("it looks");
-        assert!(span.as_nanos() <= REFERENCES_LOOK_EVERY_NS.into());
+        let span = rig.hub.next_check_in().expect("it looks");
+        assert!(span.as_nanos() <= REFERENCES_CHECK_EVERY_NS.into());
     }
     drop(references);
     assert!(!rig.hub.is_quiet());
     rig.turn();
     assert_eq!((rig.processed(), rig.parked()), (2, 0));
-    rig.settle();
-    let heard = rig.heard(ALICE);
-    assert!(heard.contains(r#"{"stream":"disk","seq":1}"#) && !heard.contains("error"), "{heard}");
+    rig.run_until_settled();
+    let received = rig.received(ALICE);
+    assert!(received.contains(r#"{"stream":"disk","seq":1}"#) && !received.contains("error"), "{received}");
     assert!(rig.hub.is_quiet());
 }
 
@@ -85,16 +85,22 @@ fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another()
     publish_four(&mut rig);
     rig.ask_all(ALICE, &[publish_for("other.a", "x", "inbox.2")]);
     write(&mut rig, 5);
-    let heard = rig.heard(ALICE);
-    assert!(heard.contains(r#"{"stream":"other","seq":1}"#) && !heard.contains("inbox.1"), "{heard}");
+    let received = rig.received(ALICE);
+    assert!(
+        received.contains(r#"{"stream":"other","seq":1}"#) && !received.contains("inbox.1"),
+        "{received}"
+    );
     assert!(!rig.hub.is_settled());
     rig.turn();
-    let heard = rig.heard(ALICE);
-    assert!(heard.contains("MSG inbox.1 ") && heard.contains(r#"{"stream":"disk","seq":4}"#), "{heard}");
+    let received = rig.received(ALICE);
+    assert!(
+        received.contains("MSG inbox.1 ") && received.contains(r#"{"stream":"disk","seq":4}"#),
+        "{received}"
+    );
     rig.turn();
-    rig.look();
+    rig.poll_shards();
     rig.turn();
-    assert_eq!(rig.heard(BOB).matches("MSG disk.a").count(), 4);
+    assert_eq!(rig.received(BOB).matches("MSG disk.a").count(), 4);
     assert!(rig.hub.is_settled());
 }
 
@@ -105,19 +111,22 @@ fn the_hub_goes_on_beside_a_release_and_keeps_the_order_of_answers() {
     publish_four(&mut rig);
     write(&mut rig, 4);
     // BOB's shard gives a piece back when the hub has tried to go on with the release, and before it takes requests.
-    assert_eq!(rig.heard(ALICE), "");
+    assert_eq!(rig.received(ALICE), "");
     let payload = long();
     let again = publish_with("disk.a", &payload, "inbox.3", ID);
     rig.hub.outlets_mut().late = 1;
-    rig.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.2"), again, Request::Barrier]);
-    let heard = rig.heard(ALICE);
-    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#) && heard.ends_with("PONG\r\n"), "{heard}");
-    assert!(!heard.contains("inbox.1") && !heard.contains("inbox.3"), "{heard}");
+    rig.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.2"), again, HubRequest::Barrier]);
+    let received = rig.received(ALICE);
+    assert!(
+        received.contains(r#"{"stream":"memory","seq":1}"#) && received.ends_with("PONG\r\n"),
+        "{received}"
+    );
+    assert!(!received.contains("inbox.1") && !received.contains("inbox.3"), "{received}");
     rig.turn();
-    let heard = rig.heard(ALICE);
-    let at = |inbox: &str| heard.find(inbox).unwrap_or_else(|| panic!("{inbox}: {heard}"));
-    assert!(at("inbox.1") < at("inbox.3"), "{heard}");
-    assert!(heard.ends_with("{\"stream\":\"disk\",\"seq\":4,\"duplicate\":true}\r\n"), "{heard}");
+    let received = rig.received(ALICE);
+    let at = |inbox: &str| received.find(inbox).unwrap_or_else(|| panic!("{inbox}: {received}"));
+    assert!(at("inbox.1") < at("inbox.3"), "{received}");
+    assert!(received.ends_with("{\"stream\":\"disk\",\"seq\":4,\"duplicate\":true}\r\n"), "{received}");
     let counters = rig.hub.counters();
     assert_eq!((counters.duplicates.get(), counters.streams[0].pending.get()), (1, 0));
 }
@@ -127,15 +136,15 @@ fn a_connection_closes_behind_answers_that_wait_for_room() {
     let mut rig = rig(8);
     publish_four(&mut rig);
     write(&mut rig, 4);
-    rig.look();
+    rig.poll_shards();
     rig.hub.outlets_mut().late = 1;
-    rig.ask_all(ALICE, &[Request::Farewell]);
-    assert_eq!(rig.told(ALICE), []);
+    rig.ask_all(ALICE, &[HubRequest::CloseAfterAcks]);
+    assert_eq!(rig.outputs(ALICE), []);
     rig.turn();
-    let told = rig.told(ALICE);
+    let outputs = rig.outputs(ALICE);
     assert!(
-        matches!(told.as_slice(), [Told::Text(text), Told::Close] if text.contains("inbox.1")),
-        "{told:?}"
+        matches!(outputs.as_slice(), [ConnectionOutput::Text(text), ConnectionOutput::Close] if text.contains("inbox.1")),
+        "{outputs:?}"
     );
 }
 
@@ -152,14 +161,14 @@ fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
     write(&mut rig, 4);
     rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.2")]);
     assert_eq!(rig.parked(), 1, "all batches wait");
-    let is_long = |span: Duration| span.as_nanos() > u128::from(DISK_LOOK_EVERY_NS);
-    assert!(rig.hub.looks_again_in().is_none_or(is_long), "no disk is waited for");
+    let is_long = |span: Duration| span.as_nanos() > u128::from(DISK_CHECK_EVERY_NS);
+    assert!(rig.hub.next_check_in().is_none_or(is_long), "no disk is waited for");
     for _ in 0..8 {
         rig.turn();
-        rig.look();
+        rig.poll_shards();
     }
     write(&mut rig, 1);
-    assert!(rig.heard(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":5}\r\n"));
+    assert!(rig.received(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":5}\r\n"));
 }
 
 /// Written batches that wait for a shard count against the share of their stream. Its publishers are parked even though
@@ -182,30 +191,30 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     assert!(visible() <= 1, "{}", visible());
     assert!(rig.hub.storage_mut().waiting.is_empty());
     // BOB's shard gives a piece back when the hub has tried to go on with the releases, and before it takes requests.
-    rig.look();
+    rig.poll_shards();
     rig.hub.outlets_mut().late = 1;
-    let mut intake = Intake::new();
+    let mut publication_batch = PublicationBatch::new();
     for token in 100..100 + LEFT as u64 {
-        intake.push(token, ABLE, &publish("disk.a", &payload));
+        publication_batch.push(token, ABLE, &publish("disk.a", &payload));
     }
-    intake.push(ALICE.token, ABLE, &publish_for("other.a", &payload, "inbox.1"));
+    publication_batch.push(ALICE.token, ABLE, &publish_for("other.a", &payload, "inbox.1"));
     let now = rig.now();
-    assert_eq!(rig.hub.take(0, &intake, 0, now), LEFT + 1);
+    assert_eq!(rig.hub.process_requests(0, &publication_batch, 0, now), LEFT + 1);
     rig.hub.flush();
     assert_eq!(rig.parked(), LEFT, "the share of the stream is used up");
     let waiting: Vec<_> = rig.hub.storage_mut().waiting.iter().map(|(stream, ..)| *stream).collect();
     assert_eq!(waiting, [3], "the other stream has a batch");
     // Its shard takes one piece per turn.
-    let mut heard = String::new();
+    let mut received = String::new();
     while !rig.hub.is_settled() {
         while !rig.hub.storage_mut().waiting.is_empty() {
-            rig.hub.storage_mut().pretend_to_write();
+            rig.hub.storage_mut().complete_write();
         }
         rig.turn();
-        heard.push_str(&rig.heard(BOB));
+        received.push_str(&rig.received(BOB));
     }
-    assert_eq!(heard.matches("MSG disk.a").count(), BATCHES_PER_STREAM_MAX + LEFT);
-    assert!(rig.heard(ALICE).contains(r#"{"stream":"other","seq":1}"#));
+    assert_eq!(received.matches("MSG disk.a").count(), BATCHES_PER_STREAM_MAX + LEFT);
+    assert!(rig.received(ALICE).contains(r#"{"stream":"other","seq":1}"#));
     assert_eq!(rig.parked(), 0);
 }
 
@@ -221,16 +230,16 @@ fn a_record_that_was_passed_over_is_not_sent_to_a_later_subscription() {
     // The two that have gathered behind the first are the last batch.
     write(&mut rig, 1);
     write(&mut rig, 5);
-    let heard = rig.heard(ALICE);
-    assert!(heard.contains("inbox.2") && !rig.heard(CAROL).contains("late.3"), "{heard}");
+    let received = rig.received(ALICE);
+    assert!(received.contains("inbox.2") && !rig.received(CAROL).contains("late.3"), "{received}");
     // Both releases wait, and the subscription does not.
     rig.hub.outlets_mut().late = u32::MAX;
     rig.subscribe(ALICE, "other.>", "2");
     rig.hub.outlets_mut().late = 0;
     for _ in 0..4 {
         rig.turn();
-        rig.look();
+        rig.poll_shards();
     }
-    let heard = rig.heard(ALICE);
-    assert!(rig.heard(CAROL).contains("late.3") && !heard.contains("MSG other."), "{heard}");
+    let received = rig.received(ALICE);
+    assert!(rig.received(CAROL).contains("late.3") && !received.contains("MSG other."), "{received}");
 }

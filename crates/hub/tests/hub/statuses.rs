@@ -1,11 +1,11 @@
 //! A status at the beginning of headers is the server's: streams keep none and deliver none.
 
-use stilling_hub::{Door, Publication, Request};
+use stilling_hub::{HubRequest, Ingress, Publication};
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Batch, Kind, Log, Record};
+use stilling_journal::{Batch, Log, Record, RecordKind};
 
-use crate::consumers::{READER, WRITER, create, question, rig};
-use crate::rig::{ABLE, BATCH_SIZE, Rig, SEGMENTS, publish_with};
+use crate::consumers::{READER, WRITER, api_request, create, rig};
+use crate::rig::{ABLE, BATCH_SIZE, HubFixture, SEGMENTS, publish_with};
 
 const STATUS: &str = "NATS/1.0 409 Consumer Deleted\r\na: b\r\n\r\n";
 const PLAIN: &str = "NATS/1.0\r\na: b\r\n\r\n";
@@ -13,39 +13,39 @@ const PLAIN: &str = "NATS/1.0\r\na: b\r\n\r\n";
 /// A record that was published with a status, by whatever door it came: subscribers, consumers and questions for it.
 #[test]
 fn a_stream_takes_a_message_without_its_status() {
-    for (stream, door) in [
-        ("disk", Door::Nats),
-        ("memory", Door::Nats),
-        ("none", Door::Nats),
-        ("disk", Door::Http),
-        ("disk", Door::Syslog),
+    for (stream, ingress) in [
+        ("disk", Ingress::Nats),
+        ("memory", Ingress::Nats),
+        ("none", Ingress::Nats),
+        ("disk", Ingress::Http),
+        ("disk", Ingress::Syslog),
     ] {
         let mut rig = rig();
         let subject = format!("{stream}.n");
         rig.subscribe(READER, "push", "2");
         rig.subscribe(READER, &subject, "3");
         create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"new""#);
-        rig.pass(100_000_000);
-        rig.settle();
+        rig.advance_time(100_000_000);
+        rig.run_until_settled();
         let publication = Publication {
-            door,
+            ingress,
             subject: subject.as_bytes(),
             reply: b"",
             headers: STATUS.as_bytes(),
             payload: b"x".into(),
             ticket: None,
         };
-        rig.ask_all(WRITER, &[Request::Publish(publication)]);
-        rig.settle();
-        let heard = rig.heard(READER);
+        rig.ask_all(WRITER, &[HubRequest::Publish(publication)]);
+        rig.run_until_settled();
+        let received = rig.received(READER);
         assert_eq!(
-            (heard.matches("HMSG").count(), heard.matches(PLAIN).count()),
+            (received.matches("HMSG").count(), received.matches(PLAIN).count()),
             (2, 2),
-            "{stream}: {heard}"
+            "{stream}: {received}"
         );
-        assert!(!heard.contains("409"), "{stream}: {heard}");
+        assert!(!received.contains("409"), "{stream}: {received}");
         if stream != "none" {
-            let answer = question(&mut rig, &format!("STREAM.MSG.GET.{stream}"), r#"{"seq":1}"#);
+            let answer = api_request(&mut rig, &format!("STREAM.MSG.GET.{stream}"), r#"{"seq":1}"#);
             assert!(answer.contains("\"hdrs\":\"TkFUUy8xLjANCmE6IGINCg0K\""), "{answer}");
         }
     }
@@ -61,19 +61,19 @@ fn a_status_hides_no_message_id() {
         rig.ask_all(WRITER, &[publish_with("disk.n", "x", "", headers)]);
     }
     rig.ask_all(WRITER, &[publish_with("disk.n", "y", "", "NATS/1.0 503\r\n\r\n")]);
-    rig.settle();
+    rig.run_until_settled();
     let expected = "HMSG disk.n 2 28 29\r\nNATS/1.0\r\nNats-Msg-Id: a\r\n\r\nx\r\nMSG disk.n 2 1\r\ny\r\n";
-    assert_eq!(rig.heard(READER), expected);
+    assert_eq!(rig.received(READER), expected);
     assert_eq!(rig.hub.counters().duplicates.get(), 1);
 }
 
 /// Between clients it is theirs: services answer so.
 #[test]
 fn where_no_stream_is_a_status_passes() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(READER, "inbox.*", "2");
     rig.ask(WRITER, ABLE, &[publish_with("inbox.1", "x", "", STATUS)]);
-    assert_eq!(rig.heard(READER), format!("HMSG inbox.1 2 39 40\r\n{STATUS}x\r\n"));
+    assert_eq!(rig.received(READER), format!("HMSG inbox.1 2 39 40\r\n{STATUS}x\r\n"));
 }
 
 /// Journals of former versions have such records.
@@ -83,23 +83,27 @@ fn a_record_that_was_kept_with_a_status_is_delivered_without_it() {
     let (mut log, _) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
     let mut batch = Batch::new(BATCH_SIZE);
     batch.begin(1, 0);
-    let record =
-        Record { kind: Kind::Ordinary, subject: b"disk.n", headers: STATUS.as_bytes(), payload: &b"x"[..] };
+    let record = Record {
+        kind: RecordKind::Ordinary,
+        subject: b"disk.n",
+        headers: STATUS.as_bytes(),
+        payload: &b"x"[..],
+    };
     batch.push(&record).expect("there is room");
     log.append(&mut [batch]).expect("it is written");
     drop(log);
-    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
     rig.subscribe(READER, "answers.*", "1");
     create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
     rig.subscribe(READER, "push", "2");
-    rig.pass(100_000_000);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains(PLAIN) && !heard.contains("409"), "{heard}");
-    let get = crate::asking::publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1}"#, "answers.1");
+    rig.advance_time(100_000_000);
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    assert!(received.contains(PLAIN) && !received.contains("409"), "{received}");
+    let get = crate::fixture_requests::publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1}"#, "answers.1");
     rig.ask_all(READER, &[get]);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains("Nats-Sequence: 1\r\n") && heard.contains("a: b\r\n"), "{heard}");
-    assert!(!heard.contains("409"), "{heard}");
+    rig.run_until_settled();
+    let received = rig.received(READER);
+    assert!(received.contains("Nats-Sequence: 1\r\n") && received.contains("a: b\r\n"), "{received}");
+    assert!(!received.contains("409"), "{received}");
 }

@@ -3,16 +3,19 @@
 use std::io::ErrorKind;
 
 use stilling_hub::limits::{PENDING_DEFAULT, REPLIES_SIZE_MAX};
-use stilling_hub::{Client, Condition, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_hub::{
+    ClientId, ClientOptions, HubRequest, Ingress, Loss, Publication, PublishOutcome, RefusalReason,
+    StreamCondition,
+};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::limits::BLOCK_SIZE;
-use stilling_journal::{Answer, Batch, Config, Frozen};
+use stilling_journal::{Batch, Frozen, JournalAnswer, LogConfig};
 
-use crate::asking::{publication, publish, publish_for};
-use crate::rig::{ABLE, BATCH_SIZE, Rig, SteppedStorage, Told, publish_with};
+use crate::fixture_requests::{publication, publish, publish_for};
+use crate::rig::{ABLE, BATCH_SIZE, ConnectionOutput, HubFixture, SteppedStorage, publish_with};
 
-const ALICE: Client = Client { shard: 0, token: 1 };
-const BOB: Client = Client { shard: 1, token: 2 };
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
 fn ack(inbox: &str, json: &str) -> String {
     format!("MSG {inbox} 1 {}\r\n{json}\r\n", json.len())
@@ -21,40 +24,40 @@ fn ack(inbox: &str, json: &str) -> String {
 /// Invariant 5: neither an acknowledgement nor the record itself leaves before the sync that covers it.
 #[test]
 fn nothing_is_seen_or_acknowledged_before_it_is_durable() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.subscribe(BOB, "disk.>", "2");
-    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), Request::Barrier]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::Barrier]);
     rig.turn();
-    assert_eq!((rig.heard(ALICE).as_str(), rig.heard(BOB).as_str()), ("PONG\r\n", ""));
+    assert_eq!((rig.received(ALICE).as_str(), rig.received(BOB).as_str()), ("PONG\r\n", ""));
     assert!(rig.hub.storage_mut().write());
-    assert_eq!((rig.heard(ALICE).as_str(), rig.heard(BOB).as_str()), ("", ""));
+    assert_eq!((rig.received(ALICE).as_str(), rig.received(BOB).as_str()), ("", ""));
     rig.turn();
-    assert_eq!(rig.heard(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
-    assert_eq!(rig.heard(BOB), "MSG disk.a 2 inbox.1 1\r\nx\r\n");
+    assert_eq!(rig.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
+    assert_eq!(rig.received(BOB), "MSG disk.a 2 inbox.1 1\r\nx\r\n");
 }
 
 #[test]
 fn memory_and_nothing_are_acknowledged_at_once() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.subscribe(BOB, ">", "2");
     rig.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.1"), publish_for("none.a", "y", "inbox.2")]);
     let expected =
         [ack("inbox.1", r#"{"stream":"memory","seq":1}"#), ack("inbox.2", r#"{"stream":"none","seq":1}"#)]
             .concat();
-    assert_eq!(rig.heard(ALICE), expected);
-    let heard = rig.heard(BOB);
-    assert!(heard.contains("MSG memory.a 2 inbox.1 1\r\nx\r\n"), "{heard}");
-    assert!(heard.contains("MSG none.a 2 inbox.2 1\r\ny\r\n"), "{heard}");
+    assert_eq!(rig.received(ALICE), expected);
+    let received = rig.received(BOB);
+    assert!(received.contains("MSG memory.a 2 inbox.1 1\r\nx\r\n"), "{received}");
+    assert!(received.contains("MSG none.a 2 inbox.2 1\r\ny\r\n"), "{received}");
 }
 
 /// The way over the disk takes nothing away: listeners are sent the reply subject, and who wants no echo gets none.
 #[test]
 fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
-    const SILENT: Traits = Traits { no_echo: true, ..ABLE };
+    const SILENT: ClientOptions = ClientOptions { no_echo: true, ..ABLE };
     for subject in ["disk.a", "memory.a"] {
-        let mut rig = Rig::new();
+        let mut rig = HubFixture::new();
         rig.subscribe(ALICE, "*.a", "1");
         rig.subscribe(BOB, "*.a", "2");
         // Duplicates have a promise of their own, between those of records.
@@ -67,31 +70,31 @@ fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
         ];
         assert_eq!(rig.ask(ALICE, SILENT, &own), own.len());
         rig.ask_all(BOB, &[publish_for(subject, "4", "inbox.4"), publish(subject, "5")]);
-        rig.settle();
+        rig.run_until_settled();
         let expected = format!("MSG {subject} 1 inbox.4 1\r\n4\r\nMSG {subject} 1 1\r\n5\r\n");
-        assert_eq!(rig.heard(ALICE), expected);
-        let heard = rig.heard(BOB);
-        let replies: Vec<_> = heard.lines().filter(|line| line.contains("inbox")).collect();
+        assert_eq!(rig.received(ALICE), expected);
+        let received = rig.received(BOB);
+        let replies: Vec<_> = received.lines().filter(|line| line.contains("inbox")).collect();
         assert_eq!(replies, [format!("MSG {subject} 2 inbox.2 1"), format!("MSG {subject} 2 inbox.4 1")]);
-        assert_eq!(heard.matches(subject).count(), 5, "{heard}");
+        assert_eq!(received.matches(subject).count(), 5, "{received}");
     }
 }
 
 #[test]
 fn a_message_sent_twice_is_kept_once_and_acknowledged_when_the_first_is_durable() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
     let twice = [publish_with("disk.a", "x", "inbox.1", id), publish_with("disk.a", "x", "inbox.2", id)];
     rig.ask_all(ALICE, &twice);
     rig.turn();
-    assert_eq!(rig.heard(ALICE), "");
-    rig.settle();
+    assert_eq!(rig.received(ALICE), "");
+    rig.run_until_settled();
     let duplicate = ack("inbox.2", r#"{"stream":"disk","seq":1,"duplicate":true}"#);
-    assert_eq!(rig.heard(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#) + &duplicate);
+    assert_eq!(rig.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#) + &duplicate);
     // Long after, at once.
     rig.ask_all(ALICE, &twice[1..]);
-    assert_eq!(rig.heard(ALICE), duplicate);
+    assert_eq!(rig.received(ALICE), duplicate);
     assert_eq!(rig.hub.counters().duplicates.get(), 2);
     assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
 }
@@ -102,11 +105,11 @@ fn an_empty_message_id_makes_no_duplicates() {
     let disk = SimulatedDisk::new();
     let id = "NATS/1.0\r\nNats-Msg-Id:\r\n\r\n";
     for life in 0..2_u64 {
-        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
         for subject in ["disk.a", "memory.a"] {
             rig.ask_all(ALICE, &[publish_with(subject, "x", "", id), publish_with(subject, "y", "", id)]);
         }
-        rig.settle();
+        rig.run_until_settled();
         let counters = rig.hub.counters();
         assert_eq!(counters.duplicates.get(), 0);
         assert_eq!((counters.streams[0].last.get(), counters.streams[1].last.get()), (2 * (life + 1), 2));
@@ -119,10 +122,10 @@ fn the_first_of_several_ids_counts_before_and_after_a_restart() {
     let disk = SimulatedDisk::new();
     let both = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Msg-Id: r\r\n\r\n";
     for _ in 0..2 {
-        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
         rig.ask_all(ALICE, &[publish_with("disk.a", "x", "", both)]);
         rig.ask_all(ALICE, &[publish_with("disk.a", "x", "", "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n")]);
-        rig.settle();
+        rig.run_until_settled();
         assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
     }
 }
@@ -130,30 +133,30 @@ fn the_first_of_several_ids_counts_before_and_after_a_restart() {
 /// Who sends again what was taken names the sequence that was the last one then.
 #[test]
 fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     let headers = "NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\nNats-Msg-Id: q\r\n\r\n";
     for _ in 0..2 {
         rig.ask_all(ALICE, &[publish_with("disk.a", "x", "inbox.1", headers)]);
-        rig.settle();
+        rig.run_until_settled();
     }
-    let heard = rig.heard(ALICE);
-    assert!(heard.ends_with("{\"stream\":\"disk\",\"seq\":1,\"duplicate\":true}\r\n"), "{heard}");
+    let received = rig.received(ALICE);
+    assert!(received.ends_with("{\"stream\":\"disk\",\"seq\":1,\"duplicate\":true}\r\n"), "{received}");
 }
 
 /// What need not be kept is let go while the stream is in use.
 #[test]
 fn a_stream_on_disk_is_asked_to_let_old_records_go() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     for _ in 0..3 {
-        rig.pass(1_000_000_000);
+        rig.advance_time(1_000_000_000);
         rig.turn();
     }
     assert_eq!(rig.hub.storage_mut().retained, [0], "once in a round of the three streams");
     // However the calendar is set.
     rig.set_back_ns = 3_600_000_000_000;
     for _ in 0..3 {
-        rig.pass(1_000_000_000);
+        rig.advance_time(1_000_000_000);
         rig.turn();
     }
     assert_eq!(rig.hub.storage_mut().retained, [0, 0], "the calendar was set back");
@@ -161,7 +164,7 @@ fn a_stream_on_disk_is_asked_to_let_old_records_go() {
 
 #[test]
 fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.ask_all(ALICE, &[publish("disk.a", "x")]);
     for (name, value, expected) in [
@@ -173,79 +176,82 @@ fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
     ] {
         let headers = format!("NATS/1.0\r\n{name}: {value}\r\n\r\n");
         rig.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
-        let heard = rig.heard(ALICE);
-        assert!(heard.contains(expected), "{name}: {heard}");
+        let received = rig.received(ALICE);
+        assert!(received.contains(expected), "{name}: {received}");
     }
     for (name, value) in [("Nats-Expected-Last-Sequence", "1"), ("Nats-Expected-Stream", "disk")] {
         let headers = format!("NATS/1.0\r\n{name}: {value}\r\n\r\n");
         rig.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
     }
-    rig.settle();
-    let heard = rig.heard(ALICE);
-    assert!(heard.contains(r#""seq":2}"#) && heard.contains(r#""seq":3}"#), "{heard}");
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Condition), 5);
+    rig.run_until_settled();
+    let received = rig.received(ALICE);
+    assert!(received.contains(r#""seq":2}"#) && received.contains(r#""seq":3}"#), "{received}");
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Condition), 5);
 }
 
 /// Row 0.14: the disk fails: nothing is acknowledged any more, everything is answered, and other streams go on.
 #[test]
 fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.subscribe(BOB, "disk.>", "2");
     rig.ask_all(ALICE, &[publish_for("disk.a", "before", "inbox.0")]);
-    rig.settle();
-    assert_eq!(rig.heard(ALICE), ack("inbox.0", r#"{"stream":"disk","seq":1}"#));
-    disk.fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    rig.run_until_settled();
+    assert_eq!(rig.received(ALICE), ack("inbox.0", r#"{"stream":"disk","seq":1}"#));
+    disk.fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
     rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.1")]);
     rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.2")]);
-    rig.settle();
+    rig.run_until_settled();
     rig.ask_all(
         ALICE,
         &[publish_for("disk.a", "after", "inbox.3"), publish_for("memory.a", "other", "inbox.4")],
     );
-    rig.settle();
-    let heard = rig.heard(ALICE);
+    rig.run_until_settled();
+    let received = rig.received(ALICE);
     for inbox in ["inbox.1", "inbox.2", "inbox.3"] {
         let refused = format!("MSG {inbox} 1 ");
-        let at = heard.find(&refused).unwrap_or_else(|| panic!("{inbox}: {heard}"));
-        assert!(heard[at..].lines().nth(1).is_some_and(|json| json.contains(r#""code":503"#)), "{heard}");
+        let at = received.find(&refused).unwrap_or_else(|| panic!("{inbox}: {received}"));
+        assert!(
+            received[at..].lines().nth(1).is_some_and(|json| json.contains(r#""code":503"#)),
+            "{received}"
+        );
     }
-    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#), "{heard}");
-    assert_eq!(rig.heard(BOB), "MSG disk.a 2 inbox.0 6\r\nbefore\r\n");
+    assert!(received.contains(r#"{"stream":"memory","seq":1}"#), "{received}");
+    assert_eq!(rig.received(BOB), "MSG disk.a 2 inbox.0 6\r\nbefore\r\n");
     let counters = rig.hub.counters();
-    assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
+    assert_eq!((counters.losses(Ingress::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
 }
 
 /// Invariant 5: who writes is no more: what it had is refused, and so is what comes later.
 #[test]
 fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.subscribe(BOB, "disk.>", "2");
     rig.ask_all(ALICE, &[publish_for("disk.a", "with it", "inbox.1")]);
     rig.ask_all(ALICE, &[publish_for("disk.a", "open still", "inbox.2"), publish("disk.a", "unasked")]);
-    rig.hub.storage_mut().die();
+    rig.hub.storage_mut().kill_writer();
     rig.turn();
-    rig.hub.storage_mut().die();
+    rig.hub.storage_mut().kill_writer();
     rig.turn();
     rig.ask_all(ALICE, &[publish_for("disk.a", "after", "inbox.3")]);
-    let heard = rig.heard(ALICE);
+    let received = rig.received(ALICE);
     for inbox in ["inbox.1", "inbox.2", "inbox.3"] {
-        let at = heard.find(inbox).unwrap_or_else(|| panic!("{inbox}: {heard}"));
-        assert!(heard[at..].lines().nth(1).is_some_and(|json| json.contains("it has died")), "{heard}");
+        let at = received.find(inbox).unwrap_or_else(|| panic!("{inbox}: {received}"));
+        assert!(received[at..].lines().nth(1).is_some_and(|json| json.contains("it has died")), "{received}");
     }
-    assert_eq!(rig.heard(BOB), "");
+    assert_eq!(rig.received(BOB), "");
     let counters = rig.hub.counters();
-    assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (4, 1));
-    assert_eq!(counters.streams[0].health.get().condition, Condition::Frozen);
+    assert_eq!((counters.losses(Ingress::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (4, 1));
+    assert_eq!(counters.streams[0].health.get().condition, StreamCondition::Frozen);
     assert!(rig.hub.is_settled(), "a drain need not wait for it");
 }
 
 /// A stream refuses what it is configured not to take, and says what that is.
 #[test]
 fn each_stream_has_its_own_longest_message() {
-    let mut rig = Rig::with(|streams| streams[1].message_size_max = 20);
+    let mut rig = HubFixture::with(|streams| streams[1].message_size_max = 20);
     rig.subscribe(ALICE, "inbox.>", "1");
     let headers = "NATS/1.0\r\nA: b\r\n\r\n";
     let size = 20 - headers.len();
@@ -255,17 +261,17 @@ fn each_stream_has_its_own_longest_message() {
         rig.ask_all(ALICE, &[publish_with("memory.a", &"x".repeat(size), inbox, headers)]);
     }
     rig.ask_all(ALICE, &[publish_for("disk.a", "longer than twenty bytes", "inbox.5")]);
-    rig.settle();
-    let heard = rig.heard(ALICE);
+    rig.run_until_settled();
+    let received = rig.received(ALICE);
     let refused: Vec<bool> = (1..6)
         .map(|inbox| {
-            let at = heard.find(&format!("inbox.{inbox} ")).expect("an answer");
-            heard[at..].lines().nth(1).is_some_and(|json| json.contains(r#""err_code":10054"#))
+            let at = received.find(&format!("inbox.{inbox} ")).expect("an answer");
+            received[at..].lines().nth(1).is_some_and(|json| json.contains(r#""err_code":10054"#))
         })
         .collect();
-    assert_eq!(refused, [false, true, false, true, false], "{heard}");
+    assert_eq!(refused, [false, true, false, true, false], "{received}");
     rig.ask_all(ALICE, &[publish_for("$JS.API.STREAM.INFO.memory", "", "inbox.6")]);
-    assert!(rig.heard(ALICE).contains(r#""max_msg_size":20"#));
+    assert!(rig.received(ALICE).contains(r#""max_msg_size":20"#));
 }
 
 /// A follower knows by its creation time whether a stream is the one that it has seen: in memory it begins with its server, on
@@ -273,20 +279,21 @@ fn each_stream_has_its_own_longest_message() {
 #[test]
 fn a_stream_tells_when_it_was_created() {
     const FIRST_NS: u64 = 1_600_000_000_000_000_000;
-    let created = |rig: &mut Rig, stream: &str| {
+    let created = |rig: &mut HubFixture, stream: &str| {
         rig.subscribe(ALICE, "inbox.>", "1");
         rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
-        let heard = rig.heard(ALICE);
-        let (_, rest) = heard.split_once(r#""created":""#).unwrap_or_else(|| panic!("{heard}"));
+        let received = rig.received(ALICE);
+        let (_, rest) = received.split_once(r#""created":""#).unwrap_or_else(|| panic!("{received}"));
         rest.split('"').next().unwrap_or_default().to_owned()
     };
     let disk = SimulatedDisk::new();
-    let on =
-        |disk: &SimulatedDisk, created_ns| Rig::configured(disk, (8, 1 << 20), (8, created_ns), |_| ()).0;
+    let on = |disk: &SimulatedDisk, created_ns| {
+        HubFixture::configured(disk, (8, 1 << 20), (8, created_ns), |_| ()).0
+    };
     let mut rig = on(&disk, FIRST_NS);
     assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "before its first record");
     rig.ask_all(ALICE, &[publish("disk.a", "x")]);
-    rig.settle();
+    rig.run_until_settled();
     drop(rig);
     let mut rig = on(&SimulatedDisk::with_files(disk.files()), FIRST_NS + 3_000_000_000);
     assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "after a restart");
@@ -302,11 +309,11 @@ fn a_stream_tells_when_it_was_created() {
 fn what_is_told_of_a_stream_is_what_is_known_of_it() {
     const NONE: &str = "0001-01-01T00:00:00Z";
     let disk = SimulatedDisk::new();
-    let state = |rig: &mut Rig, stream: &str| {
+    let state = |rig: &mut HubFixture, stream: &str| {
         rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
-        let heard = rig.heard(ALICE);
-        let (_, state) = heard.split_once(r#""state":{"#).unwrap_or_else(|| panic!("{heard}"));
-        assert!(heard.contains(r#""duplicate_window":120000000000,"#), "{heard}");
+        let received = rig.received(ALICE);
+        let (_, state) = received.split_once(r#""state":{"#).unwrap_or_else(|| panic!("{received}"));
+        assert!(received.contains(r#""duplicate_window":120000000000,"#), "{received}");
         let value = |name: &str| {
             let (_, rest) = state.split_once(&format!("\"{name}\":")).expect("it is told");
             rest.split([',', '}']).next().unwrap_or_default().trim_matches('"').to_owned()
@@ -315,7 +322,7 @@ fn what_is_told_of_a_stream_is_what_is_known_of_it() {
     };
     let (first, last) = ("2023-11-14T22:13:20Z", "2023-11-14T22:15:00Z");
     for life in 0..2 {
-        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
         rig.subscribe(ALICE, "inbox.>", "1");
         let of_disk =
             if life == 0 { ["0", "1", "0", NONE, NONE, "0"] } else { ["2", "1", "2", NONE, last, "0"] };
@@ -326,8 +333,8 @@ fn what_is_told_of_a_stream_is_what_is_known_of_it() {
         if life == 0 {
             for _ in 0..2 {
                 rig.ask_all(ALICE, &["disk.a", "memory.a", "none.a"].map(|subject| publish(subject, "x")));
-                rig.settle();
-                rig.pass(100_000_000_000);
+                rig.run_until_settled();
+                rig.advance_time(100_000_000_000);
             }
             assert_eq!(state(&mut rig, "disk"), ["2", "1", "2", NONE, last, "0"]);
             let [messages, from, to, oldest, newest, bytes] = state(&mut rig, "memory");
@@ -340,34 +347,34 @@ fn what_is_told_of_a_stream_is_what_is_known_of_it() {
 
 #[test]
 fn a_record_that_no_batch_takes_is_refused() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     let payload = "x".repeat(BATCH_SIZE);
     for subject in ["disk.a", "memory.a"] {
         rig.ask_all(ALICE, &[publish_for(subject, &payload, "inbox.1")]);
-        let heard = rig.heard(ALICE);
-        assert!(heard.contains(r#""err_code":10054"#), "{subject}: {heard}");
+        let received = rig.received(ALICE);
+        assert!(received.contains(r#""err_code":10054"#), "{subject}: {received}");
     }
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::TooLarge), 2);
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::TooLarge), 2);
 }
 
 /// All memory goes round: when the disk has all batches, the publisher is parked, and nothing is lost or out of order.
 #[test]
 fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
-    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 2, 1 << 20);
+    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
     rig.subscribe(ALICE, "inbox.>", "1");
     let payload = "x".repeat(3000);
     let requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
-    assert!((1..12).contains(&rig.ask_until_parked(ALICE, &requests)));
-    rig.settle();
+    assert!((1..12).contains(&rig.send_until_parked(ALICE, &requests)));
+    rig.run_until_settled();
     assert_eq!((rig.processed(), rig.parked()), (12, 0));
-    let heard = rig.heard(ALICE);
+    let received = rig.received(ALICE);
     let mut before = 0;
     for sequence in 1..=12 {
         let ack = format!("\"seq\":{sequence}}}");
-        assert_eq!(heard.matches(&ack).count(), 1, "{sequence}");
-        let at = heard.find(&ack).expect("it is there");
-        assert!(before < at, "{heard}");
+        assert_eq!(received.matches(&ack).count(), 1, "{sequence}");
+        let at = received.find(&ack).expect("it is there");
+        assert!(before < at, "{received}");
         before = at;
     }
 }
@@ -375,42 +382,46 @@ fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
 /// What a door that waits for an answer of its own is told.
 #[test]
 fn a_ticket_gets_a_verdict() {
-    let mut rig = Rig::new();
-    let with =
-        |subject, ticket| Request::Publish(Publication { ticket: Some(ticket), ..publication(subject, "x") });
+    let mut rig = HubFixture::new();
+    let with = |subject, ticket| {
+        HubRequest::Publish(Publication { ticket: Some(ticket), ..publication(subject, "x") })
+    };
     rig.ask_all(BOB, &[with("disk.a", 1), with("memory.a", 2), with("elsewhere", 3)]);
-    let stored = |stream, sequence| Verdict::Stored { stream, sequence, duplicate: false };
-    let passed = Verdict::Passed { subscriptions: 0 };
-    assert_eq!(rig.told(BOB), [Told::Verdict(2, stored(1, 1)), Told::Verdict(3, passed)]);
-    rig.settle();
-    assert_eq!(rig.told(BOB), [Told::Verdict(1, stored(0, 1))]);
+    let stored = |stream, sequence| PublishOutcome::Stored { stream, sequence, duplicate: false };
+    let passed = PublishOutcome::Forwarded { subscriptions: 0 };
+    assert_eq!(
+        rig.outputs(BOB),
+        [ConnectionOutput::PublishOutcome(2, stored(1, 1)), ConnectionOutput::PublishOutcome(3, passed)]
+    );
+    rig.run_until_settled();
+    assert_eq!(rig.outputs(BOB), [ConnectionOutput::PublishOutcome(1, stored(0, 1))]);
     let headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 9\r\n\r\n";
     let wrong = Publication { ticket: Some(4), headers, ..publication("disk.a", "x") };
-    rig.ask_all(BOB, &[Request::Publish(wrong)]);
-    let refused = Verdict::Refused(Refusal::WrongLastSequence { stream: 0, last: 1 });
-    assert_eq!(rig.told(BOB), [Told::Verdict(4, refused)]);
+    rig.ask_all(BOB, &[HubRequest::Publish(wrong)]);
+    let refused = PublishOutcome::Refused(RefusalReason::WrongLastSequence { stream: 0, last: 1 });
+    assert_eq!(rig.outputs(BOB), [ConnectionOutput::PublishOutcome(4, refused)]);
 }
 
 #[test]
 fn a_farewell_comes_behind_everything_that_was_promised() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
-    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), Request::Farewell]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::CloseAfterAcks]);
     rig.turn();
-    assert_eq!(rig.told(ALICE), []);
-    rig.settle();
-    let acknowledged = Told::Text(ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
-    assert_eq!(rig.told(ALICE), [acknowledged, Told::Close]);
+    assert_eq!(rig.outputs(ALICE), []);
+    rig.run_until_settled();
+    let acknowledged = ConnectionOutput::Text(ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
+    assert_eq!(rig.outputs(ALICE), [acknowledged, ConnectionOutput::Close]);
     // With nothing promised, at once.
-    rig.ask_all(BOB, &[Request::Farewell]);
-    assert_eq!(rig.told(BOB), [Told::Close]);
+    rig.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
+    assert_eq!(rig.outputs(BOB), [ConnectionOutput::Close]);
     assert!(rig.hub.is_settled());
 }
 
 /// A stream in memory keeps the newest, within its bytes.
 #[test]
 fn a_stream_in_memory_lets_the_oldest_go() {
-    let mut rig = Rig::new();
+    let mut rig = HubFixture::new();
     let payload = "x".repeat(1000);
     for _ in 0..200_000 / 7 {
         rig.ask_all(ALICE, &[publish("memory.a", &payload)]);
@@ -428,18 +439,18 @@ fn a_stream_in_memory_lets_the_oldest_go() {
 
 /// Has a hub whose disk does nothing process the same again and again until the publisher is parked, then has the disk write,
 /// until it has processed `count`. Returns how many it processed while the disk did nothing.
-fn take_all(rig: &mut Rig, request: &Request<'_>, count: usize) -> usize {
+fn take_all(rig: &mut HubFixture, request: &HubRequest<'_>, count: usize) -> usize {
     let (requests, before) = (vec![*request; count], rig.processed());
     let mut taken = rig.ask(ALICE, ABLE, &requests);
     let first = rig.processed() - before;
     assert_eq!(rig.parked(), 1);
     while rig.processed() - before < count {
         let done = rig.processed();
-        rig.settle();
+        rig.run_until_settled();
         taken += rig.ask(ALICE, ABLE, &requests[taken..]);
         assert!(rig.processed() > done, "the disk has written, and {done} of {count} are processed");
     }
-    rig.settle();
+    rig.run_until_settled();
     first
 }
 
@@ -455,12 +466,12 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
         (publish_with("disk.a", "", &long, id), some, REPLIES_SIZE_MAX / long.len()),
         (publish_with("disk.a", "", &long, ""), some, REPLIES_SIZE_MAX / long.len()),
     ] {
-        let mut rig = Rig::new();
+        let mut rig = HubFixture::new();
         // The batch is with the disk; what comes again waits for it.
         rig.ask_all(ALICE, &[publish_with("disk.a", "", "", id)]);
         assert_eq!(take_all(&mut rig, &request, count), most);
         let counters = rig.hub.counters();
-        assert_eq!(counters.verdicts.get(), count as u64, "all are answered in the end");
+        assert_eq!(counters.publish_outcomes.get(), count as u64, "all are answered in the end");
         assert_eq!(counters.streams[0].pending.get(), 0);
     }
 }
@@ -471,7 +482,8 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
 fn messages_without_answers_are_pending_too_and_bounded() {
     const MOST: usize = 100;
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = Rig::changed(&disk, (8, 1 << 20), |streams| streams[0].pending_max = MOST as u32);
+    let (mut rig, _) =
+        HubFixture::changed(&disk, (8, 1 << 20), |streams| streams[0].pending_max = MOST as u32);
     for request in [publish("disk.a", "x"), publish_for("disk.a", "x", "inbox.1")] {
         let before = rig.hub.counters().streams[0].last.get();
         assert_eq!(take_all(&mut rig, &request, 1000), MOST);
@@ -485,14 +497,15 @@ fn messages_without_answers_are_pending_too_and_bounded() {
 
 impl SteppedStorage {
     /// Whoever writes is no more, and all batches that it had are gone with it.
-    fn die(&mut self) {
+    fn kill_writer(&mut self) {
         for at in 0..self.waiting.len().max(1) {
             let (stream, batch) =
                 self.waiting.get(at).map_or((0, None), |(stream, batch, _)| (*stream, Some(batch)));
             let watermark = self.logs[stream as usize].durable();
             assert!(batch.is_none_or(|batch| batch.first() > watermark));
             let frozen = Frozen { reason: "it has died".into(), kind: ErrorKind::Other };
-            self.answers.push_back((Answer::Frozen { stream, watermark, frozen, is_batch_lost: true }, None));
+            self.answers
+                .push_back((JournalAnswer::Frozen { stream, watermark, frozen, is_batch_lost: true }, None));
         }
         self.waiting.clear();
     }
@@ -502,8 +515,8 @@ impl SteppedStorage {
 /// segments, leaves at least the bound less one of them.
 #[test]
 fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
-    let segments = Config::for_retention(Some(1024 * 1024)).segment_size as usize;
-    let mut rig = Rig::with(|streams| streams[0].retention.bytes = 1024 * 1024);
+    let segments = LogConfig::for_retention(Some(1024 * 1024)).segment_size as usize;
+    let mut rig = HubFixture::with(|streams| streams[0].retention.bytes = 1024 * 1024);
     rig.hub.storage_mut().idle = (0..8).map(|_| Batch::new(1024 * 1024)).collect();
     let (short, long) = ("x".repeat(1000), "x".repeat(400_000));
     let mut requests = vec![publish("disk.a", &short); 600];
@@ -516,6 +529,6 @@ fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
     assert!(sizes.iter().all(|(count, size)| *count == 1 || size + BLOCK_SIZE <= segments), "{sizes:?}");
     assert!(sizes.iter().any(|(count, size)| *count == 1 && *size > 400_000), "{sizes:?}");
     assert!(sizes.len() >= 4, "{sizes:?}");
-    rig.settle();
-    assert_eq!(rig.hub.storage_mut().told[0], 601);
+    rig.run_until_settled();
+    assert_eq!(rig.hub.storage_mut().outputs[0], 601);
 }

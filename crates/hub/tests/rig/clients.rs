@@ -17,18 +17,18 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use stilling_hub::{
-    Client, Deliveries, Delivery, Door, Intake, Loss, Payload, Publication, Request, ShardTable, TooMany,
-    Traits,
+    ClientId, ClientOptions, DeliveryBatch, DeliveryItem, HubRequest, Ingress, Loss, Payload, Publication,
+    PublicationBatch, ShardTable, SubscriptionLimit,
 };
-use stilling_journal::disk::simulated::{Faults, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, NO_SPACE, SimulatedDisk};
 use stilling_ring::SharedBlock;
-use stilling_wire::nats::{ClientDecoder, ClientEvent, Connect, Limits, ServerDecoder, ServerEvent};
+use stilling_wire::nats::{ClientDecoder, ClientEvent, Connect, NatsLimits, ServerDecoder, ServerEvent};
 
-use super::{Ask, Rig, client, put};
+use super::{HubFixture, ShardRequest, client, put};
 
-const PEERS: usize = 4;
+const SCRIPT_CLIENTS: usize = 4;
 /// Intakes of a shard. All with the hub: its clients are not read.
-const INTAKES_MAX: usize = 3;
+const PUBLICATION_BATCHES_MAX: usize = 3;
 /// Pieces of deliveries of a shard.
 const PIECES: usize = 3;
 /// Messages that may wait for the disk: so few that connections are parked.
@@ -39,7 +39,7 @@ const SUBSCRIPTIONS_MAX: u64 = 8;
 const TURNS_MAX: usize = 100_000;
 
 /// Short enough that a script reaches them.
-const LIMITS: Limits = Limits {
+const LIMITS: NatsLimits = NatsLimits {
     control_line_size_max: 512,
     payload_size_max: 16 * 1024,
     whole_size_max: 256,
@@ -48,7 +48,7 @@ const LIMITS: Limits = Limits {
 
 /// What happened, for those who want to know that something did.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Said {
+pub(crate) struct ScriptCounts {
     pub(crate) stored: u64,
     pub(crate) delivered: u64,
     pub(crate) pongs: u64,
@@ -60,15 +60,15 @@ pub(crate) struct Said {
 }
 
 /// A connection and the client behind it.
-struct Peer {
-    at: Client,
-    traits: Traits,
+struct ScriptClient {
+    at: ClientId,
+    client_options: ClientOptions,
     /// It has said once that it takes headers; a subscription goes by what was said before it.
     takes_headers: bool,
     decoder: ClientDecoder,
     input: Vec<u8>,
-    assembly: Option<Assembly>,
-    told: ServerDecoder,
+    assembly: Option<PartialPublish>,
+    server_decoder: ServerDecoder,
     output: Vec<u8>,
     /// All that it has ever subscribed to.
     sids: BTreeSet<Vec<u8>>,
@@ -79,23 +79,23 @@ struct Peer {
     is_paused: bool,
 }
 
-struct Assembly {
+struct PartialPublish {
     subject: Vec<u8>,
     reply: Vec<u8>,
     headers_size: usize,
     body: Vec<u8>,
 }
 
-impl Peer {
-    fn new(number: usize, life: u64) -> Peer {
-        Peer {
-            at: client((number % 2) as u32, life * PEERS as u64 + number as u64),
-            traits: Traits::default(),
+impl ScriptClient {
+    fn new(number: usize, life: u64) -> ScriptClient {
+        ScriptClient {
+            at: client((number % 2) as u32, life * SCRIPT_CLIENTS as u64 + number as u64),
+            client_options: ClientOptions::default(),
             takes_headers: false,
             decoder: ClientDecoder::default(),
             input: Vec::new(),
             assembly: None,
-            told: ServerDecoder::default(),
+            server_decoder: ServerDecoder::default(),
             output: Vec::new(),
             sids: BTreeSet::new(),
             pings: 0,
@@ -108,74 +108,74 @@ impl Peer {
 
 /// A shard's way to the hub.
 #[derive(Default)]
-struct Way {
-    intakes: VecDeque<(Intake, usize)>,
+struct ShardInput {
+    publication_batches: VecDeque<(PublicationBatch, usize)>,
 }
 
-struct World {
-    rig: Rig,
+struct ScriptFixture {
+    rig: HubFixture,
     disk: SimulatedDisk,
-    ways: [Way; 2],
-    peers: Vec<Peer>,
-    lives: u64,
+    shard_inputs: [ShardInput; 2],
+    script_clients: Vec<ScriptClient>,
+    connections_made: u64,
     /// Publications that a stream was to take.
-    for_streams: u64,
-    said: Said,
+    stream_publications: u64,
+    counts: ScriptCounts,
 }
 
 /// Plays a script: each step is a byte that says what happens to whom, and for what a client says a length and its bytes.
-pub(crate) fn play(mut script: &[u8]) -> Said {
+pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
     let disk = SimulatedDisk::new();
-    let (rig, _) = Rig::changed(&disk, (2, PIECES), |streams| streams[0].pending_max = PENDING_MAX);
-    let mut world = World {
+    let (rig, _) = HubFixture::changed(&disk, (2, PIECES), |streams| streams[0].pending_max = PENDING_MAX);
+    let mut world = ScriptFixture {
         rig,
         disk,
-        ways: Default::default(),
-        peers: (0..PEERS).map(|number| Peer::new(number, 0)).collect(),
-        lives: 0,
-        for_streams: 0,
-        said: Said::default(),
+        shard_inputs: Default::default(),
+        script_clients: (0..SCRIPT_CLIENTS).map(|number| ScriptClient::new(number, 0)).collect(),
+        connections_made: 0,
+        stream_publications: 0,
+        counts: ScriptCounts::default(),
     };
     while let Some((&step, rest)) = script.split_first() {
         script = rest;
-        let number = usize::from(step) % PEERS;
+        let number = usize::from(step) % SCRIPT_CLIENTS;
         match step / 4 % 16 {
             0..9 => {
                 let (length, rest) =
                     script.split_first().map_or((0, script), |(&l, rest)| (usize::from(l), rest));
-                let (said, rest) = rest.split_at(length.min(rest.len()));
+                let (counts, rest) = rest.split_at(length.min(rest.len()));
                 script = rest;
-                world.peers[number].input.extend_from_slice(said);
+                world.script_clients[number].input.extend_from_slice(counts);
                 world.read(number);
             }
             9 | 10 => {
                 world.rig.hub.storage_mut().write();
             }
             11 => {
-                world.rig.hub.storage_mut().look_up();
+                world.rig.hub.storage_mut().serve_read();
             }
-            12 => world.look(number % 2),
+            12 => world.poll_shards(number % 2),
             13 => world.rig.now_ns += u64::from(step) * 10_000_000,
             14 => world.leave(number),
             // One disk in a thousand fails: most scripts have no such step.
             _ if step == 255 => {
-                world.disk.fail(Faults { writes: Some((2, NO_SPACE)), ..Faults::default() });
+                world.disk.fail(DiskFaults { writes: Some((2, NO_SPACE)), ..DiskFaults::default() });
             }
             _ => {}
         }
         world.turn();
         world.check_bounds();
     }
-    world.settle();
+    world.run_until_settled();
     world.finish()
 }
 
-impl World {
+impl ScriptFixture {
     /// A session reads what its client has said, as far as there is room.
     fn read(&mut self, number: usize) {
-        let World { rig, peers, ways, for_streams, said, .. } = self;
-        let peer = &mut peers[number];
-        let way = &mut ways[peer.at.shard as usize];
+        let ScriptFixture { rig, script_clients, shard_inputs, stream_publications, counts, .. } = self;
+        let peer = &mut script_clients[number];
+        let way = &mut shard_inputs[peer.at.shard as usize];
         let mut consumed = 0;
         while !peer.is_gone && !peer.is_paused && way.has_room() {
             let Ok(step) = peer.decoder.decode(&LIMITS, &peer.input[consumed..]) else {
@@ -183,15 +183,15 @@ impl World {
                 break;
             };
             consumed += step.consumed;
-            let traits = peer.traits;
+            let client_options = peer.client_options;
             let table = &mut rig.tables[peer.at.shard as usize];
-            let mut ask = |ask: Ask<'_>| way.ask(table, (peer.at.token, traits), ask);
+            let mut ask = |ask: ShardRequest<'_>| way.ask(table, (peer.at.token, client_options), ask);
             match step.event {
                 ClientEvent::NeedMore => break,
                 ClientEvent::Connect(json) => match Connect::parse(json) {
                     Ok(connect) => {
                         peer.takes_headers |= connect.headers;
-                        peer.traits = Traits {
+                        peer.client_options = ClientOptions {
                             headers: connect.headers,
                             no_responders: connect.no_responders,
                             no_echo: !connect.echo,
@@ -202,18 +202,18 @@ impl World {
                 ClientEvent::Pong | ClientEvent::Refused(_) => {}
                 ClientEvent::Publish(message) => {
                     let publication = Publication {
-                        door: Door::Nats,
+                        ingress: Ingress::Nats,
                         subject: message.subject.as_bytes(),
                         reply: message.reply.map_or(&b""[..], |reply| reply.as_bytes()),
                         headers: message.headers,
                         payload: message.payload.into(),
                         ticket: None,
                     };
-                    *for_streams += u64::from(is_for_stream(publication.subject));
-                    ask(Request::Publish(publication).into()).expect("it is no subscription");
+                    *stream_publications += u64::from(is_for_stream(publication.subject));
+                    ask(HubRequest::Publish(publication).into()).expect("it is no subscription");
                 }
                 ClientEvent::PublishStart(head) => {
-                    peer.assembly = Some(Assembly {
+                    peer.assembly = Some(PartialPublish {
                         subject: head.subject.as_bytes().to_vec(),
                         reply: head.reply.map_or_else(Vec::new, |reply| reply.as_bytes().to_vec()),
                         headers_size: head.headers_size as usize,
@@ -227,7 +227,8 @@ impl World {
                     }
                 }
                 ClientEvent::PublishEnd => {
-                    let Some(Assembly { subject, reply, headers_size, body }) = peer.assembly.take() else {
+                    let Some(PartialPublish { subject, reply, headers_size, body }) = peer.assembly.take()
+                    else {
                         panic!("the end of a message that never began");
                     };
                     // What came in pieces goes on by reference, as in a server.
@@ -236,24 +237,30 @@ impl World {
                     let headers = block.bytes(0..headers_size);
                     let payload = Payload::shared(&block, payload_range);
                     let (subject, reply) = (&subject[..], &reply[..]);
-                    *for_streams += u64::from(is_for_stream(subject));
-                    let publication =
-                        Publication { door: Door::Nats, subject, reply, headers, payload, ticket: None };
-                    ask(Request::Publish(publication).into()).expect("it is no subscription");
+                    *stream_publications += u64::from(is_for_stream(subject));
+                    let publication = Publication {
+                        ingress: Ingress::Nats,
+                        subject,
+                        reply,
+                        headers,
+                        payload,
+                        ticket: None,
+                    };
+                    ask(HubRequest::Publish(publication).into()).expect("it is no subscription");
                 }
                 ClientEvent::Subscribe(wanted) => {
                     peer.sids.insert(wanted.sid.to_vec());
                     let queue = wanted.queue.unwrap_or(b"");
                     let subscribe =
-                        Ask::Subscribe { filter: wanted.filter.as_bytes(), queue, sid: wanted.sid };
+                        ShardRequest::Subscribe { filter: wanted.filter.as_bytes(), queue, sid: wanted.sid };
                     peer.is_gone |= ask(subscribe).is_err();
                 }
                 ClientEvent::Unsubscribe { sid, after } => {
-                    ask(Ask::Unsubscribe { sid, after }).expect("it is no subscription");
+                    ask(ShardRequest::Unsubscribe { sid, after }).expect("it is no subscription");
                 }
                 ClientEvent::Ping => {
                     peer.pings += 1;
-                    ask(Request::Barrier.into()).expect("it is no subscription");
+                    ask(HubRequest::Barrier.into()).expect("it is no subscription");
                 }
             }
         }
@@ -263,100 +270,109 @@ impl World {
             assert!(peer.input.len() <= most as usize, "{} bytes are left", peer.input.len());
         }
         if peer.is_gone {
-            said.closed += 1;
+            counts.closed += 1;
             self.leave(number);
         }
     }
 
     /// A connection is gone, and the next one comes.
     fn leave(&mut self, number: usize) {
-        let at = self.peers[number].at;
-        self.ask(at, Request::Leave);
-        self.lives += 1;
-        self.peers[number] = Peer::new(number, self.lives);
+        let at = self.script_clients[number].at;
+        self.ask(at, HubRequest::Disconnect);
+        self.connections_made += 1;
+        self.script_clients[number] = ScriptClient::new(number, self.connections_made);
     }
 
-    fn ask(&mut self, from: Client, request: Request<'_>) {
-        let World { rig, ways, .. } = self;
+    fn ask(&mut self, from: ClientId, request: HubRequest<'_>) {
+        let ScriptFixture { rig, shard_inputs, .. } = self;
         let table = &mut rig.tables[from.shard as usize];
-        let asked = ways[from.shard as usize].ask(table, (from.token, Traits::default()), request.into());
+        let asked = shard_inputs[from.shard as usize].ask(
+            table,
+            (from.token, ClientOptions::default()),
+            request.into(),
+        );
         asked.expect("it is no subscription");
     }
 
     /// The hub's turn, as its runner does it.
     fn turn(&mut self) {
-        for (shard, way) in self.ways.iter_mut().enumerate() {
+        for (shard, way) in self.shard_inputs.iter_mut().enumerate() {
             let table = &mut self.rig.tables[shard];
             table.remove_some();
             if table.has_changes() {
-                table.push_changes(way.intake());
+                table.push_changes(way.publication_batch());
             }
             while let Some(mark) = table.next_unanswerable_mark() {
-                table.push(way.intake(), 0, Traits::default(), &Request::Reached { mark });
+                table.push(
+                    way.publication_batch(),
+                    0,
+                    ClientOptions::default(),
+                    &HubRequest::MarkReached { mark },
+                );
             }
         }
-        let World { rig, ways, .. } = self;
+        let ScriptFixture { rig, shard_inputs, .. } = self;
         let now = rig.now();
-        rig.hub.absorb(now);
-        for (shard, way) in ways.iter_mut().enumerate() {
-            while let Some((intake, at)) = way.intakes.front_mut() {
-                *at = rig.hub.take(shard, intake, *at, now);
-                if *at < intake.len() {
+        rig.hub.poll_storage(now);
+        for (shard, way) in shard_inputs.iter_mut().enumerate() {
+            while let Some((publication_batch, at)) = way.publication_batches.front_mut() {
+                *at = rig.hub.process_requests(shard, publication_batch, *at, now);
+                if *at < publication_batch.len() {
                     break;
                 }
-                way.intakes.pop_front();
+                way.publication_batches.pop_front();
             }
         }
         rig.hub.flush();
-        for number in 0..PEERS {
+        for number in 0..SCRIPT_CLIENTS {
             self.read(number);
         }
     }
 
     /// A shard hands out what it was given.
-    fn look(&mut self, shard: usize) {
+    fn poll_shards(&mut self, shard: usize) {
         while let Some(mut piece) = self.rig.hub.outlets_mut().handed[shard].pop_front() {
-            let mut deliveries = Deliveries::new();
+            let mut deliveries = DeliveryBatch::new();
             while !self.rig.tables[shard].expand(&mut piece, &mut deliveries) {
                 self.hand_out(shard, &mut deliveries);
             }
             self.hand_out(shard, &mut deliveries);
         }
-        for number in (0..PEERS).filter(|number| number % 2 == shard) {
-            self.peers[number].hear(&mut self.said);
-            if self.peers[number].is_gone {
-                self.said.closed += 1;
+        for number in (0..SCRIPT_CLIENTS).filter(|number| number % 2 == shard) {
+            self.script_clients[number].receive(&mut self.counts);
+            if self.script_clients[number].is_gone {
+                self.counts.closed += 1;
                 self.leave(number);
             }
         }
     }
 
-    fn hand_out(&mut self, shard: usize, deliveries: &mut Deliveries) {
+    fn hand_out(&mut self, shard: usize, deliveries: &mut DeliveryBatch) {
         while let Some(token) = deliveries.advance() {
-            let peer = self.peers.iter_mut().find(|peer| peer.at == client(shard as u32, token));
+            let peer = self.script_clients.iter_mut().find(|peer| peer.at == client(shard as u32, token));
             let Some(peer) = peer else {
                 // One that is gone is told nothing. Its shard answers for it.
-                if let Some(Delivery::Mark(mark)) = deliveries.current() {
-                    self.ask(client(shard as u32, token), Request::Reached { mark });
+                if let Some(DeliveryItem::Mark(mark)) = deliveries.current() {
+                    self.ask(client(shard as u32, token), HubRequest::MarkReached { mark });
                 }
                 continue;
             };
             match deliveries.current().expect("there is one") {
-                Delivery::Bytes(first, second) => {
+                DeliveryItem::Bytes(first, second) => {
                     peer.output.extend_from_slice(first);
                     peer.output.extend_from_slice(second);
                 }
-                Delivery::Message(line, payload, end) => {
+                DeliveryItem::Message(line, payload, end) => {
                     peer.output.extend([line, payload.bytes(), end].concat());
                 }
-                Delivery::Mark(mark) => {
+                DeliveryItem::Mark(mark) => {
                     let at = peer.at;
-                    self.ask(at, Request::Reached { mark });
+                    self.ask(at, HubRequest::MarkReached { mark });
                 }
-                Delivery::Pause => peer.is_paused = true,
-                Delivery::Resume => peer.is_paused = false,
-                Delivery::Close => peer.is_gone = true,
-                Delivery::Verdict { .. } => panic!("nobody asked for a verdict"),
+                DeliveryItem::Pause => peer.is_paused = true,
+                DeliveryItem::Resume => peer.is_paused = false,
+                DeliveryItem::Close => peer.is_gone = true,
+                DeliveryItem::PublishOutcome { .. } => panic!("nobody asked for a verdict"),
             }
         }
         deliveries.clear();
@@ -365,24 +381,24 @@ impl World {
     fn check_bounds(&self) {
         self.rig.count();
         let counters = self.rig.hub.counters();
-        let lives = self.peers.len() as u64;
+        let connections_made = self.script_clients.len() as u64;
         let subscriptions = counters.subscriptions();
-        assert!(subscriptions <= lives * SUBSCRIPTIONS_MAX, "{subscriptions} subscriptions");
+        assert!(subscriptions <= connections_made * SUBSCRIPTIONS_MAX, "{subscriptions} subscriptions");
         for handed in &self.rig.hub.outlets().handed {
             assert!(handed.len() <= PIECES);
         }
     }
 
     /// Nobody says anything more.
-    fn settle(&mut self) {
+    fn run_until_settled(&mut self) {
         for _ in 0..TURNS_MAX {
             let storage = self.rig.hub.storage_mut();
             let has_written = storage.write();
-            let has_read = storage.look_up();
+            let has_read = storage.serve_read();
             self.turn();
-            self.look(0);
-            self.look(1);
-            let is_idle = self.ways.iter().all(|way| way.intakes.is_empty())
+            self.poll_shards(0);
+            self.poll_shards(1);
+            let is_idle = self.shard_inputs.iter().all(|way| way.publication_batches.is_empty())
                 && self.rig.hub.outlets().handed.iter().all(VecDeque::is_empty)
                 && !(0..2).any(|shard| self.rig.hub.has_unsent(shard));
             let has_removals = self.rig.tables.iter().any(ShardTable::has_removals);
@@ -394,60 +410,73 @@ impl World {
         panic!("it never settles");
     }
 
-    fn finish(mut self) -> Said {
+    fn finish(mut self) -> ScriptCounts {
         self.rig.hub.flush();
         let counters = self.rig.hub.counters();
         let stored: u64 = counters.streams.iter().map(|stream| stream.visible.get()).sum();
-        let lost: u64 = Loss::ALL.iter().map(|loss| counters.losses(Door::Nats, *loss)).sum();
+        let lost: u64 = Loss::ALL.iter().map(|loss| counters.losses(Ingress::Nats, *loss)).sum();
         let duplicates = counters.duplicates.get();
         assert_eq!(
-            self.for_streams,
+            self.stream_publications,
             stored + duplicates + lost,
             "the ledger: {stored} stored, {duplicates} duplicates, {lost} lost"
         );
-        for peer in &self.peers {
+        for peer in &self.script_clients {
             assert_eq!(peer.pongs, peer.pings, "{:?}", peer.at);
             assert!(!peer.is_paused, "{:?} is never resumed", peer.at);
-            assert!(!peer.told.in_body() && peer.output.is_empty(), "{}", peer.output.escape_ascii());
+            assert!(
+                !peer.server_decoder.in_body() && peer.output.is_empty(),
+                "{}",
+                peer.output.escape_ascii()
+            );
         }
-        assert!(counters.subscriptions() <= PEERS as u64 * SUBSCRIPTIONS_MAX);
-        Said {
+        assert!(counters.subscriptions() <= SCRIPT_CLIENTS as u64 * SUBSCRIPTIONS_MAX);
+        ScriptCounts {
             stored,
             duplicates,
             refused: lost,
             delivered: counters.delivered(),
             consumers: counters.consumers.get(),
             parked: counters.parked_requests.get(),
-            ..self.said
+            ..self.counts
         }
     }
 }
 
-impl Way {
+impl ShardInput {
     fn has_room(&self) -> bool {
-        self.intakes.len() < INTAKES_MAX
+        self.publication_batches.len() < PUBLICATION_BATCHES_MAX
     }
 
     /// What has begun when there was room may make it longer.
-    fn ask(&mut self, table: &mut ShardTable, from: (u64, Traits), ask: Ask<'_>) -> Result<(), TooMany> {
-        put(table, self.intake(), from, ask)
+    fn ask(
+        &mut self,
+        table: &mut ShardTable,
+        from: (u64, ClientOptions),
+        ask: ShardRequest<'_>,
+    ) -> Result<(), SubscriptionLimit> {
+        put(table, self.publication_batch(), from, ask)
     }
 
     /// The intake into which the next request goes.
-    fn intake(&mut self) -> &mut Intake {
-        if self.intakes.back().is_none_or(|(intake, at)| *at > 0 || intake.len() >= 16) {
-            self.intakes.push_back((Intake::new(), 0));
+    fn publication_batch(&mut self) -> &mut PublicationBatch {
+        if self
+            .publication_batches
+            .back()
+            .is_none_or(|(publication_batch, at)| *at > 0 || publication_batch.len() >= 16)
+        {
+            self.publication_batches.push_back((PublicationBatch::new(), 0));
         }
-        &mut self.intakes.back_mut().expect("there is one").0
+        &mut self.publication_batches.back_mut().expect("there is one").0
     }
 }
 
-impl Peer {
+impl ScriptClient {
     /// The client reads all it was told.
-    fn hear(&mut self, said: &mut Said) {
+    fn receive(&mut self, counts: &mut ScriptCounts) {
         let mut consumed = 0;
         loop {
-            let step = self.told.decode(&Limits::for_client(), &self.output[consumed..]);
+            let step = self.server_decoder.decode(&NatsLimits::for_client(), &self.output[consumed..]);
             let step = step.unwrap_or_else(|error| {
                 panic!("{error:?}: {}", self.output[consumed..].escape_ascii());
             });
@@ -460,7 +489,7 @@ impl Peer {
                     assert!(message.headers.is_empty() || self.takes_headers);
                 }
                 ServerEvent::Pong => {
-                    (self.pongs, said.pongs) = (self.pongs + 1, said.pongs + 1);
+                    (self.pongs, counts.pongs) = (self.pongs + 1, counts.pongs + 1);
                     assert!(self.pongs <= self.pings, "a PONG that nobody asked for");
                 }
                 ServerEvent::Err(_) | ServerEvent::MessageStart(_) | ServerEvent::Piece(_) => {}

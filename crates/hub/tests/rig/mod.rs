@@ -2,26 +2,26 @@
 
 #[cfg(not(stilling_planted))]
 pub(crate) mod clients;
-pub(crate) mod world;
+pub(crate) mod crash_simulation;
 
 use std::collections::VecDeque;
 
 use stilling_hub::{
-    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets,
-    Publication, Request, Resumed, Retention, Routed, ShardTable, SteadyNanos, Storage, StreamConfig,
-    TooMany, Traits, UnixNanos, Verdict,
+    ClientId, ClientOptions, DeliveryBatch, DeliveryItem, Durability, HashKey, Hub, HubConfig, HubRequest,
+    Ingress, Now, Outlets, Publication, PublicationBatch, PublishOutcome, ResumePoint, Retention,
+    RoutedBatch, ShardTable, SteadyNanos, Storage, StreamConfig, SubscriptionLimit, UnixNanos,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, AppendError, Batch, Chunk, Config, IdleBatches, Log, Read, ReadOrder, Recovery, Source,
-    StreamIndex, read_chunk,
+    AppendError, Batch, Chunk, IdleBatches, JournalAnswer, Log, LogConfig, LogSource, ReadOrder, ReadOutcome,
+    Recovery, StreamIndex, read_chunk,
 };
 
 /// Short segments, so that there are many.
-pub(crate) const SEGMENTS: Config = Config { segment_size: 128 * 1024, created_ns: 0 };
+pub(crate) const SEGMENTS: LogConfig = LogConfig { segment_size: 128 * 1024, created_ns: 0 };
 
 /// What the calendar says when a rig begins, and what it said when the steady clock was started.
-const BEGUN_NS: u64 = 1_700_000_000_000_000_000;
+const RIG_STARTED_NS: u64 = 1_700_000_000_000_000_000;
 const STARTED_NS: u64 = 1_600_000_000_000_000_000;
 
 /// Bytes of a batch; a longer record is refused.
@@ -30,10 +30,10 @@ pub(crate) const BATCH_SIZE: usize = 8192;
 /// Logs that write one batch each time they are told to.
 pub(crate) struct SteppedStorage {
     pub(crate) logs: Vec<Log<SimulatedDisk>>,
-    sources: Vec<Source<SimulatedDisk>>,
+    sources: Vec<LogSource<SimulatedDisk>>,
     pub(crate) idle: Vec<Batch>,
     pub(crate) waiting: VecDeque<(StreamIndex, Batch, u64)>,
-    pub(crate) answers: VecDeque<(Answer, Option<Batch>)>,
+    pub(crate) answers: VecDeque<(JournalAnswer, Option<Batch>)>,
     orders: VecDeque<ReadOrder>,
     /// Orders that may wait, and chunks.
     pub(crate) orders_max: usize,
@@ -43,7 +43,7 @@ pub(crate) struct SteppedStorage {
     /// A full disk is waited for, as the journal does; else it freezes the stream.
     pub(crate) waits_for_room: bool,
     /// The last sequence of each stream whose batch has been answered for.
-    pub(crate) told: Vec<u64>,
+    pub(crate) outputs: Vec<u64>,
     /// Each stream has a writer of its own.
     pub(crate) is_apart: bool,
     /// The streams for which a round of retention was asked.
@@ -54,7 +54,7 @@ impl SteppedStorage {
     pub(crate) fn new(logs: Vec<Log<SimulatedDisk>>, batches: usize) -> SteppedStorage {
         SteppedStorage {
             sources: logs.iter().map(Log::source).collect(),
-            told: logs.iter().map(Log::durable).collect(),
+            outputs: logs.iter().map(Log::durable).collect(),
             logs,
             idle: (0..batches).map(|_| Batch::new(BATCH_SIZE)).collect(),
             waiting: VecDeque::new(),
@@ -77,23 +77,23 @@ impl SteppedStorage {
         let answer = match log.append(&mut batches) {
             Ok(watermark) => {
                 log.deduplicate_from(dedup_from);
-                Answer::Durable { stream, watermark }
+                JournalAnswer::Durable { stream, watermark }
             }
             Err(AppendError::Waiting { reason, kind }) if self.waits_for_room => {
                 let [batch] = batches;
                 self.waiting.push_front((stream, batch, dedup_from));
                 if !std::mem::replace(&mut self.is_full, true) {
-                    self.answers.push_back((Answer::Waiting { stream, reason, kind }, None));
+                    self.answers.push_back((JournalAnswer::Waiting { stream, reason, kind }, None));
                 }
                 return false;
             }
             Err(error) => {
                 let (watermark, frozen) = (log.durable(), log.give_up(error));
-                Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
+                JournalAnswer::Frozen { stream, watermark, frozen, is_batch_lost: false }
             }
         };
         if std::mem::take(&mut self.is_full) {
-            self.answers.push_back((Answer::Resumed { stream }, None));
+            self.answers.push_back((JournalAnswer::Resumed { stream }, None));
         }
         let [batch] = batches;
         self.answers.push_back((answer, Some(batch)));
@@ -101,7 +101,7 @@ impl SteppedStorage {
     }
 
     /// Reads for the oldest order. Returns whether there was one.
-    pub(crate) fn look_up(&mut self) -> bool {
+    pub(crate) fn serve_read(&mut self) -> bool {
         let Some(order) = self.orders.pop_front() else { return false };
         let mut reader = self.sources[order.stream as usize].read_from(order.from);
         self.chunks.push_back(read_chunk(&mut reader, &order));
@@ -110,23 +110,23 @@ impl SteppedStorage {
 
     /// Answers for the oldest batch that waits as if it had been written.
     #[cfg(not(stilling_planted))]
-    pub(crate) fn pretend_to_write(&mut self) {
+    pub(crate) fn complete_write(&mut self) {
         let (stream, mut batch, _) = self.waiting.pop_front().expect("a batch waits");
         batch.build();
         let watermark = batch.next() - 1;
-        self.answers.push_back((Answer::Durable { stream, watermark }, Some(batch)));
+        self.answers.push_back((JournalAnswer::Durable { stream, watermark }, Some(batch)));
     }
 
     /// Reports that a stream waits for room on its disk.
     #[cfg(not(stilling_planted))]
-    pub(crate) fn pretend_to_be_full(&mut self, stream: StreamIndex) {
+    pub(crate) fn report_full_disk(&mut self, stream: StreamIndex) {
         let (reason, kind) = ("no space".into(), std::io::ErrorKind::StorageFull);
-        self.answers.push_back((Answer::Waiting { stream, reason, kind }, None));
+        self.answers.push_back((JournalAnswer::Waiting { stream, reason, kind }, None));
     }
 
     /// Fails to read for the oldest order.
     #[cfg(not(stilling_planted))]
-    pub(crate) fn fail_to_look_up(&mut self) {
+    pub(crate) fn fail_read(&mut self) {
         let order = self.orders.pop_front().expect("somebody has asked");
         let mut chunk = Chunk::empty(&order);
         chunk.failure = Some(std::io::Error::other("reading panicked"));
@@ -152,7 +152,7 @@ impl Storage for SteppedStorage {
         Some(if self.is_apart { stream as usize } else { 0 })
     }
 
-    fn give_back(&mut self, _: StreamIndex, mut batch: Batch) {
+    fn return_batch(&mut self, _: StreamIndex, mut batch: Batch) {
         batch.renew();
         self.idle.push(batch);
     }
@@ -161,7 +161,7 @@ impl Storage for SteppedStorage {
         self.waiting.push_back((stream, batch, dedup_from));
     }
 
-    fn retain(&mut self, stream: StreamIndex, _: stilling_journal::Retention, _: UnixNanos) -> bool {
+    fn retain(&mut self, stream: StreamIndex, _: stilling_journal::LogRetention, _: UnixNanos) -> bool {
         self.retained.push(stream);
         true
     }
@@ -176,12 +176,12 @@ impl Storage for SteppedStorage {
 
     fn publish(&mut self) {}
 
-    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+    fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
         let (answer, batch) = self.answers.pop_front()?;
-        if let Answer::Durable { stream, watermark } = answer
-            && let Some(told) = self.told.get_mut(stream as usize)
+        if let JournalAnswer::Durable { stream, watermark } = answer
+            && let Some(outputs) = self.outputs.get_mut(stream as usize)
         {
-            *told = watermark;
+            *outputs = watermark;
         }
         Some((answer, batch))
     }
@@ -201,16 +201,16 @@ impl Storage for SteppedStorage {
 
 /// Shards that hold what they were handed until somebody looks.
 #[derive(Default)]
-pub(crate) struct Shards {
-    pub(crate) handed: Vec<VecDeque<Routed>>,
+pub(crate) struct BufferingOutlets {
+    pub(crate) handed: Vec<VecDeque<RoutedBatch>>,
     /// Pieces that each shard may have at once.
     pub(crate) room: usize,
     /// So many full pieces find no room before a shard gives one back.
     pub(crate) late: u32,
 }
 
-impl Outlets for Shards {
-    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
+impl Outlets for BufferingOutlets {
+    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
         if self.late > 0 && piece.is_full() {
             self.late -= 1;
             return false;
@@ -225,67 +225,69 @@ impl Outlets for Shards {
 
 /// What a connection has been told.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum ConnectionOutput {
     Text(String),
-    Verdict(u32, Verdict),
+    PublishOutcome(u32, PublishOutcome),
     Mark(u64),
     Pause,
     Resume,
     Close,
     /// By its shard.
-    TooMany,
+    SubscriptionLimit,
 }
 
 /// What a connection asks for: of the hub, or of the table of its shard.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ask<'a> {
-    Hub(Request<'a>),
+pub(crate) enum ShardRequest<'a> {
+    Hub(HubRequest<'a>),
     Subscribe { filter: &'a [u8], queue: &'a [u8], sid: &'a [u8] },
     Unsubscribe { sid: &'a [u8], after: Option<u32> },
 }
 
-impl<'a> From<Request<'a>> for Ask<'a> {
-    fn from(request: Request<'a>) -> Ask<'a> {
-        Ask::Hub(request)
+impl<'a> From<HubRequest<'a>> for ShardRequest<'a> {
+    fn from(request: HubRequest<'a>) -> ShardRequest<'a> {
+        ShardRequest::Hub(request)
     }
 }
 
 /// Puts what a connection asks for into an intake, as its shard does. An error if it may not have the subscription.
 pub(crate) fn put(
     table: &mut ShardTable,
-    intake: &mut Intake,
-    (token, traits): (u64, Traits),
-    ask: Ask<'_>,
-) -> Result<(), TooMany> {
+    publication_batch: &mut PublicationBatch,
+    (token, client_options): (u64, ClientOptions),
+    ask: ShardRequest<'_>,
+) -> Result<(), SubscriptionLimit> {
     let put = match ask {
-        Ask::Hub(request) => {
+        ShardRequest::Hub(request) => {
             match request {
-                Request::Leave => table.leave(token),
-                _ => table.push(intake, token, traits, &request),
+                HubRequest::Disconnect => table.leave(token),
+                _ => table.push(publication_batch, token, client_options, &request),
             }
             Ok(())
         }
-        Ask::Subscribe { filter, queue, sid } => table.subscribe(token, traits, (filter, queue, sid)),
-        Ask::Unsubscribe { sid, after } => {
+        ShardRequest::Subscribe { filter, queue, sid } => {
+            table.subscribe(token, client_options, (filter, queue, sid))
+        }
+        ShardRequest::Unsubscribe { sid, after } => {
             table.unsubscribe(token, sid, after);
             Ok(())
         }
     };
-    table.push_changes(intake);
+    table.push_changes(publication_batch);
     put
 }
 
 /// The hub and everything around it.
-pub(crate) struct Rig {
-    pub(crate) hub: Hub<SteppedStorage, Shards>,
+pub(crate) struct HubFixture {
+    pub(crate) hub: Hub<SteppedStorage, BufferingOutlets>,
     /// The subscriptions of each shard.
     pub(crate) tables: Vec<ShardTable>,
     /// Changes of subscriptions that the hub has not taken, and how far it is with the first.
-    changes: [VecDeque<(Intake, usize)>; 2],
+    changes: [VecDeque<(PublicationBatch, usize)>; 2],
     /// The most bytes that a shard has made of a piece at once.
     pub(crate) expanded_max: usize,
     /// What each connection was told, in order, as far as its shard has looked.
-    pub(crate) told: Vec<(Client, Told)>,
+    pub(crate) outputs: Vec<(ClientId, ConnectionOutput)>,
     /// The calendar's time if it had not been set back.
     pub(crate) now_ns: u64,
     /// How far the calendar was set back.
@@ -307,24 +309,24 @@ pub(crate) fn stream(name: &str, subjects: &[&str], durability: Durability) -> S
     }
 }
 
-pub(crate) fn client(shard: u32, token: u64) -> Client {
-    Client { shard, token }
+pub(crate) fn client(shard: u32, token: u64) -> ClientId {
+    ClientId { shard, token }
 }
 
 /// A connection that can everything.
-pub(crate) const ABLE: Traits = Traits { headers: true, no_responders: true, no_echo: false };
+pub(crate) const ABLE: ClientOptions = ClientOptions { headers: true, no_responders: true, no_echo: false };
 
 /// Tables of two shards whose connections may have so many subscriptions.
 fn tables(subscriptions_per_client_max: usize) -> Vec<ShardTable> {
     (0..2).map(|_| ShardTable::new(HashKey(1, 2), subscriptions_per_client_max)).collect()
 }
 
-impl Rig {
+impl HubFixture {
     /// Two shards, one stream on disk (`disk.>`), one in memory (`memory.>`), one that keeps nothing (`none.>`); a disk that may
     /// have something on it, so many batches, and shards that may have so many pieces.
     #[cfg(not(stilling_planted))]
-    pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (Rig, Recovery) {
-        Rig::changed(disk, (batches, room), |_| ())
+    pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (HubFixture, Recovery) {
+        HubFixture::changed(disk, (batches, room), |_| ())
     }
 
     /// The same with something changed in its streams.
@@ -333,8 +335,8 @@ impl Rig {
         disk: &SimulatedDisk,
         (batches, room): (usize, usize),
         change: impl FnOnce(&mut Vec<StreamConfig>),
-    ) -> (Rig, Recovery) {
-        Rig::configured(disk, (batches, room), (8, 0), change)
+    ) -> (HubFixture, Recovery) {
+        HubFixture::configured(disk, (batches, room), (8, 0), change)
     }
 
     /// The same where a connection may have so many subscriptions, with a stream on disk that is new at a time.
@@ -344,8 +346,8 @@ impl Rig {
         (batches, room): (usize, usize),
         (subscriptions_per_client_max, created_ns): (usize, u64),
         change: impl FnOnce(&mut Vec<StreamConfig>),
-    ) -> (Rig, Recovery) {
-        Rig::with_queues(disk, (batches, room), 0, (subscriptions_per_client_max, created_ns), change)
+    ) -> (HubFixture, Recovery) {
+        HubFixture::with_queues(disk, (batches, room), 0, (subscriptions_per_client_max, created_ns), change)
     }
 
     /// The same where so many bytes may wait for a shard. Without any a queue is over its bound as soon as something waits.
@@ -355,8 +357,8 @@ impl Rig {
         shard_queue_size_max: usize,
         (subscriptions_per_client_max, created_ns): (usize, u64),
         change: impl FnOnce(&mut Vec<StreamConfig>),
-    ) -> (Rig, Recovery) {
-        let config = Config { created_ns, ..SEGMENTS };
+    ) -> (HubFixture, Recovery) {
+        let config = LogConfig { created_ns, ..SEGMENTS };
         let (log, recovery) = Log::open(disk.clone(), "disk", config).expect("it opens");
         let mut streams = vec![
             StreamConfig {
@@ -368,30 +370,30 @@ impl Rig {
         ];
         change(&mut streams);
         let created_ns = UnixNanos::from_nanos(log.created_ns());
-        let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns }];
+        let resumed = [ResumePoint { first: recovery.first.max(1), next: recovery.next, created_ns }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, shard_queue_size_max };
-        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room, late: 0 };
+        let shards = BufferingOutlets { handed: vec![VecDeque::new(), VecDeque::new()], room, late: 0 };
         let storage = SteppedStorage::new(vec![log], batches);
         let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let from = recovery.deduplicate_from.max(1);
-        let mut reader = ids.read_from(stilling_journal::From::Sequence(from));
+        let mut reader = ids.read_from(stilling_journal::StartAt::Sequence(from));
         loop {
             match reader.read().expect("it can be read") {
-                Read::Batch(batch) => hub.remember(0, batch),
-                Read::Gap { .. } => {}
-                Read::End => break,
+                ReadOutcome::Batch(batch) => hub.restore_ids(0, batch),
+                ReadOutcome::Gap { .. } => {}
+                ReadOutcome::End => break,
             }
         }
         let tables = tables(subscriptions_per_client_max);
         (
-            Rig {
+            HubFixture {
                 hub,
                 tables,
                 changes: Default::default(),
                 expanded_max: 0,
-                told: Vec::new(),
-                now_ns: BEGUN_NS,
+                outputs: Vec::new(),
+                now_ns: RIG_STARTED_NS,
                 set_back_ns: 0,
             },
             recovery,
@@ -401,29 +403,30 @@ impl Rig {
     /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
     /// is what its opening finds.
     #[cfg(not(stilling_planted))]
-    pub(crate) fn unopened(disk: &SimulatedDisk) -> (Rig, stilling_hub::Recovered) {
+    pub(crate) fn unopened(disk: &SimulatedDisk) -> (HubFixture, stilling_hub::RecoveredStream) {
         let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
         let streams = vec![
             stream("disk", &["disk.>"], Durability::Disk),
             stream("memory", &["memory.>"], Durability::Memory),
         ];
         let resumed =
-            Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: UnixNanos::EPOCH };
-        let recovered = stilling_hub::Recovered::new(&streams[0], HashKey(1, 2), resumed);
+            ResumePoint { first: recovery.first.max(1), next: recovery.next, created_ns: UnixNanos::EPOCH };
+        let recovered = stilling_hub::RecoveredStream::new(&streams[0], HashKey(1, 2), resumed);
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
-        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20, late: 0 };
+        let shards =
+            BufferingOutlets { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20, late: 0 };
         let mut storage = SteppedStorage::new(vec![log], 8);
         storage.orders_max = 0;
         let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let tables = tables(8);
         (
-            Rig {
+            HubFixture {
                 hub,
                 tables,
                 changes: Default::default(),
                 expanded_max: 0,
-                told: Vec::new(),
-                now_ns: BEGUN_NS,
+                outputs: Vec::new(),
+                now_ns: RIG_STARTED_NS,
                 set_back_ns: 0,
             },
             recovered,
@@ -438,25 +441,29 @@ impl Rig {
     /// Has the hub deal with what a connection asks for. Returns how much of it is dealt with.
     pub(crate) fn ask<'a>(
         &mut self,
-        from: Client,
-        traits: Traits,
-        asked: &[impl Into<Ask<'a>> + Copy],
+        from: ClientId,
+        client_options: ClientOptions,
+        asked: &[impl Into<ShardRequest<'a>> + Copy],
     ) -> usize {
-        let (mut intake, mut ends) = (Intake::new(), Vec::new());
+        let (mut publication_batch, mut ends) = (PublicationBatch::new(), Vec::new());
         let table = &mut self.tables[from.shard as usize];
         for &ask in asked {
-            if put(table, &mut intake, (from.token, traits), ask.into()).is_err() {
-                self.told.push((from, Told::TooMany));
+            if put(table, &mut publication_batch, (from.token, client_options), ask.into()).is_err() {
+                self.outputs.push((from, ConnectionOutput::SubscriptionLimit));
             }
-            ends.push(intake.len());
+            ends.push(publication_batch.len());
         }
         let has_taken_changes = self.take_changes(from.shard as usize);
         let now = self.now();
-        let done = if has_taken_changes { self.hub.take(from.shard as usize, &intake, 0, now) } else { 0 };
-        let mut changes = Intake::new();
-        for (token, traits, request) in (done..).map_while(|at| intake.get(at)) {
-            if matches!(request, Request::Interest(_)) {
-                self.tables[from.shard as usize].push(&mut changes, token, traits, &request);
+        let done = if has_taken_changes {
+            self.hub.process_requests(from.shard as usize, &publication_batch, 0, now)
+        } else {
+            0
+        };
+        let mut changes = PublicationBatch::new();
+        for (token, client_options, request) in (done..).map_while(|at| publication_batch.get(at)) {
+            if matches!(request, HubRequest::Interest(_)) {
+                self.tables[from.shard as usize].push(&mut changes, token, client_options, &request);
             }
         }
         self.changes[from.shard as usize].push_back((changes, 0));
@@ -468,13 +475,18 @@ impl Rig {
     /// The shards report changes that no connection has asked for, and remove subscriptions that get nothing more.
     fn report_changes(&mut self) {
         for shard in 0..self.tables.len() {
-            let (table, mut intake) = (&mut self.tables[shard], Intake::new());
+            let (table, mut publication_batch) = (&mut self.tables[shard], PublicationBatch::new());
             table.remove_some();
-            table.push_changes(&mut intake);
+            table.push_changes(&mut publication_batch);
             while let Some(mark) = table.next_unanswerable_mark() {
-                table.push(&mut intake, 0, Traits::default(), &Request::Reached { mark });
+                table.push(
+                    &mut publication_batch,
+                    0,
+                    ClientOptions::default(),
+                    &HubRequest::MarkReached { mark },
+                );
             }
-            self.changes[shard].push_back((intake, 0));
+            self.changes[shard].push_back((publication_batch, 0));
             self.take_changes(shard);
         }
     }
@@ -483,7 +495,7 @@ impl Rig {
     fn take_changes(&mut self, shard: usize) -> bool {
         let now = self.now();
         while let Some((changes, at)) = self.changes[shard].front_mut() {
-            *at = self.hub.take(shard, changes, *at, now);
+            *at = self.hub.process_requests(shard, changes, *at, now);
             if *at < changes.len() {
                 return false;
             }
@@ -514,18 +526,18 @@ impl Rig {
     /// A turn of the hub in which the disk does nothing.
     pub(crate) fn turn(&mut self) {
         self.report_changes();
-        self.hub.absorb(self.now());
+        self.hub.poll_storage(self.now());
         self.hub.flush();
         self.count();
     }
 
     /// Has the disk write and read everything, and the hub tell it.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_settled(&mut self) {
         loop {
             self.turn();
             let storage = self.hub.storage_mut();
             let has_written = storage.write();
-            let has_read = storage.look_up();
+            let has_read = storage.serve_read();
             if !has_written && !has_read && storage.is_quiet() {
                 break;
             }
@@ -534,14 +546,14 @@ impl Rig {
     }
 
     /// The shards look at what they were handed, and give it back.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn poll_shards(&mut self) {
         for shard in 0..2_u32 {
             while let Some(mut piece) = self.hub.outlets_mut().handed[shard as usize].pop_front() {
-                let mut deliveries = Deliveries::new();
+                let mut deliveries = DeliveryBatch::new();
                 let mut is_all = false;
                 while !is_all {
                     is_all = self.tables[shard as usize].expand(&mut piece, &mut deliveries);
-                    self.hear(shard, &mut deliveries);
+                    self.receive(shard, &mut deliveries);
                     deliveries.clear();
                 }
             }
@@ -549,38 +561,40 @@ impl Rig {
         self.count();
     }
 
-    fn hear(&mut self, shard: u32, deliveries: &mut Deliveries) {
+    fn receive(&mut self, shard: u32, deliveries: &mut DeliveryBatch) {
         let size = deliveries.rest().map(|(_, delivery)| match delivery {
-            Delivery::Bytes(first, _) => first.len(),
-            Delivery::Message(line, ..) => line.len(),
+            DeliveryItem::Bytes(first, _) => first.len(),
+            DeliveryItem::Message(line, ..) => line.len(),
             _ => 0,
         });
         self.expanded_max = self.expanded_max.max(size.sum());
         while let Some(token) = deliveries.advance() {
-            let told = match deliveries.current().expect("there is one") {
-                Delivery::Bytes(first, second) => {
-                    Told::Text(String::from_utf8([first, second].concat()).expect("text"))
+            let outputs = match deliveries.current().expect("there is one") {
+                DeliveryItem::Bytes(first, second) => {
+                    ConnectionOutput::Text(String::from_utf8([first, second].concat()).expect("text"))
                 }
-                Delivery::Message(line, payload, end) => {
+                DeliveryItem::Message(line, payload, end) => {
                     let parts = [line, payload.bytes(), end].concat();
-                    Told::Text(String::from_utf8(parts).expect("text"))
+                    ConnectionOutput::Text(String::from_utf8(parts).expect("text"))
                 }
-                Delivery::Verdict { ticket, verdict } => Told::Verdict(ticket, verdict),
-                Delivery::Mark(mark) => Told::Mark(mark),
-                Delivery::Pause => Told::Pause,
-                Delivery::Resume => Told::Resume,
-                Delivery::Close => Told::Close,
+                DeliveryItem::PublishOutcome { ticket, outcome } => {
+                    ConnectionOutput::PublishOutcome(ticket, outcome)
+                }
+                DeliveryItem::Mark(mark) => ConnectionOutput::Mark(mark),
+                DeliveryItem::Pause => ConnectionOutput::Pause,
+                DeliveryItem::Resume => ConnectionOutput::Resume,
+                DeliveryItem::Close => ConnectionOutput::Close,
             };
-            self.told.push((Client { shard, token }, told));
+            self.outputs.push((ClientId { shard, token }, outputs));
         }
     }
 
     /// What a connection has been told since it was last asked, all text in one.
-    pub(crate) fn heard(&mut self, by: Client) -> String {
-        self.look();
+    pub(crate) fn received(&mut self, by: ClientId) -> String {
+        self.poll_shards();
         let mut text = String::new();
-        self.told.retain(|(client, told)| match told {
-            Told::Text(more) if *client == by => {
+        self.outputs.retain(|(client, outputs)| match outputs {
+            ConnectionOutput::Text(more) if *client == by => {
                 text.push_str(more);
                 false
             }
@@ -596,9 +610,9 @@ pub(crate) fn publish_with<'a>(
     payload: &'a str,
     reply: &'a str,
     headers: &'a str,
-) -> Request<'a> {
-    Request::Publish(Publication {
-        door: Door::Nats,
+) -> HubRequest<'a> {
+    HubRequest::Publish(Publication {
+        ingress: Ingress::Nats,
         subject: subject.as_bytes(),
         reply: reply.as_bytes(),
         headers: headers.as_bytes(),

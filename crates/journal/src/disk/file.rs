@@ -21,8 +21,8 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fdatasync, statx};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
-use super::{Disk, DiskFile, Entry, FileStatus, LockError, WriteMethod};
-use crate::batch::Aligned;
+use super::{DirectoryEntry, Disk, DiskFile, FileStatus, LockError, WriteMethod};
+use crate::batch::AlignedBuffer;
 use crate::format::segment::first_of;
 use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
 
@@ -36,11 +36,11 @@ const FILE_MODE: u32 = 0o600;
 
 /// Whether small writes into fresh space have it zeroed first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fresh {
+pub enum FreshSpace {
     /// As the head of this file says.
     ZeroAhead,
     /// Space is written as it is; for measuring what the other costs.
-    AsItIs,
+    Unzeroed,
 }
 
 /// A directory of the machine.
@@ -52,7 +52,7 @@ pub struct FileDisk {
     /// Device and inode.
     identity: (u64, u64),
     method: WriteMethod,
-    fresh: Fresh,
+    fresh: FreshSpace,
 }
 
 impl FileDisk {
@@ -63,12 +63,12 @@ impl FileDisk {
     /// # Errors
     /// The system's, with the path.
     pub fn make(path: &Path) -> io::Result<FileDisk> {
-        make_directories(path).map_err(|error| about(path, "cannot be made", &error))?;
-        restrict(path).map_err(|error| about(path, "cannot be restricted to its owner", &error))?;
-        let method = probe(path).map_err(|error| about(path, "cannot be written", &error))?;
-        let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
-        let directory = File::open(path).map_err(|error| about(path, "cannot be read", &error))?.into();
-        Ok(FileDisk { path: path.into(), directory, identity, method, fresh: Fresh::ZeroAhead })
+        make_directories(path).map_err(|error| path_error(path, "cannot be made", &error))?;
+        restrict(path).map_err(|error| path_error(path, "cannot be restricted to its owner", &error))?;
+        let method = probe(path).map_err(|error| path_error(path, "cannot be written", &error))?;
+        let identity = identity(path).map_err(|error| path_error(path, "cannot be read", &error))?;
+        let directory = File::open(path).map_err(|error| path_error(path, "cannot be read", &error))?.into();
+        Ok(FileDisk { path: path.into(), directory, identity, method, fresh: FreshSpace::ZeroAhead })
     }
 
     /// The directory at `path` for those who only read; it has to be there.
@@ -76,11 +76,11 @@ impl FileDisk {
     /// # Errors
     /// The system's, with the path.
     pub fn existing(path: &Path) -> io::Result<FileDisk> {
-        fs::read_dir(path).map_err(|error| about(path, "cannot be read", &error))?;
+        fs::read_dir(path).map_err(|error| path_error(path, "cannot be read", &error))?;
         let method = WriteMethod::Buffered { reason: "it is only read".to_owned() };
-        let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
-        let directory = File::open(path).map_err(|error| about(path, "cannot be read", &error))?.into();
-        Ok(FileDisk { path: path.into(), directory, identity, method, fresh: Fresh::AsItIs })
+        let identity = identity(path).map_err(|error| path_error(path, "cannot be read", &error))?;
+        let directory = File::open(path).map_err(|error| path_error(path, "cannot be read", &error))?.into();
+        Ok(FileDisk { path: path.into(), directory, identity, method, fresh: FreshSpace::Unzeroed })
     }
 
     /// Whether somebody has opened the directory at `path` as a stream.
@@ -107,7 +107,7 @@ impl FileDisk {
 
     /// The same directory with durable writes made in another way: for measuring.
     #[must_use]
-    pub fn with(self, method: WriteMethod, fresh: Fresh) -> FileDisk {
+    pub fn with(self, method: WriteMethod, fresh: FreshSpace) -> FileDisk {
         FileDisk { method, fresh, ..self }
     }
 
@@ -121,7 +121,7 @@ impl FileDisk {
     /// it, and the system's list of locks says whether it still has it.
     #[must_use]
     pub fn holder(&self) -> Option<u32> {
-        let path = self.of(LOCK_FILE);
+        let path = self.path_of(LOCK_FILE);
         let process = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
         let inode = fs::metadata(&path).ok()?.ino();
         let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -138,7 +138,7 @@ impl FileDisk {
         &self.method
     }
 
-    fn of(&self, name: &str) -> PathBuf {
+    fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 }
@@ -155,7 +155,7 @@ impl Disk for FileDisk {
         self.method.clone()
     }
 
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirectoryEntry>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -166,7 +166,7 @@ impl Disk for FileDisk {
             };
             if metadata.is_file() {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                entries.push(Entry { name, size: metadata.len() });
+                entries.push(DirectoryEntry { name, size: metadata.len() });
             }
         }
         entries.retain(|entry| entry.name != LOCK_FILE && entry.name != PROBE_FILE);
@@ -179,7 +179,7 @@ impl Disk for FileDisk {
         if self.method == WriteMethod::Direct {
             options.custom_flags(direct_flag());
         }
-        let file = options.open(self.of(name))?;
+        let file = options.open(self.path_of(name))?;
         let allocated = match fallocate(&file, FallocateFlags::empty(), 0, size) {
             // No preallocation in this file system; the size alone makes the unwritten read as zeros.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size),
@@ -188,18 +188,18 @@ impl Disk for FileDisk {
         if let Err(error) = allocated {
             drop(file);
             // A part of a file would take the room that is missing, and the name. That it could not be made is what counts.
-            let _ = fs::remove_file(self.of(name));
+            let _ = fs::remove_file(self.path_of(name));
             return Err(error);
         }
         let zeroed_to = match self.fresh {
-            Fresh::ZeroAhead if self.method == WriteMethod::Direct => 0,
+            FreshSpace::ZeroAhead if self.method == WriteMethod::Direct => 0,
             _ => u64::MAX,
         };
         Ok(OpenFile { file, method: self.method.clone(), written_to: zeroed_to, small_writes: 0, size })
     }
 
     fn open(&self, name: &str) -> io::Result<OpenFile> {
-        let file = File::open(self.of(name))?;
+        let file = File::open(self.path_of(name))?;
         Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
     }
 
@@ -209,7 +209,7 @@ impl Disk for FileDisk {
         if self.method == WriteMethod::Direct {
             options.custom_flags(direct_flag());
         }
-        let file = options.open(self.of(name))?;
+        let file = options.open(self.path_of(name))?;
         Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
     }
 
@@ -227,11 +227,11 @@ impl Disk for FileDisk {
     }
 
     fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
-        OpenOptions::new().write(true).open(self.of(name))?.set_len(size)
+        OpenOptions::new().write(true).open(self.path_of(name))?.set_len(size)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.of(name))
+        fs::remove_file(self.path_of(name))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -258,7 +258,7 @@ impl Disk for FileDisk {
     }
 
     fn lock(&self) -> Result<FileLock, LockError> {
-        let path = self.of(LOCK_FILE);
+        let path = self.path_of(LOCK_FILE);
         let failed = |source| LockError::Failed { place: self.place(), source };
         let mut file = OpenOptions::new()
             .read(true)
@@ -399,8 +399,8 @@ fn direct_flag() -> i32 {
 
 /// Zeros at a block boundary, shared by all files, made when they are first needed.
 fn zeros() -> &'static [u8] {
-    static ZEROS: OnceLock<Aligned> = OnceLock::new();
-    ZEROS.get_or_init(|| Aligned::new(ZERO_AHEAD_SIZE)).bytes()
+    static ZEROS: OnceLock<AlignedBuffer> = OnceLock::new();
+    ZEROS.get_or_init(|| AlignedBuffer::new(ZERO_AHEAD_SIZE)).bytes()
 }
 
 /// Makes a directory with those above it; what was made is durable.
@@ -429,7 +429,7 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     let method = match options.custom_flags(direct_flag()).open(&path) {
         Err(error) => buffered("O_DIRECT", error),
         Ok(file) => {
-            let block = Aligned::new(BLOCK_SIZE);
+            let block = AlignedBuffer::new(BLOCK_SIZE);
             match pwritev2(&file, &[IoSlice::new(block.bytes())], 0, ReadWriteFlags::DSYNC) {
                 Ok(_) => Ok(WriteMethod::Direct),
                 // A full disk is told by those who write what counts.
@@ -477,7 +477,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-fn about(path: &Path, what: &str, error: &io::Error) -> io::Error {
+fn path_error(path: &Path, what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{} {what}: {error}", path.display()))
 }
 

@@ -14,7 +14,7 @@ use std::io::{self, IoSlice};
 
 /// A file in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// Its name; bytes that are no UTF-8 are replaced.
     pub name: String,
     /// Its size in bytes.
@@ -38,7 +38,7 @@ pub trait Disk: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// The system's, if it cannot be read.
-    fn list(&self) -> io::Result<Vec<Entry>>;
+    fn list(&self) -> io::Result<Vec<DirectoryEntry>>;
 
     /// Makes a new file of `size` bytes that read as zeros, with its space allocated. It survives a crash only after
     /// [`sync`](Disk::sync).

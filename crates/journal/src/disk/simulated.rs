@@ -10,7 +10,7 @@
 //! What is pending at a crash: each sector of 512 bytes of each write that has not come back or whose sync failed, on its
 //! own, each creation, removal and cut that no sync of the directory has covered, and the directory itself until its name is
 //! synced. Until the crash all of it can be read, as from a page cache; a process that ends changes nothing. Before each event the disk asks what watermark
-//! has been told to the outside ([`SimulatedDisk::watch`]): so it is on record whether anything was told that a crash at
+//! has been told to the outside ([`SimulatedDisk::observe_watermark`]): so it is on record whether anything was told that a crash at
 //! that point could take back.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,17 +21,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stilling_ring::planted;
 
-use super::{Disk, DiskFile, Entry, FileStatus, LockError, WriteMethod};
+use super::{DirectoryEntry, Disk, DiskFile, FileStatus, LockError, WriteMethod};
 
 /// What a disk writes in one piece or not at all, in bytes.
 pub const SECTOR_SIZE: usize = 512;
 
 type FileId = usize;
-type Watch = Box<dyn Fn() -> u64 + Send>;
+type WatermarkProbe = Box<dyn Fn() -> u64 + Send>;
 
 /// Something that was done to the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum DiskEvent {
     /// A file was made; its name and size are not durable yet.
     Created {
         /// Which one.
@@ -71,23 +71,23 @@ pub enum Event {
 }
 
 #[derive(Default)]
-struct World {
+struct SimulatedDiskState {
     names: BTreeMap<String, FileId>,
     contents: Vec<Arc<Vec<u8>>>,
-    events: Vec<(u64, Event)>,
+    events: Vec<(u64, DiskEvent)>,
     is_recording: bool,
     is_locked: bool,
-    draws: u64,
+    random_draws: u64,
     bytes_read: u64,
-    watch: Option<Watch>,
-    faults: Faults,
+    watermark_probe: Option<WatermarkProbe>,
+    faults: DiskFaults,
     /// Files that were changed from outside; a write beyond their end makes them longer.
     changed: BTreeSet<FileId>,
 }
 
 /// What the disk refuses from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Faults {
+pub struct DiskFaults {
     /// After so many more durable writes each one fails with this error number, half written.
     pub writes: Option<(u32, i32)>,
     /// How many writes and syncs fail; all if nothing is said.
@@ -122,11 +122,11 @@ pub const PANIC: i32 = -1;
 
 /// A directory in memory. Clones are the same directory.
 #[derive(Clone, Default)]
-pub struct SimulatedDisk(Arc<Mutex<World>>);
+pub struct SimulatedDisk(Arc<Mutex<SimulatedDiskState>>);
 
 impl fmt::Debug for SimulatedDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.world().names.iter()).finish()
+        f.debug_map().entries(self.state().names.iter()).finish()
     }
 }
 
@@ -141,7 +141,7 @@ impl SimulatedDisk {
     #[must_use]
     pub fn recording() -> SimulatedDisk {
         let disk = SimulatedDisk::default();
-        disk.world().is_recording = true;
+        disk.state().is_recording = true;
         disk
     }
 
@@ -157,14 +157,14 @@ impl SimulatedDisk {
 
     /// Puts a file there, durably, in place of one of the same name.
     pub fn put(&self, name: &str, content: Vec<u8>) {
-        self.world().add(name.to_owned(), Arc::new(content));
+        self.state().add(name.to_owned(), Arc::new(content));
     }
 
     /// All files with their contents.
     #[must_use]
     pub fn files(&self) -> Vec<(String, Vec<u8>)> {
-        let world = self.world();
-        world.names.iter().map(|(name, file)| (name.clone(), world.contents[*file].to_vec())).collect()
+        let state = self.state();
+        state.names.iter().map(|(name, file)| (name.clone(), state.contents[*file].to_vec())).collect()
     }
 
     /// Changes one file in place.
@@ -172,48 +172,48 @@ impl SimulatedDisk {
     /// # Panics
     /// If there is no such file.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
-        let mut world = self.world();
-        let file = *world.names.get(name).expect("the file is there");
-        world.changed.insert(file);
-        change(Arc::make_mut(&mut world.contents[file]));
+        let mut state = self.state();
+        let file = *state.names.get(name).expect("the file is there");
+        state.changed.insert(file);
+        change(Arc::make_mut(&mut state.contents[file]));
     }
 
-    /// Asks `told` before each event what watermark is known outside.
-    pub fn watch(&self, told: impl Fn() -> u64 + Send + 'static) {
-        self.world().watch = Some(Box::new(told));
+    /// Asks `acknowledged` before each event what watermark is known outside.
+    pub fn observe_watermark(&self, acknowledged: impl Fn() -> u64 + Send + 'static) {
+        self.state().watermark_probe = Some(Box::new(acknowledged));
     }
 
     /// Refuses from now on.
-    pub fn fail(&self, faults: Faults) {
-        self.world().faults = faults;
+    pub fn fail(&self, faults: DiskFaults) {
+        self.state().faults = faults;
     }
 
     /// Bytes that were read so far.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
-        self.world().bytes_read
+        self.state().bytes_read
     }
 
     /// How many events have been recorded.
     #[must_use]
     pub fn recorded(&self) -> usize {
-        self.world().events.len()
+        self.state().events.len()
     }
 
     /// What was done so far.
     #[must_use]
-    pub fn history(&self) -> History {
-        let world = self.world();
-        let told = world.watch.as_ref().map_or(0, |watch| watch());
-        History { events: world.events.clone(), told_at_end: told }
+    pub fn history(&self) -> DiskHistory {
+        let state = self.state();
+        let acknowledged = state.watermark_probe.as_ref().map_or(0, |watermark_probe| watermark_probe());
+        DiskHistory { events: state.events.clone(), acknowledged_at_end: acknowledged }
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn state(&self) -> MutexGuard<'_, SimulatedDiskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Faults {
+impl DiskFaults {
     /// What the next write meets: its own failure, and that of its sync.
     fn of_write(&mut self) -> (Option<i32>, Option<i32>) {
         let faults = (count_down(&mut self.writes), count_down(&mut self.syncs));
@@ -240,11 +240,11 @@ fn count_down(fault: &mut Option<(u32, i32)>) -> Option<i32> {
     }
 }
 
-impl World {
-    fn record(&mut self, event: impl FnOnce() -> Event) -> usize {
+impl SimulatedDiskState {
+    fn record(&mut self, event: impl FnOnce() -> DiskEvent) -> usize {
         if self.is_recording {
-            let told = self.watch.as_ref().map_or(0, |watch| watch());
-            self.events.push((told, event()));
+            let acknowledged = self.watermark_probe.as_ref().map_or(0, |watermark_probe| watermark_probe());
+            self.events.push((acknowledged, event()));
         }
         self.events.len().saturating_sub(1)
     }
@@ -276,39 +276,39 @@ impl Disk for SimulatedDisk {
         WriteMethod::Direct
     }
 
-    fn list(&self) -> io::Result<Vec<Entry>> {
-        let world = self.world();
-        refuse(world.faults.list)?;
-        let entry = |(name, file): (&String, &FileId)| Entry {
+    fn list(&self) -> io::Result<Vec<DirectoryEntry>> {
+        let state = self.state();
+        refuse(state.faults.list)?;
+        let entry = |(name, file): (&String, &FileId)| DirectoryEntry {
             name: name.clone(),
-            size: world.contents[*file].len() as u64,
+            size: state.contents[*file].len() as u64,
         };
-        Ok(world.names.iter().map(entry).collect())
+        Ok(state.names.iter().map(entry).collect())
     }
 
     fn create(&self, name: &str, size: u64) -> io::Result<SimulatedFile> {
-        let mut world = self.world();
-        refuse(world.faults.create)?;
-        if world.names.contains_key(name) {
+        let mut state = self.state();
+        refuse(state.faults.create)?;
+        if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let size = usize::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let file = world.add(name.to_owned(), Arc::new(vec![0; size]));
-        world.record(|| Event::Created { file, name: name.to_owned(), size });
+        let file = state.add(name.to_owned(), Arc::new(vec![0; size]));
+        state.record(|| DiskEvent::Created { file, name: name.to_owned(), size });
         Ok(SimulatedFile { disk: self.clone(), file })
     }
 
     fn open(&self, name: &str) -> io::Result<SimulatedFile> {
-        let file = self.world().file(name)?;
+        let file = self.state().file(name)?;
         Ok(SimulatedFile { disk: self.clone(), file })
     }
 
     fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
-        let mut world = self.world();
-        let file = world.file(name)?;
+        let mut state = self.state();
+        let file = state.file(name)?;
         let size = usize::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        world.record(|| Event::Truncated { file, size });
-        Arc::make_mut(&mut world.contents[file]).truncate(size);
+        state.record(|| DiskEvent::Truncated { file, size });
+        Arc::make_mut(&mut state.contents[file]).truncate(size);
         Ok(())
     }
 
@@ -317,52 +317,52 @@ impl Disk for SimulatedDisk {
     }
 
     fn size_of(&self, name: &str) -> io::Result<u64> {
-        let world = self.world();
-        Ok(world.contents[world.file(name)?].len() as u64)
+        let state = self.state();
+        Ok(state.contents[state.file(name)?].len() as u64)
     }
 
     fn is_in_place(&self) -> io::Result<bool> {
-        Ok(!self.world().faults.is_moved)
+        Ok(!self.state().faults.is_moved)
     }
 
     fn sync_ancestors(&self) -> io::Result<()> {
-        let mut world = self.world();
-        refuse(world.faults.sync)?;
-        world.record(|| Event::AncestorsSynced);
+        let mut state = self.state();
+        refuse(state.faults.sync)?;
+        state.record(|| DiskEvent::AncestorsSynced);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut world = self.world();
-        refuse(world.faults.remove)?;
-        world.file(name)?;
-        world.record(|| Event::Removed { name: name.to_owned() });
-        world.names.remove(name);
+        let mut state = self.state();
+        refuse(state.faults.remove)?;
+        state.file(name)?;
+        state.record(|| DiskEvent::Removed { name: name.to_owned() });
+        state.names.remove(name);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut world = self.world();
-        refuse(world.faults.sync)?;
-        world.record(|| Event::DirectorySynced);
+        let mut state = self.state();
+        refuse(state.faults.sync)?;
+        state.record(|| DiskEvent::DirectorySynced);
         Ok(())
     }
 
     fn lock(&self) -> Result<SimulatedLock, LockError> {
-        let mut world = self.world();
+        let mut state = self.state();
         // These bugs show only where nothing else keeps a second writer away.
         let is_unguarded = [planted!("early opening"), planted!("early release")].contains(&true);
-        if world.is_locked && !is_unguarded {
+        if state.is_locked && !is_unguarded {
             return Err(LockError::Held { place: self.place(), holder: Some(std::process::id()) });
         }
-        world.is_locked = true;
+        state.is_locked = true;
         Ok(SimulatedLock(self.clone()))
     }
 
     fn unpredictable(&self) -> u64 {
-        let mut world = self.world();
-        world.draws += 1;
-        world.draws.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let mut state = self.state();
+        state.random_draws += 1;
+        state.random_draws.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -372,7 +372,7 @@ pub struct SimulatedLock(SimulatedDisk);
 
 impl Drop for SimulatedLock {
     fn drop(&mut self) {
-        self.0.world().is_locked = false;
+        self.0.state().is_locked = false;
     }
 }
 
@@ -385,15 +385,15 @@ pub struct SimulatedFile {
 
 impl DiskFile for SimulatedFile {
     fn status(&self) -> io::Result<FileStatus> {
-        let world = self.disk.world();
-        let links = world.names.values().filter(|file| **file == self.file).count() as u64;
-        Ok(FileStatus { links, size: world.contents[self.file].len() as u64 })
+        let state = self.disk.state();
+        let links = state.names.values().filter(|file| **file == self.file).count() as u64;
+        Ok(FileStatus { links, size: state.contents[self.file].len() as u64 })
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let mut world = self.disk.world();
-        let world = &mut *world;
-        match &mut world.faults.reads {
+        let mut state = self.disk.state();
+        let state = &mut *state;
+        match &mut state.faults.reads {
             Some((0, 0, _)) | None => {}
             Some((0, left, number)) => {
                 *left -= 1;
@@ -401,29 +401,32 @@ impl DiskFile for SimulatedFile {
             }
             Some((skipped, ..)) => *skipped -= 1,
         }
-        let content = &world.contents[self.file];
+        let content = &state.contents[self.file];
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
         let length = into.len().min(content.len() - start);
         into[..length].copy_from_slice(&content[start..start + length]);
-        world.bytes_read += length as u64;
+        state.bytes_read += length as u64;
         Ok(length)
     }
 
     fn write_durable(&mut self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Arc<[u8]>>();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let mut world = self.disk.world();
-        let (fault, sync_fault) = world.faults.of_write();
+        let mut state = self.disk.state();
+        let (fault, sync_fault) = state.faults.of_write();
         let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         // What a failed write left out was never given to the disk.
-        let began =
-            world.record(|| Event::Writing { file: self.file, offset, bytes: Arc::from(&bytes[..taken]) });
+        let began = state.record(|| DiskEvent::Writing {
+            file: self.file,
+            offset,
+            bytes: Arc::from(&bytes[..taken]),
+        });
         if fault == Some(PANIC) {
-            drop(world);
+            drop(state);
             panic!("a write panics, as it was told to");
         }
-        let is_changed = world.changed.contains(&self.file);
-        let content = Arc::make_mut(&mut world.contents[self.file]);
+        let is_changed = state.changed.contains(&self.file);
+        let content = Arc::make_mut(&mut state.contents[self.file]);
         if is_changed && content.len() < offset + taken {
             content.resize(offset + taken, 0);
         }
@@ -434,7 +437,7 @@ impl DiskFile for SimulatedFile {
         refuse(fault)?;
         refuse(sync_fault)?;
         if !planted!("missing sync") {
-            world.record(|| Event::Synced(began));
+            state.record(|| DiskEvent::Synced(began));
         }
         Ok(())
     }
@@ -442,12 +445,12 @@ impl DiskFile for SimulatedFile {
 
 /// Everything that was done to a disk, in order.
 #[derive(Clone, Debug)]
-pub struct History {
-    events: Vec<(u64, Event)>,
-    told_at_end: u64,
+pub struct DiskHistory {
+    events: Vec<(u64, DiskEvent)>,
+    acknowledged_at_end: u64,
 }
 
-impl History {
+impl DiskHistory {
     /// How many points there are at which the power can go: before each event, and after the last.
     #[must_use]
     pub fn points(&self) -> usize {
@@ -456,7 +459,7 @@ impl History {
 
     /// What was done, each with the watermark that was known outside just before.
     #[must_use]
-    pub fn events(&self) -> &[(u64, Event)] {
+    pub fn events(&self) -> &[(u64, DiskEvent)] {
         &self.events
     }
 
@@ -466,28 +469,29 @@ impl History {
         let done = &self.events[..point.min(self.events.len())];
         let all_synced: BTreeSet<usize> = done
             .iter()
-            .filter_map(|(_, event)| if let Event::Synced(at) = event { Some(*at) } else { None })
+            .filter_map(|(_, event)| if let DiskEvent::Synced(at) = event { Some(*at) } else { None })
             .collect();
         let synced = |at: usize| all_synced.contains(&at);
-        let last_sync = done.iter().rposition(|(_, event)| *event == Event::DirectorySynced).unwrap_or(0);
-        let told = self.events.get(point).map_or(self.told_at_end, |(told, _)| *told);
-        let is_anchored = done.iter().any(|(_, event)| *event == Event::AncestorsSynced);
+        let last_sync = done.iter().rposition(|(_, event)| *event == DiskEvent::DirectorySynced).unwrap_or(0);
+        let acknowledged =
+            self.events.get(point).map_or(self.acknowledged_at_end, |(acknowledged, _)| *acknowledged);
+        let is_anchored = done.iter().any(|(_, event)| *event == DiskEvent::AncestorsSynced);
         let mut crash =
-            CrashPoint { told, names: BTreeMap::new(), contents: Vec::new(), pending: Vec::new() };
+            CrashPoint { acknowledged, names: BTreeMap::new(), contents: Vec::new(), pending: Vec::new() };
         for (at, (_, event)) in done.iter().enumerate() {
             let is_durable = at < last_sync;
             match event {
-                Event::Created { file, name, size } => {
+                DiskEvent::Created { file, name, size } => {
                     crash.contents.resize(crash.contents.len().max(file + 1), Arc::default());
                     if is_durable {
                         crash.names.insert(name.clone(), *file);
                         crash.contents[*file] = Arc::new(vec![0; *size]);
                     } else {
-                        crash.pending.push(Pending::Name(name.clone(), *file));
-                        crash.pending.push(Pending::Size(*file, *size));
+                        crash.pending.push(PendingDiskChange::Name(name.clone(), *file));
+                        crash.pending.push(PendingDiskChange::Size(*file, *size));
                     }
                 }
-                Event::Writing { file, offset, bytes } if synced(at) => {
+                DiskEvent::Writing { file, offset, bytes } if synced(at) => {
                     // Durable bytes of a file whose size is not durable make it at least that long.
                     let content = Arc::make_mut(&mut crash.contents[*file]);
                     content.resize(content.len().max(offset + bytes.len()), 0);
@@ -496,70 +500,72 @@ impl History {
                     // What was there before and had not been synced is overwritten.
                     crash.pending.retain(|pending| !pending.is_within(*file, &range));
                 }
-                Event::Writing { file, offset, bytes } => {
+                DiskEvent::Writing { file, offset, bytes } => {
                     for from in (0..bytes.len()).step_by(SECTOR_SIZE) {
                         let to = bytes.len().min(from + SECTOR_SIZE);
                         let (file, offset, bytes) = (*file, offset + from, Arc::clone(bytes));
-                        crash.pending.push(Pending::Sector { file, offset, bytes, from, to });
+                        crash.pending.push(PendingDiskChange::Sector { file, offset, bytes, from, to });
                     }
                 }
-                Event::Truncated { file, size } if is_durable => {
+                DiskEvent::Truncated { file, size } if is_durable => {
                     Arc::make_mut(&mut crash.contents[*file]).truncate(*size);
                 }
-                Event::Truncated { file, size } => crash.pending.push(Pending::Cut(*file, *size)),
-                Event::Removed { name } if is_durable => {
+                DiskEvent::Truncated { file, size } => {
+                    crash.pending.push(PendingDiskChange::Cut(*file, *size));
+                }
+                DiskEvent::Removed { name } if is_durable => {
                     crash.names.remove(name);
                 }
-                Event::Removed { name } => crash.pending.push(Pending::Removal(name.clone())),
-                Event::Synced(_) | Event::DirectorySynced | Event::AncestorsSynced => {}
+                DiskEvent::Removed { name } => crash.pending.push(PendingDiskChange::Removal(name.clone())),
+                DiskEvent::Synced(_) | DiskEvent::DirectorySynced | DiskEvent::AncestorsSynced => {}
             }
         }
         if !is_anchored {
-            crash.pending.push(Pending::Directory);
+            crash.pending.push(PendingDiskChange::Directory);
         }
         crash
     }
 }
 
-impl History {
+impl DiskHistory {
     /// The disk after its process was killed before event `point`: everything done by then is there to be read, and what
-    /// was not durable is as much at the mercy of a later [crash](History::at) as before. Of a write that was under way
+    /// was not durable is as much at the mercy of a later [crash](DiskHistory::at) as before. Of a write that was under way
     /// the bytes are there up to `written`.
     #[must_use]
     pub fn killed_at(&self, point: usize, written: usize) -> SimulatedDisk {
         let mut events = self.events[..point.min(self.events.len())].to_vec();
-        if let Some((_, Event::Writing { bytes, .. })) = events.last_mut() {
+        if let Some((_, DiskEvent::Writing { bytes, .. })) = events.last_mut() {
             *bytes = Arc::from(&bytes[..written.min(bytes.len())]);
         }
-        let mut world = World { is_recording: true, ..World::default() };
+        let mut state = SimulatedDiskState { is_recording: true, ..SimulatedDiskState::default() };
         for (_, event) in &events {
             match event {
-                Event::Created { file, name, size } => {
-                    world.contents.resize(world.contents.len().max(file + 1), Arc::default());
-                    world.contents[*file] = Arc::new(vec![0; *size]);
-                    world.names.insert(name.clone(), *file);
+                DiskEvent::Created { file, name, size } => {
+                    state.contents.resize(state.contents.len().max(file + 1), Arc::default());
+                    state.contents[*file] = Arc::new(vec![0; *size]);
+                    state.names.insert(name.clone(), *file);
                 }
-                Event::Writing { file, offset, bytes } => {
-                    let content = Arc::make_mut(&mut world.contents[*file]);
+                DiskEvent::Writing { file, offset, bytes } => {
+                    let content = Arc::make_mut(&mut state.contents[*file]);
                     content.resize(content.len().max(offset + bytes.len()), 0);
                     content[*offset..offset + bytes.len()].copy_from_slice(bytes);
                 }
-                Event::Truncated { file, size } => {
-                    Arc::make_mut(&mut world.contents[*file]).truncate(*size);
+                DiskEvent::Truncated { file, size } => {
+                    Arc::make_mut(&mut state.contents[*file]).truncate(*size);
                 }
-                Event::Removed { name } => {
-                    world.names.remove(name);
+                DiskEvent::Removed { name } => {
+                    state.names.remove(name);
                 }
-                Event::Synced(_) | Event::DirectorySynced | Event::AncestorsSynced => {}
+                DiskEvent::Synced(_) | DiskEvent::DirectorySynced | DiskEvent::AncestorsSynced => {}
             }
         }
-        world.events = events;
-        SimulatedDisk(Arc::new(Mutex::new(world)))
+        state.events = events;
+        SimulatedDisk(Arc::new(Mutex::new(state)))
     }
 }
 
 #[derive(Clone, Debug)]
-enum Pending {
+enum PendingDiskChange {
     Name(String, FileId),
     Size(FileId, usize),
     Sector {
@@ -575,11 +581,11 @@ enum Pending {
     Directory,
 }
 
-impl Pending {
+impl PendingDiskChange {
     /// Whether it is a sector of that range of a file.
     fn is_within(&self, of: FileId, range: &Range<usize>) -> bool {
         match self {
-            Pending::Sector { file, offset, from, to, .. } => {
+            PendingDiskChange::Sector { file, offset, from, to, .. } => {
                 *file == of && range.start <= *offset && offset + (to - from) <= range.end
             }
             _ => false,
@@ -591,10 +597,10 @@ impl Pending {
 #[derive(Clone, Debug)]
 pub struct CrashPoint {
     /// The watermark that was known outside: up to it nothing may be lost.
-    pub told: u64,
+    pub acknowledged: u64,
     names: BTreeMap<String, FileId>,
     contents: Vec<Arc<Vec<u8>>>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingDiskChange>,
 }
 
 impl CrashPoint {
@@ -611,33 +617,37 @@ impl CrashPoint {
         let mut contents = self.contents.clone();
         for (at, pending) in self.pending.iter().enumerate() {
             if !happened(at) {
-                if matches!(pending, Pending::Directory) {
+                if matches!(pending, PendingDiskChange::Directory) {
                     names.clear();
                 }
                 continue;
             }
             match pending {
-                Pending::Directory => {}
-                Pending::Name(name, file) => {
+                PendingDiskChange::Directory => {}
+                PendingDiskChange::Name(name, file) => {
                     names.insert(name.clone(), *file);
                 }
-                Pending::Size(file, size) => {
+                PendingDiskChange::Size(file, size) => {
                     let content = Arc::make_mut(&mut contents[*file]);
                     content.resize(content.len().max(*size), 0);
                 }
-                Pending::Sector { file, offset, bytes, from, to } => {
+                PendingDiskChange::Sector { file, offset, bytes, from, to } => {
                     let content = Arc::make_mut(&mut contents[*file]);
                     let end = offset + (to - from);
                     content.resize(content.len().max(end), 0);
                     content[*offset..end].copy_from_slice(&bytes[*from..*to]);
                 }
-                Pending::Cut(file, size) => Arc::make_mut(&mut contents[*file]).truncate(*size),
-                Pending::Removal(name) => {
+                PendingDiskChange::Cut(file, size) => Arc::make_mut(&mut contents[*file]).truncate(*size),
+                PendingDiskChange::Removal(name) => {
                     names.remove(name);
                 }
             }
         }
-        SimulatedDisk(Arc::new(Mutex::new(World { names, contents, ..World::default() })))
+        SimulatedDisk(Arc::new(Mutex::new(SimulatedDiskState {
+            names,
+            contents,
+            ..SimulatedDiskState::default()
+        })))
     }
 }
 
@@ -645,19 +655,19 @@ impl SimulatedDisk {
     /// Begins to record. What is there now counts as durable, its making as the beginning of the history; returns the
     /// first point after that.
     pub fn record(&self) -> usize {
-        let mut world = self.world();
-        world.is_recording = true;
+        let mut state = self.state();
+        state.is_recording = true;
         let mut events = Vec::new();
-        for (name, file) in &world.names {
-            let (content, name) = (&world.contents[*file], name.clone());
-            events.push((0, Event::Created { file: *file, name, size: content.len() }));
+        for (name, file) in &state.names {
+            let (content, name) = (&state.contents[*file], name.clone());
+            events.push((0, DiskEvent::Created { file: *file, name, size: content.len() }));
             let bytes = Arc::from(content.as_slice());
-            events.push((0, Event::Writing { file: *file, offset: 0, bytes }));
-            events.push((0, Event::Synced(events.len() - 1)));
+            events.push((0, DiskEvent::Writing { file: *file, offset: 0, bytes }));
+            events.push((0, DiskEvent::Synced(events.len() - 1)));
         }
-        events.push((0, Event::DirectorySynced));
-        events.push((0, Event::AncestorsSynced));
-        world.events = events;
-        world.events.len()
+        events.push((0, DiskEvent::DirectorySynced));
+        events.push((0, DiskEvent::AncestorsSynced));
+        state.events = events;
+        state.events.len()
     }
 }

@@ -8,7 +8,7 @@ pub(crate) const RECORD_HEADER_SIZE: usize = 12;
 
 /// What a record is there for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum RecordKind {
     /// Somebody published it.
     Ordinary,
     /// It says that something was refused, shed or lost before it reached the stream.
@@ -20,7 +20,7 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a, P = &'a [u8]> {
     /// What it is there for.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// The subject; at most [`SUBJECT_SIZE_MAX`] bytes.
     pub subject: &'a [u8],
     /// The headers, in whatever form.
@@ -41,7 +41,7 @@ impl<'a> Record<'a> {
     /// An ordinary record without headers.
     #[must_use]
     pub fn new(subject: &'a [u8], payload: &'a [u8]) -> Record<'a> {
-        Record { kind: Kind::Ordinary, subject, headers: &[], payload }
+        Record { kind: RecordKind::Ordinary, subject, headers: &[], payload }
     }
 
     /// Bytes that the record takes in a batch, if it fits into one at all.
@@ -68,8 +68,8 @@ impl<'a> Record<'a> {
         put(into, 4, &(headers.len() as u32).to_le_bytes());
         put(into, 8, &(subject.len() as u16).to_le_bytes());
         let flag = match kind {
-            Kind::Ordinary => 0,
-            Kind::Loss => 1,
+            RecordKind::Ordinary => 0,
+            RecordKind::Loss => 1,
         };
         put(into, 10, &[flag, 0]);
         let (into_subject, rest) = into[RECORD_HEADER_SIZE..].split_at_mut(subject.len());
@@ -83,8 +83,8 @@ impl<'a> Record<'a> {
     pub(crate) fn read(bytes: &'a [u8]) -> Option<(Record<'a>, &'a [u8])> {
         let (head, rest) = bytes.split_at_checked(RECORD_HEADER_SIZE)?;
         let kind = match (head[10], head[11]) {
-            (0, 0) => Kind::Ordinary,
-            (1, 0) => Kind::Loss,
+            (0, 0) => RecordKind::Ordinary,
+            (1, 0) => RecordKind::Loss,
             _ => return None,
         };
         let (subject, rest) = rest.split_at_checked(usize::from(u16_at(head, 8)))?;

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Log, gone_is_removed};
+use super::{Log, ignore_not_found};
 use crate::disk::Disk;
 use crate::segments::Segment;
 
 /// What is kept of a stream. Nothing set: everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Retention {
+pub struct LogRetention {
     /// Most bytes written to all segments together, padding and headers included. What is preallocated does not count: the
     /// files take at most one segment more than this, and whole segments go only while this bound is passed.
     pub bytes_max: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Retention {
 
 /// What one round of retention did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Removed {
+pub struct RemovedSegments {
     /// Segments removed.
     pub segments: usize,
     /// Bytes that came back.
@@ -30,11 +30,11 @@ pub struct Removed {
 
 /// What retention has begun and not finished.
 #[derive(Debug, Default)]
-pub(super) struct Removals {
+pub(super) struct PendingRemovals {
     /// The directory has not been synced since a segment was removed.
     needs_sync: bool,
     /// Removed, and in no answer yet.
-    unreported: Removed,
+    unreported: RemovedSegments,
 }
 
 impl<D: Disk> Log<D> {
@@ -48,20 +48,25 @@ impl<D: Disk> Log<D> {
     /// The system's, with the file, if one cannot be removed or that cannot be made durable. The log goes on, and what was
     /// removed before the error is counted by the next call that succeeds. A file that is not there any more counts as
     /// removed.
-    pub fn retain(&mut self, retention: &Retention, now_ns: u64, keep_from: u64) -> io::Result<Removed> {
+    pub fn retain(
+        &mut self,
+        retention: &LogRetention,
+        now_ns: u64,
+        keep_from: u64,
+    ) -> io::Result<RemovedSegments> {
         self.sync_removals()?;
         while let Some(segment) = self.removable(retention, now_ns, keep_from) {
             let (name, size) = (&segment.name, segment.size());
             // Readers that miss the file from here on know why.
             segment.set_leaving(true);
-            let outcome = self.disk().remove(name).or_else(gone_is_removed);
+            let outcome = self.disk().remove(name).or_else(ignore_not_found);
             outcome.map_err(|error| {
                 segment.set_leaving(false);
                 let what = format!("cannot remove {}/{name}", self.disk().place());
-                self.refused(&what, &error)
+                self.removal_error(&what, &error)
             })?;
             self.shared().list().remove(0);
-            self.shared().measure();
+            self.shared().update_extent();
             self.removals.needs_sync = true;
             self.removals.unreported.segments += 1;
             self.removals.unreported.bytes += size;
@@ -71,7 +76,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// The oldest segment, if it need not be kept.
-    fn removable(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> Option<Arc<Segment>> {
+    fn removable(&self, retention: &LogRetention, now_ns: u64, keep_from: u64) -> Option<Arc<Segment>> {
         let list = self.shared().list();
         let [oldest, next, ..] = &list[..] else { return None };
         let bytes: u64 = list.iter().map(|segment| segment.written()).sum();
@@ -86,13 +91,15 @@ impl<D: Disk> Log<D> {
     fn sync_removals(&mut self) -> io::Result<()> {
         if self.removals.needs_sync {
             let outcome = self.disk().sync();
-            outcome.map_err(|error| self.refused(&format!("cannot sync {}", self.disk().place()), &error))?;
+            outcome.map_err(|error| {
+                self.removal_error(&format!("cannot sync {}", self.disk().place()), &error)
+            })?;
             self.removals.needs_sync = false;
         }
         Ok(())
     }
 
-    fn refused(&self, what: &str, error: &io::Error) -> io::Error {
+    fn removal_error(&self, what: &str, error: &io::Error) -> io::Error {
         io::Error::new(error.kind(), format!("stream {}: {what}: {error}", self.name()))
     }
 

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::blocks::{complaint, fill, payload_of};
+use crate::support::blocks::{fill, find_violation, payload_of};
 use crate::support::{content, open};
-use stilling_journal::disk::simulated::{Faults, PANIC, SimulatedDisk};
-use stilling_journal::{Answer, IdleBatches, Journal, Limits};
+use stilling_journal::disk::simulated::{DiskFaults, PANIC, SimulatedDisk};
+use stilling_journal::{IdleBatches, Journal, JournalAnswer, JournalLimits};
 use stilling_ring::{BlockWriter, Wake};
 
-const LIMITS: Limits = Limits { batches: 8, batch_size: 256 * 1024 };
+const LIMITS: JournalLimits = JournalLimits { batches: 8, batch_size: 256 * 1024 };
 
 fn start(disk: &SimulatedDisk) -> Journal {
     Journal::start(vec![open(disk, 4 << 20).0], LIMITS, Arc::new(Wake::new(|| ()))).expect("threads")
@@ -56,7 +56,7 @@ fn hang(disk: &SimulatedDisk) -> Sender<()> {
     let (resume, waiting) = channel::<()>();
     let waiting = Mutex::new(waiting);
     // The disk asks before each event.
-    disk.watch(move || {
+    disk.observe_watermark(move || {
         let _ = waiting.lock().expect("no panic").recv();
         0
     });
@@ -112,14 +112,14 @@ fn batches_whose_records_are_referred_to_come_back_and_are_not_free() {
         append(&mut journal, &mut next, 2);
         let batch = loop {
             match journal.next_answer_and_batch() {
-                Some((Answer::Durable { .. }, batch)) => break batch,
+                Some((JournalAnswer::Durable { .. }, batch)) => break batch,
                 Some((answer, _)) => panic!("{answer:?}"),
                 None => thread::yield_now(),
             }
         };
         let mut batch = batch.expect("each answer has its batch");
         references.push((batch.share(), batch.last_range(payload_of(next - 1).len()), next - 1));
-        journal.give_back(batch);
+        journal.return_batch(batch);
     }
     assert_eq!(journal.idle(), IdleBatches::Shared);
     assert!(journal.batch().is_none());
@@ -142,7 +142,7 @@ fn a_writer_that_dies_lets_go_of_blocks() {
     let disk = SimulatedDisk::new();
     let mut journal = start(&disk);
     let mut next = 1;
-    disk.fail(Faults { writes: Some((0, PANIC)), ..Faults::default() });
+    disk.fail(DiskFaults { writes: Some((0, PANIC)), ..DiskFaults::default() });
     let mut blocks = Vec::new();
     for _ in 0..LIMITS.batches {
         blocks.extend(append(&mut journal, &mut next, 40));
@@ -150,7 +150,7 @@ fn a_writer_that_dies_lets_go_of_blocks() {
     let mut frozen = 0;
     while journal.outstanding() > 0 {
         match journal.next_answer() {
-            Some(Answer::Frozen { watermark: 0, .. }) => frozen += 1,
+            Some(JournalAnswer::Frozen { watermark: 0, .. }) => frozen += 1,
             Some(other) => panic!("{other:?}"),
             None => thread::yield_now(),
         }
@@ -162,6 +162,6 @@ fn a_writer_that_dies_lets_go_of_blocks() {
 #[test]
 fn references_to_written_records_never_see_others() {
     for seed in 0..20 {
-        assert_eq!(complaint(seed), None, "seed {seed}");
+        assert_eq!(find_violation(seed), None, "seed {seed}");
     }
 }

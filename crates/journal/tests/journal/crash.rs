@@ -2,36 +2,37 @@
 //! nothing that was cut off comes back, the order holds.
 
 use crate::support::crash::{
-    CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, restarted_life, sets, work,
+    CALLS, SEGMENT_SIZE, append_calls, find_violation, find_violation_after_restart, first_run,
+    for_each_crash_state, restarted_run,
 };
-use crate::support::{Random, batch, open};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use crate::support::{XorShift64, batch, open};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 
 /// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". What a reader can see is what the watermark tells, so one
 /// check answers both.
 #[test]
 fn a_crash_at_any_point_loses_nothing_that_was_told() {
     let mut states = 0;
-    let mut random = Random(7);
+    let mut random = XorShift64(7);
     for is_ended in [false, true] {
-        let (disk, written) = first_life(&CALLS, is_ended);
+        let (disk, written) = first_run(&CALLS, is_ended);
         let history = disk.history();
         let points: Vec<_> = (0..history.points()).map(|at| history.at(at)).collect();
         // One write of sixteen sectors is tried in all its 65,536 sets.
         let whole = points.iter().position(|point| point.pending() == 16).expect("a write of two blocks");
         for (at, point) in points.iter().enumerate() {
             let sample = if at == whole && !is_ended { u64::MAX } else { 2000 };
-            sets(point, sample, &mut random, |disk| {
+            for_each_crash_state(point, sample, &mut random, |disk| {
                 states += 1;
-                if let Some(complaint) = complaint(disk, point.told, written) {
+                if let Some(violation) = find_violation(disk, point.acknowledged, written) {
                     panic!(
-                        "point {at}, state {states}: {complaint}\n{:?}",
+                        "point {at}, state {states}: {violation}\n{:?}",
                         history.events()[at.saturating_sub(1)].0
                     );
                 }
             });
         }
-        assert_eq!(points.last().expect("there are points").told, written);
+        assert_eq!(points.last().expect("there are points").acknowledged, written);
     }
     assert!(states >= 100_000, "{states} states");
 }
@@ -39,9 +40,9 @@ fn a_crash_at_any_point_loses_nothing_that_was_told() {
 /// What a first crash has cut off is not there after a second life, wherever that is cut off in turn.
 #[test]
 fn what_was_cut_off_never_comes_back() {
-    let (disk, _) = first_life(&CALLS[..7], false);
+    let (disk, _) = first_run(&CALLS[..7], false);
     let history = disk.history();
-    let mut random = Random(11);
+    let mut random = XorShift64(11);
     let mut states = 0;
     for at in 0..history.points() {
         let point = history.at(at);
@@ -51,18 +52,18 @@ fn what_was_cut_off_never_comes_back() {
             let begin = disk.record();
             let (mut log, recovery) = open(&disk, SEGMENT_SIZE);
             let source = log.source();
-            disk.watch(move || source.durable());
+            disk.observe_watermark(move || source.durable());
             // Batches as long as those of the first life: what was cut off would fit exactly.
-            work(&mut log, 2, &[&[(1, 10)], &[(2, 4000), (3, 40)]]);
+            append_calls(&mut log, 2, &[&[(1, 10)], &[(2, 4000), (3, 40)]]);
             drop(log);
             let second = disk.history();
-            let lives = (recovery.last, recovery.next);
+            let runs = (recovery.last, recovery.next);
             for at_second in begin..second.points() {
                 let point = second.at(at_second);
-                sets(&point, 12, &mut random, |disk| {
+                for_each_crash_state(&point, 12, &mut random, |disk| {
                     states += 1;
-                    if let Some(complaint) = complaint_of_second(disk, point.told, lives) {
-                        panic!("points {at} and {at_second}, state {states}: {complaint}");
+                    if let Some(violation) = find_violation_after_restart(disk, point.acknowledged, runs) {
+                        panic!("points {at} and {at_second}, state {states}: {violation}");
                     }
                 });
             }
@@ -75,16 +76,16 @@ fn what_was_cut_off_never_comes_back() {
 /// too.
 #[test]
 fn what_a_second_process_finds_is_durable_before_it_counts() {
-    let mut random = Random(13);
+    let mut random = XorShift64(13);
     let mut found = 0;
     for at in 0..CALLS.len() {
-        let (disk, written) = restarted_life(at);
+        let (disk, written) = restarted_run(at);
         let history = disk.history();
         for point in (0..history.points()).map(|at| history.at(at)) {
-            found += u64::from(point.told == written);
-            sets(&point, 200, &mut random, |disk| {
-                if let Some(complaint) = complaint(disk, point.told, written) {
-                    panic!("after {at} calls: {complaint}");
+            found += u64::from(point.acknowledged == written);
+            for_each_crash_state(&point, 200, &mut random, |disk| {
+                if let Some(violation) = find_violation(disk, point.acknowledged, written) {
+                    panic!("after {at} calls: {violation}");
                 }
             });
         }
@@ -95,33 +96,33 @@ fn what_a_second_process_finds_is_durable_before_it_counts() {
 /// The same where the first process went on in a new segment.
 #[test]
 fn a_write_that_is_made_again_elsewhere_survives_a_crash_at_any_point() {
-    let mut random = Random(17);
+    let mut random = XorShift64(17);
     for is_sync in [false, true] {
         for at in 1..CALLS.len() {
             let disk = SimulatedDisk::recording();
             let (mut log, _) = open(&disk, SEGMENT_SIZE);
             let source = log.source();
-            disk.watch(move || source.durable());
-            work(&mut log, 1, &CALLS[..at]);
+            disk.observe_watermark(move || source.durable());
+            append_calls(&mut log, 1, &CALLS[..at]);
             let fault = Some((0, INPUT_OUTPUT));
             disk.fail(match is_sync {
-                true => Faults { syncs: fault, writes_max: Some(1), ..Faults::default() },
-                false => Faults { writes: fault, writes_max: Some(1), ..Faults::default() },
+                true => DiskFaults { syncs: fault, writes_max: Some(1), ..DiskFaults::default() },
+                false => DiskFaults { writes: fault, writes_max: Some(1), ..DiskFaults::default() },
             });
             let mut next = [batch(1, log.next(), 1, 300)];
             if log.append(&mut next).is_err() {
                 // It was the header of a segment that failed.
                 continue;
             }
-            disk.fail(Faults::default());
-            work(&mut log, 1, &CALLS[at..]);
+            disk.fail(DiskFaults::default());
+            append_calls(&mut log, 1, &CALLS[at..]);
             let written = log.next() - 1;
             drop(log);
             let history = disk.history();
             for point in (0..history.points()).map(|at| history.at(at)) {
-                sets(&point, 30, &mut random, |disk| {
-                    if let Some(complaint) = complaint(disk, point.told, written) {
-                        panic!("after {at} calls: {complaint}");
+                for_each_crash_state(&point, 30, &mut random, |disk| {
+                    if let Some(violation) = find_violation(disk, point.acknowledged, written) {
+                        panic!("after {at} calls: {violation}");
                     }
                 });
             }

@@ -1,17 +1,17 @@
 //! Bad bytes: flipped bits, cut files, noise. Every stream opens, everything wrong is told, damage stays where it is.
 
-use crate::support::{Content, batch, content, open};
+use crate::support::{LogContent, batch, content, open};
 use proptest::prelude::*;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
-use stilling_journal::{Config, Finding, GapCause, Log, Recovery};
+use stilling_journal::{Finding, GapCause, Log, LogConfig, Recovery};
 
 const SEGMENT_SIZE: u64 = 1 << 20;
 /// Bytes of the journal that is damaged.
 const SIZE: usize = 65_536;
 
 /// A stream of one segment of 64 KiB, cleanly ended: two or three records in each batch but the last, which is empty.
-fn journal() -> (SimulatedDisk, String, Content) {
+fn journal() -> (SimulatedDisk, String, LogContent) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     for length in [1, 2, 3, 1, 1, 2, 1, 1, 1, 1] {
@@ -27,13 +27,13 @@ fn journal() -> (SimulatedDisk, String, Content) {
 }
 
 /// Opens and reads everything.
-fn look(disk: &SimulatedDisk) -> (Recovery, Content) {
+fn open_and_read(disk: &SimulatedDisk) -> (Recovery, LogContent) {
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     (recovery, content(&log.source()))
 }
 
 /// What is there is what was written, and whatever of it is not there is told by recovery and reader.
-fn check_truth(whole: &Content, (recovery, read): &(Recovery, Content), what: &str) {
+fn check_recovered(whole: &LogContent, (recovery, read): &(Recovery, LogContent), what: &str) {
     let missing: Vec<u64> = whole
         .records
         .iter()
@@ -44,7 +44,7 @@ fn check_truth(whole: &Content, (recovery, read): &(Recovery, Content), what: &s
         assert_eq!(whole.records.get(record.0 as usize - 1), Some(record), "{what}");
     }
     for sequence in missing {
-        let is_told = recovery.findings.kept.iter().any(|finding| match finding {
+        let is_told = recovery.findings.entries.iter().any(|finding| match finding {
             Finding::Damage { lost: Some((first, last)), .. } => (*first..=*last).contains(&sequence),
             Finding::Torn { sequences: (first, last), .. } => (*first..=*last).contains(&sequence),
             _ => false,
@@ -58,7 +58,7 @@ fn check_truth(whole: &Content, (recovery, read): &(Recovery, Content), what: &s
 #[test]
 fn every_flipped_bit_is_told_and_costs_at_most_its_batch() {
     let (disk, name, whole) = journal();
-    assert!(look(&disk).0.findings.is_empty());
+    assert!(open_and_read(&disk).0.findings.is_empty());
     let threads = 2;
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -70,13 +70,13 @@ fn every_flipped_bit_is_told_and_costs_at_most_its_batch() {
                     disk.change(name, flip);
                     let (log, recovery) = open(&disk, SEGMENT_SIZE);
                     assert!(!recovery.findings.is_empty(), "bit {bit} goes unseen");
-                    let lost: u64 = recovery.findings.kept.iter().map(lost_by).sum();
+                    let lost: u64 = recovery.findings.entries.iter().map(lost_by).sum();
                     assert!(lost <= 3, "bit {bit} costs {lost} records: {}", recovery.findings);
                     // Reading everything takes longer than finding the damage: every seventh time is often enough to
                     // come by each byte.
                     if bit % 7 == 0 {
                         let looked = (recovery, content(&log.source()));
-                        check_truth(whole, &looked, &format!("bit {bit}"));
+                        check_recovered(whole, &looked, &format!("bit {bit}"));
                         assert!(
                             looked.1.records.len() as u64 + lost == whole.records.len() as u64,
                             "bit {bit}"
@@ -104,10 +104,10 @@ fn every_truncation_is_told_and_costs_what_is_behind_it() {
     let bytes = disk.files().remove(0).1;
     for size in 0..SIZE {
         disk.put(&name, bytes[..size].to_vec());
-        let looked = look(&disk);
+        let looked = open_and_read(&disk);
         assert!(!looked.0.findings.is_empty(), "cut to {size} goes unseen");
         if size >= 8192 {
-            check_truth(&whole, &looked, &format!("cut to {size}"));
+            check_recovered(&whole, &looked, &format!("cut to {size}"));
         }
         let kept = bytes_of(&whole, &looked.1);
         assert!(kept + 3 * 4096 + 4096 >= size.saturating_sub(8192), "cut to {size}: {kept} bytes are left");
@@ -115,7 +115,7 @@ fn every_truncation_is_told_and_costs_what_is_behind_it() {
 }
 
 /// Bytes of payloads that are there.
-fn bytes_of(whole: &Content, read: &Content) -> usize {
+fn bytes_of(whole: &LogContent, read: &LogContent) -> usize {
     read.records.iter().map(|record| whole.records[record.0 as usize - 1].1.len()).sum()
 }
 
@@ -161,7 +161,7 @@ fn a_payload_that_looks_like_a_batch_never_becomes_one() {
     drop(log);
     let name = disk.files().remove(0).0;
     disk.change(&name, |bytes| bytes[4096] ^= 1);
-    let (recovery, read) = look(&disk);
+    let (recovery, read) = open_and_read(&disk);
     assert_eq!(read.records, []);
     assert!(recovery.findings.to_string().contains("is not whole"), "{}", recovery.findings);
 }
@@ -203,7 +203,7 @@ proptest! {
         prop_assert_eq!(first, recovery.next);
         log.append(&mut [batch(2, first, 3, 100)]).expect("the disk refuses nothing");
         drop(log);
-        let (_, read) = look(&disk);
+        let (_, read) = open_and_read(&disk);
         let tail: Vec<_> = read.records.iter().rev().take(3).map(|record| record.0).collect();
         prop_assert_eq!(tail, [first + 2, first + 1, first]);
     }
@@ -240,7 +240,7 @@ proptest! {
             disk.put(&format!("{first:020}.segment"), repaired(other));
         }
         disk.put(&name, repaired(bytes));
-        let Ok((mut log, recovery)) = Log::open(disk.clone(), "events", Config { segment_size: SEGMENT_SIZE, ..Config::default() }) else {
+        let Ok((mut log, recovery)) = Log::open(disk.clone(), "events", LogConfig { segment_size: SEGMENT_SIZE, ..LogConfig::default() }) else {
             // The version was one of the lies.
             return Ok(());
         };
@@ -255,7 +255,7 @@ proptest! {
                 Err(frozen) => panic!("{frozen}"),
             }
             drop(log);
-            let (_, read) = look(&disk);
+            let (_, read) = open_and_read(&disk);
             let tail: Vec<_> = read.records.iter().rev().take(3).map(|record| record.0).collect();
             prop_assert_eq!(tail, [first + 2, first + 1, first]);
         }

@@ -26,10 +26,10 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
 fn streams_are_for_their_owner_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let (data, stream) = (folder.path().join("data"), folder.path().join("data/events"));
-    for life in 0..2 {
+    for run in 0..2 {
         let disk = FileDisk::make(&stream).expect("it can be made");
         let (mut log, _) = open(&disk, 1 << 20);
-        let next = batch(life, log.next(), 1, 10);
+        let next = batch(run, log.next(), 1, 10);
         log.append(&mut [next]).expect("there is room");
         assert_eq!((mode(&data), mode(&stream)), (0o700, 0o700));
         let files = files(&stream);

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 
 use crate::support::{batch, content, open, payload};
 use stilling_journal::disk::simulated::{
-    Faults, INPUT_OUTPUT, NO_SPACE, QUOTA, SimulatedDisk, TOO_MANY_FILES,
+    DiskFaults, INPUT_OUTPUT, NO_SPACE, QUOTA, SimulatedDisk, TOO_MANY_FILES,
 };
-use stilling_journal::{AppendError, Config, Log, OpenError};
+use stilling_journal::{AppendError, Log, LogConfig, OpenError};
 
-fn check(faults: Faults, kind: ErrorKind) {
+fn check(faults: DiskFaults, kind: ErrorKind) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, 32_768);
     for _ in 0..3 {
@@ -25,7 +25,7 @@ fn check(faults: Faults, kind: ErrorKind) {
     assert!(frozen.to_string().contains("events") && frozen.to_string().contains("segment"), "{frozen}");
     let durable = log.durable();
     // The disk is well again, but what it has is unknown.
-    disk.fail(Faults::default());
+    disk.fail(DiskFaults::default());
     let again = log.append(&mut [batch(1, durable + 1, 1, 10)]).expect_err("it is frozen for good");
     assert_eq!(again.reason(), frozen.reason());
     assert_eq!((log.durable(), log.frozen().is_some()), (durable, true));
@@ -35,7 +35,7 @@ fn check(faults: Faults, kind: ErrorKind) {
     // The next start finds everything that was told, and goes on behind what may have been written.
     let (mut log, recovery) = open(&disk, 32_768);
     assert!(
-        recovery.last >= durable && !recovery.findings.kept.iter().any(stilling_journal::Finding::is_loss)
+        recovery.last >= durable && !recovery.findings.entries.iter().any(stilling_journal::Finding::is_loss)
     );
     assert!(content(&log.source()).records.len() as u64 >= durable);
     let batch = batch(2, log.next(), 1, 10);
@@ -47,15 +47,15 @@ fn check(faults: Faults, kind: ErrorKind) {
 fn a_disk_that_refuses_freezes_the_stream_for_good() {
     let kind = std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind();
     for left in 0..3 {
-        check(Faults { writes: Some((left, INPUT_OUTPUT)), ..Faults::default() }, kind);
-        check(Faults { syncs: Some((left, INPUT_OUTPUT)), ..Faults::default() }, kind);
+        check(DiskFaults { writes: Some((left, INPUT_OUTPUT)), ..DiskFaults::default() }, kind);
+        check(DiskFaults { syncs: Some((left, INPUT_OUTPUT)), ..DiskFaults::default() }, kind);
     }
-    check(Faults { create: Some(INPUT_OUTPUT), ..Faults::default() }, kind);
-    check(Faults { sync: Some(INPUT_OUTPUT), ..Faults::default() }, kind);
+    check(DiskFaults { create: Some(INPUT_OUTPUT), ..DiskFaults::default() }, kind);
+    check(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() }, kind);
 }
 
 /// A stream on a disk without room: nothing is lost, what was handed over is written when there is room.
-fn check_waiting(faults: Faults) {
+fn check_waiting(faults: DiskFaults) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, 32_768);
     for _ in 0..3 {
@@ -77,7 +77,7 @@ fn check_waiting(faults: Faults) {
         assert!(files.iter().all(|(_, bytes)| bytes.iter().any(|byte| *byte != 0)), "a blank file is left");
         assert_eq!(content(&log.source()).records.len() as u64, log.durable());
     }
-    disk.fail(Faults::default());
+    disk.fail(DiskFaults::default());
     assert_eq!(log.append(&mut batches).expect("there is room again"), next + 19);
     assert_eq!(content(&log.source()).records.len() as u64, next + 19);
     log.close().expect("there is room again");
@@ -93,12 +93,12 @@ fn check_waiting(faults: Faults) {
 fn a_stream_without_room_waits_and_goes_on() {
     for number in [NO_SPACE, QUOTA] {
         for left in 0..6 {
-            check_waiting(Faults { writes: Some((left, number)), ..Faults::default() });
+            check_waiting(DiskFaults { writes: Some((left, number)), ..DiskFaults::default() });
         }
-        check_waiting(Faults { sync: Some(number), ..Faults::default() });
+        check_waiting(DiskFaults { sync: Some(number), ..DiskFaults::default() });
     }
     for number in [NO_SPACE, QUOTA, TOO_MANY_FILES] {
-        check_waiting(Faults { create: Some(number), ..Faults::default() });
+        check_waiting(DiskFaults { create: Some(number), ..DiskFaults::default() });
     }
 }
 
@@ -115,8 +115,8 @@ fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
                 if at == left {
                     let fault = Some((0, INPUT_OUTPUT));
                     disk.fail(match is_sync {
-                        true => Faults { syncs: fault, writes_max: Some(1), ..Faults::default() },
-                        false => Faults { writes: fault, writes_max: Some(1), ..Faults::default() },
+                        true => DiskFaults { syncs: fault, writes_max: Some(1), ..DiskFaults::default() },
+                        false => DiskFaults { writes: fault, writes_max: Some(1), ..DiskFaults::default() },
                     });
                 }
                 let first = log.next();
@@ -138,10 +138,10 @@ fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
 #[test]
 fn a_directory_that_cannot_be_read_is_named() {
     let disk = SimulatedDisk::new();
-    disk.fail(Faults { list: Some(INPUT_OUTPUT), ..Faults::default() });
-    let error = Log::open(disk.clone(), "events", Config::default()).expect_err("it cannot be read");
+    disk.fail(DiskFaults { list: Some(INPUT_OUTPUT), ..DiskFaults::default() });
+    let error = Log::open(disk.clone(), "events", LogConfig::default()).expect_err("it cannot be read");
     assert!(matches!(error, OpenError::Disk { .. }) && error.to_string().contains("the simulated disk"));
-    assert!(matches!(Log::open(disk, "", Config::default()), Err(OpenError::Name(_))));
+    assert!(matches!(Log::open(disk, "", LogConfig::default()), Err(OpenError::Name(_))));
 }
 
 /// "Directory not writable": the path is in the message.

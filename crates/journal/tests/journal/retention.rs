@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::support::{Random, batch, content, content_from, open, time_of};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
-use stilling_journal::disk::{Entry, WriteMethod};
+use crate::support::{XorShift64, batch, content, content_from, open, time_of};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::{DirectoryEntry, WriteMethod};
 use stilling_journal::{
-    Config, Disk, Finding, From, Gap, GapCause, LockError, Log, Read, Removed, Retention,
+    Disk, Finding, Gap, GapCause, LockError, Log, LogConfig, LogRetention, ReadOutcome, RemovedSegments,
+    StartAt,
 };
 
 const SEGMENT_SIZE: u64 = 16_384;
@@ -25,16 +26,16 @@ fn ten_segments() -> (SimulatedDisk, Log<SimulatedDisk>) {
 }
 
 #[track_caller]
-fn check(retention: Retention, now_ns: u64, keep_from: u64, segments_left: usize) {
+fn check(retention: LogRetention, now_ns: u64, keep_from: u64, segments_left: usize) {
     let (disk, mut log) = ten_segments();
     let removed = log.retain(&retention, now_ns, keep_from).expect("the disk refuses nothing");
     assert_eq!(disk.files().len(), segments_left);
     let gone = 10 - segments_left;
-    assert_eq!(removed, Removed { segments: gone, bytes: gone as u64 * SEGMENT_SIZE });
+    assert_eq!(removed, RemovedSegments { segments: gone, bytes: gone as u64 * SEGMENT_SIZE });
     assert_eq!(log.bytes(), segments_left as u64 * SEGMENT_SIZE);
     let first = 6 * gone as u64 + 1;
     assert_eq!(log.source().first(), Some(first));
-    let read = content_from(&log.source(), From::Sequence(1));
+    let read = content_from(&log.source(), StartAt::Sequence(1));
     let gaps: &[_] = if gone > 0 { &[(1, first - 1, GapCause::Removed)] } else { &[] };
     assert_eq!(read.gaps, gaps);
     assert_eq!(read.records.len() as u64, 61 - first);
@@ -47,25 +48,25 @@ fn check(retention: Retention, now_ns: u64, keep_from: u64, segments_left: usize
 
 #[test]
 fn whole_segments_go_by_bytes_count_and_age() {
-    let all = Retention::default();
+    let all = LogRetention::default();
     let far = u64::MAX;
     check(all, far, far, 10);
-    check(Retention { bytes_max: Some(5 * SEGMENT_SIZE), ..all }, 0, far, 5);
-    check(Retention { bytes_max: Some(5 * SEGMENT_SIZE - 1), ..all }, 0, far, 4);
-    check(Retention { bytes_max: Some(0), ..all }, 0, far, 1);
-    check(Retention { records: Some(12), ..all }, 0, far, 2);
-    check(Retention { records: Some(13), ..all }, 0, far, 3);
-    check(Retention { records: Some(0), ..all }, 0, far, 1);
+    check(LogRetention { bytes_max: Some(5 * SEGMENT_SIZE), ..all }, 0, far, 5);
+    check(LogRetention { bytes_max: Some(5 * SEGMENT_SIZE - 1), ..all }, 0, far, 4);
+    check(LogRetention { bytes_max: Some(0), ..all }, 0, far, 1);
+    check(LogRetention { records: Some(12), ..all }, 0, far, 2);
+    check(LogRetention { records: Some(13), ..all }, 0, far, 3);
+    check(LogRetention { records: Some(0), ..all }, 0, far, 1);
     // The newest batch of the segment at `n` is of the time of `6n + 5`.
-    check(Retention { age_ns: Some(1000), ..all }, time_of(17) + 1000, far, 8);
-    check(Retention { age_ns: Some(1000), ..all }, time_of(17) + 1001, far, 7);
-    check(Retention { age_ns: Some(0), ..all }, far, far, 1);
+    check(LogRetention { age_ns: Some(1000), ..all }, time_of(17) + 1000, far, 8);
+    check(LogRetention { age_ns: Some(1000), ..all }, time_of(17) + 1001, far, 7);
+    check(LogRetention { age_ns: Some(0), ..all }, far, far, 1);
 }
 
 /// "Retention never trims past the last snapshot."
 #[test]
 fn nothing_goes_that_a_snapshot_needs() {
-    let none = Retention { bytes_max: Some(0), ..Retention::default() };
+    let none = LogRetention { bytes_max: Some(0), ..LogRetention::default() };
     check(none, 0, 1, 10);
     check(none, 0, 18, 10 - 2);
     check(none, 0, 19, 10 - 3);
@@ -74,27 +75,30 @@ fn nothing_goes_that_a_snapshot_needs() {
 #[test]
 fn a_reader_in_a_removed_segment_finishes_it() {
     let (_, mut log) = ten_segments();
-    let mut reader = log.source().read_from(From::Sequence(1));
-    assert!(matches!(reader.read(), Ok(Read::Batch(_))));
-    log.retain(&Retention { records: Some(6), ..Retention::default() }, 0, u64::MAX)
+    let mut reader = log.source().read_from(StartAt::Sequence(1));
+    assert!(matches!(reader.read(), Ok(ReadOutcome::Batch(_))));
+    log.retain(&LogRetention { records: Some(6), ..LogRetention::default() }, 0, u64::MAX)
         .expect("nothing refuses");
     for _ in 0..2 {
-        assert!(matches!(reader.read(), Ok(Read::Batch(_))));
+        assert!(matches!(reader.read(), Ok(ReadOutcome::Batch(_))));
     }
-    assert!(matches!(reader.read(), Ok(Read::Gap(Gap { first: 7, last: 54, cause: GapCause::Removed }))));
-    assert!(matches!(reader.read(), Ok(Read::Batch(_))));
+    assert!(matches!(
+        reader.read(),
+        Ok(ReadOutcome::Gap(Gap { first: 7, last: 54, cause: GapCause::Removed }))
+    ));
+    assert!(matches!(reader.read(), Ok(ReadOutcome::Batch(_))));
 }
 
 /// A disk that calls back whenever a file has been removed, before the log knows of it.
 #[derive(Clone)]
-struct CallingDisk {
+struct CallbackDisk {
     disk: SimulatedDisk,
     on_removal: Arc<Mutex<Option<OnRemoval>>>,
 }
 
 type OnRemoval = Box<dyn FnMut() + Send>;
 
-impl Disk for CallingDisk {
+impl Disk for CallbackDisk {
     type File = <SimulatedDisk as Disk>::File;
     type Lock = <SimulatedDisk as Disk>::Lock;
 
@@ -106,7 +110,7 @@ impl Disk for CallingDisk {
         self.disk.write_method()
     }
 
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirectoryEntry>> {
         self.disk.list()
     }
 
@@ -163,26 +167,26 @@ impl Disk for CallingDisk {
 /// it is no failure to read. A file that is missing for another reason is one.
 #[test]
 fn a_reader_that_meets_a_segment_while_it_is_removed_tells_a_gap() {
-    let disk = CallingDisk { disk: ten_segments().0, on_removal: Arc::default() };
+    let disk = CallbackDisk { disk: ten_segments().0, on_removal: Arc::default() };
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let (source, met) = (log.source(), Arc::new(Mutex::new(Vec::new())));
     let note = Arc::clone(&met);
     *disk.on_removal.lock().expect("no panic") = Some(Box::new(move || {
         let first = source.first().expect("there is one");
-        let read = match source.read_from(From::Sequence(first)).read() {
-            Ok(Read::Gap(Gap { first, last, cause: GapCause::Removed })) => Ok((first, last)),
+        let read = match source.read_from(StartAt::Sequence(first)).read() {
+            Ok(ReadOutcome::Gap(Gap { first, last, cause: GapCause::Removed })) => Ok((first, last)),
             other => Err(format!("{other:?}")),
         };
         note.lock().expect("no panic").push(read);
     }));
-    log.retain(&Retention { records: Some(40), ..Retention::default() }, 0, u64::MAX)
+    log.retain(&LogRetention { records: Some(40), ..LogRetention::default() }, 0, u64::MAX)
         .expect("nothing refuses");
     let met = std::mem::take(&mut *met.lock().expect("no panic"));
     assert_eq!(met, [Ok((1, 6)), Ok((7, 12)), Ok((13, 18))]);
     let (name, _) = disk.disk.files().into_iter().min().expect("a segment");
     *disk.on_removal.lock().expect("no panic") = None;
     disk.remove(&name).expect("it is there");
-    let error = log.source().read_from(From::Sequence(19)).read().map(|_| ()).expect_err("it is missing");
+    let error = log.source().read_from(StartAt::Sequence(19)).read().map(|_| ()).expect_err("it is missing");
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
@@ -193,7 +197,7 @@ fn a_crash_during_retention_leaves_no_hole() {
     drop(log);
     let begin = disk.record();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
-    log.retain(&Retention { records: Some(24), ..Retention::default() }, 0, u64::MAX)
+    log.retain(&LogRetention { records: Some(24), ..LogRetention::default() }, 0, u64::MAX)
         .expect("nothing refuses");
     let history = disk.history();
     let mut firsts = Vec::new();
@@ -218,18 +222,18 @@ fn nothing_within_its_bound_is_removed() {
     const MIB: u64 = 1024 * 1024;
     const BLOCK: u64 = 4096;
     for bound in [MIB, 3 * MIB / 2, 2 * MIB, 5 * MIB, 8 * MIB] {
-        let config = Config::for_retention(Some(bound));
-        let retention = Retention { bytes_max: Some(bound), ..Retention::default() };
+        let config = LogConfig::for_retention(Some(bound));
+        let retention = LogRetention { bytes_max: Some(bound), ..LogRetention::default() };
         let disk = SimulatedDisk::new();
         // What each batch takes, with the sequence of its record.
         let mut written: Vec<(u64, u64)> = Vec::new();
-        let (mut has_removed, mut random) = (false, Random(bound));
-        for life in 0..24 {
+        let (mut has_removed, mut random) = (false, XorShift64(bound));
+        for run in 0..24 {
             let (mut log, recovery) = Log::open(disk.clone(), "events", config).expect("it opens");
             assert!(recovery.findings.is_empty(), "{}", recovery.findings);
             for _ in 0..random.below(12) {
                 let size = 1000 + random.below(bound / 40).min(200_000) as usize;
-                let batch = batch(life, log.next(), 1, size);
+                let batch = batch(run, log.next(), 1, size);
                 written.push((log.next(), batch.size() as u64));
                 log.append(&mut [batch]).expect("nothing fails");
                 let removed = log.retain(&retention, 0, u64::MAX).expect("nothing fails");
@@ -245,7 +249,7 @@ fn nothing_within_its_bound_is_removed() {
                 let taken: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
                 assert!(taken <= bound + config.segment_size + 2 * BLOCK, "{taken} bytes for {bound}");
             }
-            if life % 3 > 0 {
+            if run % 3 > 0 {
                 log.close().expect("nothing fails");
             }
         }
@@ -258,8 +262,8 @@ fn nothing_within_its_bound_is_removed() {
 fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
     let bound = 32 * 1024 * 1024;
     // As it was, too: one segment is longer than what is kept.
-    let config = Config::default();
-    let retention = Retention { bytes_max: Some(bound), ..Retention::default() };
+    let config = LogConfig::default();
+    let retention = LogRetention { bytes_max: Some(bound), ..LogRetention::default() };
     let disk = SimulatedDisk::new();
     let (mut log, _) = Log::open(disk.clone(), "events", config).expect("it opens");
     for _ in 0..20 {
@@ -270,7 +274,7 @@ fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
     let (mut log, _) = Log::open(disk, "events", config).expect("it opens");
     let next = batch(2, log.next(), 1, 10);
     log.append(&mut [next]).expect("nothing fails");
-    assert_eq!(log.retain(&retention, 0, u64::MAX).expect("nothing fails"), Removed::default());
+    assert_eq!(log.retain(&retention, 0, u64::MAX).expect("nothing fails"), RemovedSegments::default());
     assert_eq!(content(&log.source()).records.len(), 201);
 }
 
@@ -281,7 +285,7 @@ fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
     let (disk, log) = ten_segments();
     drop(log);
     let written: u64 = disk.files().iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    let retention = Retention { bytes_max: Some(written), ..Retention::default() };
+    let retention = LogRetention { bytes_max: Some(written), ..LogRetention::default() };
     for (name, _) in &disk.files()[..9] {
         disk.change(name, |bytes| {
             bytes.resize(bytes.len() + 3 * 4096, 0);
@@ -290,9 +294,9 @@ fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
     }
     let (mut log, recovery) = open(&disk, SEGMENT_SIZE);
     assert!(recovery.findings.is_empty(), "{}", recovery.findings);
-    assert_eq!(log.retain(&retention, 0, u64::MAX).expect("nothing fails"), Removed::default());
+    assert_eq!(log.retain(&retention, 0, u64::MAX).expect("nothing fails"), RemovedSegments::default());
     assert_eq!(content(&log.source()).records.len(), 60);
-    let tighter = Retention { bytes_max: Some(written - 1), ..Retention::default() };
+    let tighter = LogRetention { bytes_max: Some(written - 1), ..LogRetention::default() };
     assert_eq!(log.retain(&tighter, 0, u64::MAX).expect("nothing fails").segments, 1);
 }
 
@@ -301,13 +305,13 @@ fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
 #[test]
 fn a_segment_that_cannot_be_removed_is_reported() {
     let (disk, mut log) = ten_segments();
-    let retention = Retention { records: Some(12), ..Retention::default() };
-    disk.fail(Faults { remove: Some(INPUT_OUTPUT), ..Faults::default() });
+    let retention = LogRetention { records: Some(12), ..LogRetention::default() };
+    disk.fail(DiskFaults { remove: Some(INPUT_OUTPUT), ..DiskFaults::default() });
     let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
     let (first, _) = disk.files().swap_remove(0);
     assert!(error.contains("cannot remove") && error.contains(&first) && error.contains("events"), "{error}");
     assert_eq!((disk.files().len(), log.source().first()), (10, Some(1)));
-    disk.fail(Faults::default());
+    disk.fail(DiskFaults::default());
     disk.remove(&first).expect("it is there");
     let removed = log.retain(&retention, 0, u64::MAX).expect("nothing fails");
     assert_eq!((removed.segments, disk.files().len(), log.frozen().is_none()), (8, 2, true));
@@ -320,21 +324,24 @@ fn a_removal_that_could_not_be_synced_is_synced_later() {
     drop(log);
     disk.record();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
-    let retention = Retention { records: Some(12), ..Retention::default() };
-    disk.fail(Faults { sync: Some(INPUT_OUTPUT), ..Faults::default() });
+    let retention = LogRetention { records: Some(12), ..LogRetention::default() };
+    disk.fail(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() });
     for _ in 0..2 {
         let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
         assert!(error.contains("cannot sync") && error.contains("events"), "{error}");
         assert_eq!((disk.files().len(), log.source().first()), (9, Some(7)), "a hole could be left");
     }
-    disk.fail(Faults::default());
+    disk.fail(DiskFaults::default());
     let history = disk.history();
     assert_eq!(history.at(history.points() - 1).pending(), 1, "a crash may bring the segment back");
-    let removed = log.retain(&Retention::default(), 0, u64::MAX).expect("nothing fails");
-    assert_eq!(removed, Removed { segments: 1, bytes: SEGMENT_SIZE });
+    let removed = log.retain(&LogRetention::default(), 0, u64::MAX).expect("nothing fails");
+    assert_eq!(removed, RemovedSegments { segments: 1, bytes: SEGMENT_SIZE });
     let history = disk.history();
     assert_eq!(history.at(history.points() - 1).pending(), 0, "the removal is durable");
-    assert_eq!(log.retain(&Retention::default(), 0, u64::MAX).expect("nothing fails"), Removed::default());
+    assert_eq!(
+        log.retain(&LogRetention::default(), 0, u64::MAX).expect("nothing fails"),
+        RemovedSegments::default()
+    );
     assert_eq!(disk.history().points(), history.points(), "nothing is left to sync");
 }
 
@@ -342,19 +349,19 @@ fn a_removal_that_could_not_be_synced_is_synced_later() {
 #[test]
 fn a_stream_keeps_its_creation_time() {
     let disk = SimulatedDisk::new();
-    let config = |created_ns| Config { segment_size: SEGMENT_SIZE, created_ns };
+    let config = |created_ns| LogConfig { segment_size: SEGMENT_SIZE, created_ns };
     let (mut log, recovery) = Log::open(disk.clone(), "events", config(77)).expect("it opens");
     assert_eq!((log.created_ns(), recovery.created_ns), (77, 0));
-    for life in 0..3 {
+    for run in 0..3 {
         for _ in 0..30 {
             let batch = batch(1, log.next(), 2, 1000);
             log.append(&mut [batch]).expect("nothing fails");
         }
-        let everything = Retention { records: Some(0), ..Retention::default() };
+        let everything = LogRetention { records: Some(0), ..LogRetention::default() };
         assert!(log.retain(&everything, 0, u64::MAX).expect("nothing fails").segments > 0);
         log.close().expect("nothing fails");
         let recovery;
-        (log, recovery) = Log::open(disk.clone(), "events", config(1000 + life)).expect("it opens");
+        (log, recovery) = Log::open(disk.clone(), "events", config(1000 + run)).expect("it opens");
         assert_eq!((log.created_ns(), recovery.created_ns), (77, 77));
     }
     let (mut log, _) = Log::open(SimulatedDisk::new(), "events", config(0)).expect("it opens");
@@ -368,7 +375,7 @@ fn a_stream_keeps_its_creation_time() {
 #[test]
 fn a_damaged_newest_header_leaves_creation_time_and_window() {
     let disk = SimulatedDisk::new();
-    let config = Config { segment_size: SEGMENT_SIZE, created_ns: 77 };
+    let config = LogConfig { segment_size: SEGMENT_SIZE, created_ns: 77 };
     let (mut log, _) = Log::open(disk.clone(), "events", config).expect("it opens");
     for _ in 0..30 {
         log.deduplicate_from(log.next() / 2);
@@ -379,7 +386,7 @@ fn a_damaged_newest_header_leaves_creation_time_and_window() {
     let (newest, _) = disk.files().pop().expect("there are segments");
     disk.change(&newest, |bytes| bytes[50] ^= 1);
     let (log, recovery) = Log::open(disk, "events", config).expect("it opens");
-    assert_eq!(recovery.findings.kept[..], [Finding::Header { file: newest }]);
+    assert_eq!(recovery.findings.entries[..], [Finding::Header { file: newest }]);
     // The segment before the newest begins with 49.
     assert_eq!((recovery.created_ns, log.created_ns(), recovery.deduplicate_from), (77, 77, 24));
 }

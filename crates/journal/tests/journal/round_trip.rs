@@ -3,15 +3,15 @@
 use crate::support::{batch, content, content_from, open, payload, time_of};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
-use stilling_journal::{Config, Disk, From, GapCause, Log, OpenError, Read};
+use stilling_journal::{Disk, GapCause, Log, LogConfig, OpenError, ReadOutcome, StartAt};
 
 /// Appends batches of one to five records of up to 9 KB until `until`, several with each call.
-fn fill<D: Disk>(log: &mut Log<D>, life: u64, until: u64) {
+fn fill<D: Disk>(log: &mut Log<D>, run: u64, until: u64) {
     while log.next() < until {
         let mut next = log.next();
         let mut batches: Vec<_> = (0..next % 4 + 1)
             .map(|at| {
-                let batch = batch(life, next, (next + at) % 5 + 1, (next * 911 % 9000) as usize);
+                let batch = batch(run, next, (next + at) % 5 + 1, (next * 911 % 9000) as usize);
                 next = batch.next();
                 batch
             })
@@ -21,36 +21,36 @@ fn fill<D: Disk>(log: &mut Log<D>, life: u64, until: u64) {
     }
 }
 
-fn check_lives<D: Disk>(disk: &D, records: u64) {
+fn check_runs<D: Disk>(disk: &D, records: u64) {
     let mut ends = vec![1];
-    for life in 0..4 {
+    for run in 0..4 {
         let (mut log, recovery) = open(disk, 100_000);
         assert!(recovery.findings.is_empty(), "{}", recovery.findings);
-        assert_eq!(recovery.next, ends[life as usize]);
+        assert_eq!(recovery.next, ends[run as usize]);
         let until = recovery.next + records;
-        fill(&mut log, life, until);
+        fill(&mut log, run, until);
         ends.push(log.next());
         let source = log.source();
         let read = content(&source);
         assert_eq!(read.gaps, []);
         assert_eq!(read.records.len() as u64, log.next() - 1);
         for (sequence, bytes) in &read.records {
-            let life =
+            let run =
                 ends.iter().rposition(|end| end <= sequence).expect("the first life begins with 1") as u64;
-            assert!(bytes.starts_with(&payload(life, *sequence, 0)), "{sequence}");
+            assert!(bytes.starts_with(&payload(run, *sequence, 0)), "{sequence}");
         }
         for from in [2, 57, records, log.next() - 1] {
-            let tail = content_from(&source, From::Sequence(from));
+            let tail = content_from(&source, StartAt::Sequence(from));
             assert_eq!(tail.records, read.records[from as usize - 1..]);
             // A batch has the time of its first record.
-            let tail = content_from(&source, From::Time(time_of(from)));
+            let tail = content_from(&source, StartAt::Time(time_of(from)));
             let first = tail.records.first().map_or(log.next(), |(sequence, _)| *sequence);
             assert!(first >= from && first < from + 5, "{from}: {first}");
         }
-        assert!(content_from(&source, From::Sequence(log.next())).records.is_empty());
-        assert!(content_from(&source, From::Time(time_of(log.next()))).records.is_empty());
+        assert!(content_from(&source, StartAt::Sequence(log.next())).records.is_empty());
+        assert!(content_from(&source, StartAt::Time(time_of(log.next()))).records.is_empty());
         // Every other life ends without a word.
-        if life % 2 == 0 {
+        if run % 2 == 0 {
             log.close().expect("nothing fails");
         }
     }
@@ -62,7 +62,7 @@ fn check_lives<D: Disk>(disk: &D, records: u64) {
 /// Rows 2.12 and 2.15: order and times come back, over segments and lives, with and without a clean end.
 #[test]
 fn what_was_appended_is_read_back_in_order() {
-    check_lives(&SimulatedDisk::new(), 300);
+    check_runs(&SimulatedDisk::new(), 300);
 }
 
 /// Row 2.6: the same on a file system, written round the page cache where that is possible, else through it.
@@ -70,15 +70,15 @@ fn what_was_appended_is_read_back_in_order() {
 #[test]
 fn files_of_the_machine_keep_the_same_promises() {
     use stilling_journal::WriteMethod;
-    use stilling_journal::disk::file::{FileDisk, Fresh};
+    use stilling_journal::disk::file::{FileDisk, FreshSpace};
     let directory = tempfile::tempdir().expect("a directory");
     let disk = FileDisk::make(&directory.path().join("a/b")).expect("it can be made");
-    check_lives(&disk, 80);
+    check_runs(&disk, 80);
     let buffered = WriteMethod::Buffered { reason: "a test".to_owned() };
-    let disk = disk.directory("c").expect("it can be made").with(buffered, Fresh::AsItIs);
-    check_lives(&disk, 80);
+    let disk = disk.directory("c").expect("it can be made").with(buffered, FreshSpace::Unzeroed);
+    check_runs(&disk, 80);
     let disk = disk.directory("d").expect("it can be made");
-    check_lives(&disk.clone().with(disk.method().clone(), Fresh::AsItIs), 80);
+    check_runs(&disk.clone().with(disk.method().clone(), FreshSpace::Unzeroed), 80);
 }
 
 /// Row 2.13: a stream to which nobody writes writes nothing, not even a file.
@@ -101,8 +101,8 @@ fn a_time_precedes_every_record() {
     for first in [1, 3, 5] {
         log.append(&mut [batch(0, first, 2, 10)]).expect("nothing fails");
     }
-    let mut reader = log.source().read_from(From::Sequence(4));
-    let Ok(Read::Batch(batch)) = reader.read() else { panic!("a batch") };
+    let mut reader = log.source().read_from(StartAt::Sequence(4));
+    let Ok(ReadOutcome::Batch(batch)) = reader.read() else { panic!("a batch") };
     assert_eq!((batch.time_ns, batch.records.count()), (time_of(3), 1));
 }
 
@@ -110,12 +110,12 @@ fn a_time_precedes_every_record() {
 fn a_reader_beside_the_writer_sees_what_is_durable_and_then_the_rest() {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, 40_000);
-    let mut reader = log.source().read_from(From::Sequence(1));
+    let mut reader = log.source().read_from(StartAt::Sequence(1));
     let mut seen = 0;
     for first in (1..200).step_by(2) {
-        assert!(matches!(reader.read(), Ok(Read::End)));
+        assert!(matches!(reader.read(), Ok(ReadOutcome::End)));
         log.append(&mut [batch(0, first, 2, 3000)]).expect("nothing fails");
-        let Ok(Read::Batch(batch)) = reader.read() else { panic!("a batch") };
+        let Ok(ReadOutcome::Batch(batch)) = reader.read() else { panic!("a batch") };
         seen += batch.records.count();
     }
     assert_eq!(seen, 200);
@@ -144,7 +144,7 @@ fn a_directory_has_one_writer() {
     };
     let disk = SimulatedDisk::new();
     let (log, _) = open(&disk, 8192);
-    check(Log::open(disk.clone(), "events", Config::default()).map(|_| ()));
+    check(Log::open(disk.clone(), "events", LogConfig::default()).map(|_| ()));
     drop(log);
     open(&disk, 8192);
     #[cfg(target_os = "linux")]
@@ -152,7 +152,7 @@ fn a_directory_has_one_writer() {
         let directory = tempfile::tempdir().expect("a directory");
         let disk = stilling_journal::disk::file::FileDisk::make(directory.path()).expect("it can be made");
         let (log, _) = open(&disk, 8192);
-        check(Log::open(disk.clone(), "events", Config::default()).map(|_| ()));
+        check(Log::open(disk.clone(), "events", LogConfig::default()).map(|_| ()));
         drop(log);
         open(&disk, 8192);
     }
@@ -171,7 +171,7 @@ fn another_version_is_refused_with_a_clear_message() {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..4096]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     });
-    let error = Log::open(disk.clone(), "events", Config::default()).expect_err("format 9");
+    let error = Log::open(disk.clone(), "events", LogConfig::default()).expect_err("format 9");
     let message = error.to_string();
     assert!(message.contains("format 9") && message.contains(&file), "{message}");
 }
@@ -179,15 +179,16 @@ fn another_version_is_refused_with_a_clear_message() {
 #[test]
 fn what_is_not_ours_is_left_alone_and_named() {
     let other = SimulatedDisk::new();
-    let (mut log, _) = Log::open(other.clone(), "other", Config { segment_size: 8192, ..Config::default() })
-        .expect("it opens");
+    let (mut log, _) =
+        Log::open(other.clone(), "other", LogConfig { segment_size: 8192, ..LogConfig::default() })
+            .expect("it opens");
     log.append(&mut [batch(0, 1, 1, 10)]).expect("nothing fails");
     drop(log);
     let disk = SimulatedDisk::with_files([("notes.txt".to_owned(), b"mine".to_vec())]);
     let foreign = other.files().remove(0);
     disk.put(&foreign.0, foreign.1.clone());
     let (mut log, recovery) = open(&disk, 8192);
-    assert_eq!(recovery.findings.kept.len(), 2, "{}", recovery.findings);
+    assert_eq!(recovery.findings.entries.len(), 2, "{}", recovery.findings);
     let told = recovery.findings.to_string();
     assert!(told.contains("notes.txt") && told.contains("another name"), "{told}");
     // It stands where the first segment would: the stream cannot go on, and does not overwrite it.
@@ -210,7 +211,7 @@ fn segments_missing_in_the_middle_are_told_with_their_sequences() {
     let (log, recovery) = open(&disk, 40_000);
     let (first, last): (u64, u64) =
         (names[2][..20].parse().unwrap(), names[4][..20].parse::<u64>().unwrap() - 1);
-    assert_eq!(recovery.findings.kept.len(), 1, "{}", recovery.findings);
+    assert_eq!(recovery.findings.entries.len(), 1, "{}", recovery.findings);
     assert!(recovery.findings.to_string().contains(&format!("records {first} to {last} are lost")));
     let read = content(&log.source());
     assert_eq!(read.gaps, [(first, last, GapCause::Damaged)]);
@@ -229,8 +230,8 @@ fn looking_for_a_sequence_reads_little_of_what_lies_before_it() {
     }
     let check = |log: &Log<SimulatedDisk>, sequence: u64, most: u64| {
         let before = disk.bytes_read();
-        let mut reader = log.source().read_from(From::Sequence(sequence));
-        let Ok(Read::Batch(batch)) = reader.read() else { panic!("it is durable") };
+        let mut reader = log.source().read_from(StartAt::Sequence(sequence));
+        let Ok(ReadOutcome::Batch(batch)) = reader.read() else { panic!("it is durable") };
         assert_eq!(batch.records.clone().next().map(|record| record.0), Some(sequence));
         let read = disk.bytes_read() - before;
         assert!(read <= most, "{read} bytes for {sequence}");

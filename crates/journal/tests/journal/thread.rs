@@ -5,12 +5,12 @@ use std::thread;
 
 use crate::support::{content, open, time_of};
 use stilling_journal::disk::simulated::{
-    Faults, INPUT_OUTPUT, NO_SPACE, PANIC, SimulatedDisk, TOO_MANY_FILES,
+    DiskFaults, INPUT_OUTPUT, NO_SPACE, PANIC, SimulatedDisk, TOO_MANY_FILES,
 };
-use stilling_journal::{Answer, Disk, Journal, Limits, Log, Record, Retention};
+use stilling_journal::{Disk, Journal, JournalAnswer, JournalLimits, Log, LogRetention, Record};
 use stilling_ring::Wake;
 
-struct Writer {
+struct JournalWriter {
     journal: Journal,
     wake: Arc<Wake>,
     watermarks: Vec<u64>,
@@ -21,18 +21,18 @@ struct Writer {
     failed_writes: usize,
 }
 
-impl Writer {
-    fn start(logs: Vec<Log<SimulatedDisk>>, limits: Limits) -> Writer {
+impl JournalWriter {
+    fn start(logs: Vec<Log<SimulatedDisk>>, limits: JournalLimits) -> JournalWriter {
         let own = thread::current();
         let wake = Arc::new(Wake::new(move || own.unpark()));
         let streams = logs.len();
         let journal = Journal::start(logs, limits, Arc::clone(&wake)).expect("a thread");
         let (watermarks, frozen, waits) = (vec![0; streams], vec![false; streams], vec![(0, 0); streams]);
-        Writer { journal, wake, watermarks, frozen, retained: 0, waits, failed_writes: 0 }
+        JournalWriter { journal, wake, watermarks, frozen, retained: 0, waits, failed_writes: 0 }
     }
 
     /// Waits for an answer.
-    fn answer(&mut self) {
+    fn handle_answer(&mut self) {
         let answer = loop {
             if let Some(answer) = self.journal.next_answer() {
                 break answer;
@@ -44,25 +44,25 @@ impl Writer {
             self.wake.unpark();
         };
         match answer {
-            Answer::Durable { stream, watermark } => {
+            JournalAnswer::Durable { stream, watermark } => {
                 let at = stream as usize;
                 assert!(watermark >= self.watermarks[at]);
                 self.watermarks[at] = watermark;
             }
-            Answer::Frozen { stream, watermark, frozen, .. } => {
+            JournalAnswer::Frozen { stream, watermark, frozen, .. } => {
                 assert!(!frozen.reason.is_empty() && watermark >= self.watermarks[stream as usize]);
                 self.frozen[stream as usize] = true;
             }
-            Answer::Waiting { stream, reason, .. } => {
+            JournalAnswer::Waiting { stream, reason, .. } => {
                 assert!(reason.contains("stream events") && reason.contains("segment"), "{reason}");
                 self.waits[stream as usize].0 += 1;
             }
-            Answer::Resumed { stream } => self.waits[stream as usize].1 += 1,
-            Answer::WriteFailed { reason, .. } => {
+            JournalAnswer::Resumed { stream } => self.waits[stream as usize].1 += 1,
+            JournalAnswer::WriteFailed { reason, .. } => {
                 assert!(reason.starts_with("stream events: writing "), "{reason}");
                 self.failed_writes += 1;
             }
-            Answer::Retained { removed, .. } => {
+            JournalAnswer::Retained { removed, .. } => {
                 removed.expect("the disk refuses nothing");
                 self.retained += 1;
             }
@@ -74,7 +74,7 @@ impl Writer {
         let mut batch = loop {
             match self.journal.batch() {
                 Some(batch) => break batch,
-                None => self.answer(),
+                None => self.handle_answer(),
             }
         };
         batch.begin(*next, time_of(*next));
@@ -85,14 +85,14 @@ impl Writer {
         }
         while let Err(back) = self.journal.append(stream, batch) {
             batch = back;
-            self.answer();
+            self.handle_answer();
         }
         self.journal.publish();
     }
 
     fn drain(&mut self) {
         while self.journal.outstanding() > 0 {
-            self.answer();
+            self.handle_answer();
         }
     }
 }
@@ -102,14 +102,14 @@ impl Writer {
 fn all_streams_become_durable_through_one_thread() {
     let disks: Vec<_> = (0..5).map(|_| SimulatedDisk::new()).collect();
     let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
-    let mut writer = Writer::start(logs, Limits { batches: 6, batch_size: 16_384 });
+    let mut writer = JournalWriter::start(logs, JournalLimits { batches: 6, batch_size: 16_384 });
     let mut next = [1; 5];
     for round in 0..2000_u64 {
         let stream = (round * round % 5) as usize;
         writer.append(stream as u32, &mut next[stream], round % 4 + 1);
         if round == 1000 {
             writer.drain();
-            assert!(writer.journal.retain(1, Retention::default(), 0, u64::MAX));
+            assert!(writer.journal.retain(1, LogRetention::default(), 0, u64::MAX));
             writer.journal.publish();
         }
     }
@@ -134,7 +134,8 @@ fn all_streams_become_durable_through_one_thread() {
 #[test]
 fn a_dropped_journal_writes_what_it_was_given() {
     let disk = SimulatedDisk::new();
-    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 8, batch_size: 4096 });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 200_000).0], JournalLimits { batches: 8, batch_size: 4096 });
     let mut next = 1;
     for _ in 0..8 {
         writer.append(0, &mut next, 3);
@@ -148,12 +149,12 @@ fn a_dropped_journal_writes_what_it_was_given() {
 fn a_frozen_stream_leaves_the_others_alone() {
     let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
     let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
-    let mut writer = Writer::start(logs, Limits { batches: 4, batch_size: 4096 });
+    let mut writer = JournalWriter::start(logs, JournalLimits { batches: 4, batch_size: 4096 });
     let mut next = [1; 2];
     writer.append(0, &mut next[0], 1);
     writer.append(1, &mut next[1], 1);
     writer.drain();
-    disks[0].fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    disks[0].fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
     for _ in 0..20 {
         writer.append(0, &mut next[0], 1);
         writer.append(1, &mut next[1], 1);
@@ -174,14 +175,14 @@ fn a_frozen_stream_leaves_the_others_alone() {
 #[test]
 fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
     let faults = [
-        Faults { create: Some(NO_SPACE), ..Faults::default() },
-        Faults { create: Some(TOO_MANY_FILES), ..Faults::default() },
-        Faults { writes: Some((0, NO_SPACE)), ..Faults::default() },
+        DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() },
+        DiskFaults { create: Some(TOO_MANY_FILES), ..DiskFaults::default() },
+        DiskFaults { writes: Some((0, NO_SPACE)), ..DiskFaults::default() },
     ];
     for fault in faults {
         let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
         let logs = disks.iter().map(|disk| open(disk, 16_384).0).collect();
-        let mut writer = Writer::start(logs, Limits { batches: 40, batch_size: 4096 });
+        let mut writer = JournalWriter::start(logs, JournalLimits { batches: 40, batch_size: 4096 });
         let mut next = [1; 2];
         writer.append(0, &mut next[0], 1);
         writer.append(1, &mut next[1], 1);
@@ -191,19 +192,19 @@ fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
             writer.append(0, &mut next[0], 1);
         }
         while writer.waits[0] == (0, 0) {
-            writer.answer();
+            writer.handle_answer();
         }
         for _ in 0..30 {
             writer.append(1, &mut next[1], 1);
         }
         while writer.watermarks[1] < 31 {
-            writer.answer();
+            writer.handle_answer();
         }
         assert!(writer.watermarks[0] < 10 && writer.waits == [(1, 0), (0, 0)]);
-        disks[0].fail(Faults::default());
+        disks[0].fail(DiskFaults::default());
         writer.drain();
         while writer.waits[0].1 == 0 {
-            writer.answer();
+            writer.handle_answer();
         }
         assert_eq!((writer.watermarks.as_slice(), writer.waits[0]), (&[10, 31][..], (1, 1)));
         assert_eq!(writer.frozen, [false; 2]);
@@ -216,12 +217,13 @@ fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
 #[test]
 fn a_stream_without_room_does_not_keep_the_journal_from_ending() {
     let disk = SimulatedDisk::new();
-    let mut writer = Writer::start(vec![open(&disk, 16_384).0], Limits { batches: 4, batch_size: 4096 });
-    disk.fail(Faults { create: Some(NO_SPACE), ..Faults::default() });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 16_384).0], JournalLimits { batches: 4, batch_size: 4096 });
+    disk.fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
     let mut next = 1;
     writer.append(0, &mut next, 1);
     while writer.waits[0].0 == 0 {
-        writer.answer();
+        writer.handle_answer();
     }
     let frozen = writer.journal.close();
     assert!(frozen.len() == 1 && frozen[0].reason.contains("No space"), "{frozen:?}");
@@ -232,16 +234,17 @@ fn a_stream_without_room_does_not_keep_the_journal_from_ending() {
 #[test]
 fn a_write_that_failed_and_was_made_again_is_reported() {
     let disk = SimulatedDisk::new();
-    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 200_000).0], JournalLimits { batches: 4, batch_size: 4096 });
     let mut next = 1;
     writer.append(0, &mut next, 1);
     writer.drain();
     let writes = Some((0, INPUT_OUTPUT));
-    disk.fail(Faults { writes, writes_max: Some(1), ..Faults::default() });
+    disk.fail(DiskFaults { writes, writes_max: Some(1), ..DiskFaults::default() });
     writer.append(0, &mut next, 1);
     writer.drain();
     while writer.failed_writes == 0 {
-        writer.answer();
+        writer.handle_answer();
     }
     assert_eq!((writer.watermarks.as_slice(), writer.frozen[0]), (&[2][..], false));
     assert_eq!((writer.failed_writes, writer.waits[0]), (1, (0, 0)), "nothing was waited for");
@@ -251,21 +254,22 @@ fn a_write_that_failed_and_was_made_again_is_reported() {
 #[test]
 fn a_failed_write_that_then_waits_for_room_is_reported_as_both() {
     let disk = SimulatedDisk::new();
-    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 200_000).0], JournalLimits { batches: 4, batch_size: 4096 });
     let mut next = 1;
     writer.append(0, &mut next, 1);
     writer.drain();
     let (writes, create) = (Some((0, INPUT_OUTPUT)), Some(NO_SPACE));
-    disk.fail(Faults { writes, writes_max: Some(1), create, ..Faults::default() });
+    disk.fail(DiskFaults { writes, writes_max: Some(1), create, ..DiskFaults::default() });
     writer.append(0, &mut next, 1);
     while writer.waits[0].0 == 0 {
-        writer.answer();
+        writer.handle_answer();
     }
     assert_eq!((writer.failed_writes, writer.waits[0]), (1, (1, 0)));
-    disk.fail(Faults::default());
+    disk.fail(DiskFaults::default());
     writer.drain();
     while writer.waits[0].1 == 0 {
-        writer.answer();
+        writer.handle_answer();
     }
     assert_eq!((writer.failed_writes, writer.waits[0], writer.frozen[0]), (1, (1, 1), false));
     assert_eq!(writer.watermarks, [2]);
@@ -275,14 +279,15 @@ fn a_failed_write_that_then_waits_for_room_is_reported_as_both() {
 #[test]
 fn files_that_are_gone_are_noticed_while_nothing_is_written() {
     let disk = SimulatedDisk::new();
-    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 200_000).0], JournalLimits { batches: 4, batch_size: 4096 });
     let mut next = 1;
     writer.append(0, &mut next, 1);
     writer.drain();
     let (file, _) = disk.files().pop().expect("there is a segment");
     disk.remove(&file).expect("it is there");
     while !writer.frozen[0] {
-        writer.answer();
+        writer.handle_answer();
     }
     writer.append(0, &mut next, 1);
     writer.drain();
@@ -298,17 +303,17 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
     for others in 0..3 {
         let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
         let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
-        let mut writer = Writer::start(logs, Limits { batches: 4, batch_size: 4096 });
+        let mut writer = JournalWriter::start(logs, JournalLimits { batches: 4, batch_size: 4096 });
         let mut next = [1; 2];
         writer.append(0, &mut next[0], 3);
         writer.drain();
-        disks[1].fail(Faults { writes: Some((0, PANIC)), ..Faults::default() });
+        disks[1].fail(DiskFaults { writes: Some((0, PANIC)), ..DiskFaults::default() });
         writer.append(1, &mut next[1], 1);
         for _ in 0..others {
             writer.append(0, &mut next[0], 1);
         }
         while writer.frozen != [true; 2] || writer.journal.outstanding() > 0 {
-            writer.answer();
+            writer.handle_answer();
         }
         assert!(writer.journal.is_quiet() && writer.journal.next_answer().is_none());
         let watermarks = writer.watermarks.clone();
@@ -331,11 +336,13 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
 fn records_of_another_numbering_acknowledge_nothing() {
     let disk = SimulatedDisk::new();
     let mut next = 1;
-    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 200_000).0], JournalLimits { batches: 4, batch_size: 4096 });
     writer.append(0, &mut next, 20);
     writer.drain();
     drop(writer);
-    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut writer =
+        JournalWriter::start(vec![open(&disk, 200_000).0], JournalLimits { batches: 4, batch_size: 4096 });
     let mut batch = writer.journal.batch().expect("none is in use");
     batch.begin(1, 1);
     batch.push(&Record::new(b"a", b"x")).expect("there is room");
@@ -351,7 +358,7 @@ fn records_of_another_numbering_acknowledge_nothing() {
         }
         writer.wake.unpark();
     };
-    assert!(matches!(answer, Answer::Frozen { stream: 0, watermark: 0, .. }), "{answer:?}");
+    assert!(matches!(answer, JournalAnswer::Frozen { stream: 0, watermark: 0, .. }), "{answer:?}");
 }
 
 /// Row 2.15: where the window of message ids begins holds for what is durable, whichever segment a crash leaves as the last one.
@@ -361,7 +368,7 @@ fn a_segment_carries_the_window_of_what_was_durable_before_it() {
     // A batch in each segment.
     let (log, _) = open(&disk, 8192);
     let mut journal =
-        Journal::start(vec![log], Limits { batches: 4, batch_size: 4096 }, Arc::new(Wake::new(|| ())))
+        Journal::start(vec![log], JournalLimits { batches: 4, batch_size: 4096 }, Arc::new(Wake::new(|| ())))
             .expect("a thread");
     let mut hand_over = |windows: &[u64], next: &mut u64| {
         for &from in windows {
@@ -371,7 +378,7 @@ fn a_segment_carries_the_window_of_what_was_durable_before_it() {
                 assert_eq!(batch.push(&Record::new(b"a", b"x")), Ok(*next));
                 *next += 1;
             }
-            journal.append_noting(0, batch, from).expect("there is room");
+            journal.append_with_dedup_start(0, batch, from).expect("there is room");
         }
         // Both are of one round.
         journal.publish();

@@ -1,11 +1,12 @@
 //! Bytes that the system cannot read are neither blank nor torn nor damaged: opening fails, readers try again, and nothing is
 //! cut off.
 
-use crate::support::{Content, batch, content, open};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use crate::support::{LogContent, batch, content, open};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::inspect::Inspection;
 use stilling_journal::{
-    Config, Disk, Finding, From, Gap, GapCause, Log, OpenError, Read, ReadOrder, Source, read_chunk,
+    Disk, Finding, Gap, GapCause, Log, LogConfig, LogSource, OpenError, ReadOrder, ReadOutcome, StartAt,
+    read_chunk,
 };
 
 const SEGMENT_SIZE: u64 = 65_536;
@@ -13,7 +14,7 @@ const SEGMENT_SIZE: u64 = 65_536;
 const READS_MAX: u32 = 40;
 
 /// A stream of several segments that was not ended, and what is in it.
-fn written() -> (SimulatedDisk, Content) {
+fn written() -> (SimulatedDisk, LogContent) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     for size in [100, 5000, 20_000, 3000].repeat(6) {
@@ -26,7 +27,7 @@ fn written() -> (SimulatedDisk, Content) {
 
 /// Fails two reads in a row, since a long read that fails is tried once more as a short one.
 fn failing(disk: &SimulatedDisk, after: u32) {
-    disk.fail(Faults { reads: Some((after, 2, INPUT_OUTPUT)), ..Faults::default() });
+    disk.fail(DiskFaults { reads: Some((after, 2, INPUT_OUTPUT)), ..DiskFaults::default() });
 }
 
 /// The same stream without its older segments, so that reading it takes few reads.
@@ -42,9 +43,9 @@ fn an_opening_that_cannot_read_fails_and_cuts_nothing_off() {
     for after in 0..READS_MAX {
         let disk = copy(&disk);
         failing(&disk, after);
-        let outcome = Log::open(disk.clone(), "events", Config::default());
+        let outcome = Log::open(disk.clone(), "events", LogConfig::default());
         let files = disk.files();
-        disk.fail(Faults::default());
+        disk.fail(DiskFaults::default());
         match outcome {
             Ok((mut log, recovery)) => {
                 assert!(recovery.findings.is_empty(), "{after}: {}", recovery.findings);
@@ -68,18 +69,18 @@ fn an_opening_that_cannot_read_fails_and_cuts_nothing_off() {
 }
 
 /// Everything there is, and how often a read failed on the way.
-fn read_stubbornly<D: Disk>(source: &Source<D>) -> (Content, u32) {
-    let mut reader = source.read_from(From::Sequence(1));
-    let (mut content, mut failures) = (Content::default(), 0);
+fn read_with_retries<D: Disk>(source: &LogSource<D>) -> (LogContent, u32) {
+    let mut reader = source.read_from(StartAt::Sequence(1));
+    let (mut content, mut failures) = (LogContent::default(), 0);
     loop {
         match reader.read() {
             Err(error) => {
                 assert!(error.to_string().contains(".segment at "), "{error}");
                 failures += 1;
             }
-            Ok(Read::End) => return (content, failures),
-            Ok(Read::Gap(Gap { first, last, cause })) => content.gaps.push((first, last, cause)),
-            Ok(Read::Batch(batch)) => {
+            Ok(ReadOutcome::End) => return (content, failures),
+            Ok(ReadOutcome::Gap(Gap { first, last, cause })) => content.gaps.push((first, last, cause)),
+            Ok(ReadOutcome::Batch(batch)) => {
                 content.records.extend(batch.records.map(|(sequence, r)| (sequence, r.payload.to_vec())));
             }
         }
@@ -94,7 +95,7 @@ fn a_reader_that_cannot_read_tries_again_and_passes_nothing_over() {
     let mut failed = 0;
     for after in 0..READS_MAX {
         failing(&disk, after);
-        let (read, failures) = read_stubbornly(&log.source());
+        let (read, failures) = read_with_retries(&log.source());
         assert_eq!(read, before, "after {after} reads");
         failed += failures;
     }
@@ -111,7 +112,7 @@ fn a_chunk_that_cannot_be_read_is_neither_a_gap_nor_the_end() {
         failing(&disk, after);
         let (mut next, mut sequences) = (1, Vec::new());
         loop {
-            let order = ReadOrder { ticket: 1, stream: 0, from: From::Sequence(next), records_max: 7 };
+            let order = ReadOrder { ticket: 1, stream: 0, from: StartAt::Sequence(next), records_max: 7 };
             let chunk = read_chunk(&mut log.source().read_from(order.from), &order);
             assert_eq!(chunk.gap, None);
             sequences.extend((0..chunk.len()).filter_map(|at| chunk.get(at)).map(|record| record.0));
@@ -160,14 +161,14 @@ fn a_damaged_last_batch_is_reported_after_later_starts_too() {
     let (log, recovery) = open(&copy(&disk), SEGMENT_SIZE);
     let gaps = content(&log.source()).gaps;
     assert_eq!(gaps, [(last - 1, recovery.next - 1, GapCause::Torn)], "nothing is written behind it yet");
-    for life in 0..3 {
+    for run in 0..3 {
         let verdict = Inspection::of(disk.clone()).expect("it can be read").verify().expect("it can be read");
         let is_it = |finding: &&Finding| {
             matches!(finding, Finding::Torn { file: its, sequences, .. }
                 if *its == file && sequences.0 == last - 1 && sequences.1 >= last)
         };
-        let found = verdict.findings.kept.iter().find(is_it);
-        assert!(!verdict.is_intact() && found.is_some(), "life {life}: {verdict}");
+        let found = verdict.findings.entries.iter().find(is_it);
+        assert!(!verdict.is_intact() && found.is_some(), "life {run}: {verdict}");
         assert!(found.expect("it is there").to_string().contains("may have been acknowledged"), "{verdict}");
         let (mut log, _) = open(&disk, SEGMENT_SIZE);
         let next = batch(2, log.next(), 1, 10);
@@ -197,7 +198,7 @@ fn a_foreign_segment_that_hides_others_is_damage() {
     disk.put(&name, bytes);
     let verdict = Inspection::of(disk.clone()).expect("it can be read").verify().expect("it can be read");
     let hidden = |finding: &Finding| matches!(finding, Finding::Hidden { by, .. } if *by == name);
-    let count = verdict.findings.kept.iter().filter(|finding| hidden(finding)).count();
+    let count = verdict.findings.entries.iter().filter(|finding| hidden(finding)).count();
     assert_eq!((verdict.is_intact(), count), (false, disk.files().len() - 1), "{verdict}");
     assert!(verdict.to_string().contains("move away"), "{verdict}");
 }

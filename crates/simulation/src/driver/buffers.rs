@@ -6,8 +6,8 @@ use stilling_engine::driver::{BufferId, Datagram};
 use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
 
 #[derive(Debug)]
-pub(super) struct Buffers {
-    buffers: Vec<Buffer>,
+pub(super) struct SimBufferPool {
+    buffers: Vec<SimBuffer>,
     /// Last in, first out, as the real drivers do for the cache's sake: a buffer used too long is soon overwritten.
     free: Vec<u16>,
     lent: usize,
@@ -15,18 +15,18 @@ pub(super) struct Buffers {
 }
 
 #[derive(Debug, Default)]
-struct Buffer {
+struct SimBuffer {
     /// Allocated at the first use, then kept.
     bytes: Box<[u8]>,
     from: Option<SocketAddr>,
     local: Option<IpAddr>,
     /// Length of the datagram in it; what exceeded the buffer is gone.
     len: usize,
-    state: State,
+    state: SimBufferState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum SimBufferState {
     #[default]
     Free,
     /// Filled by the driver, not yet with the shard.
@@ -34,13 +34,13 @@ enum State {
     Lent,
 }
 
-impl Buffers {
+impl SimBufferPool {
     pub(super) fn new(count: u16) -> Self {
-        let buffers = (0..count).map(|_| Buffer::default()).collect();
-        Buffers { buffers, free: (0..count).rev().collect(), lent: 0, releases: 0 }
+        let buffers = (0..count).map(|_| SimBuffer::default()).collect();
+        SimBufferPool { buffers, free: (0..count).rev().collect(), lent: 0, releases: 0 }
     }
 
-    pub(super) fn any_free(&self) -> bool {
+    pub(super) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
@@ -51,7 +51,7 @@ impl Buffers {
         if buffer.bytes.is_empty() {
             buffer.bytes = vec![0; RECEIVE_BUFFER_SIZE].into_boxed_slice();
         }
-        buffer.state = State::Filled;
+        buffer.state = SimBufferState::Filled;
         Some((BufferId(number), &mut buffer.bytes))
     }
 
@@ -65,20 +65,20 @@ impl Buffers {
 
     /// A filled buffer is handed to the shard.
     pub(super) fn lend(&mut self, id: BufferId) {
-        self.buffers[usize::from(id.0)].state = State::Lent;
+        self.buffers[usize::from(id.0)].state = SimBufferState::Lent;
         self.lent += 1;
     }
 
     /// A filled buffer that nobody will be told of goes back.
-    pub(super) fn take_back(&mut self, id: BufferId) {
-        self.buffers[usize::from(id.0)].state = State::Free;
+    pub(super) fn reclaim(&mut self, id: BufferId) {
+        self.buffers[usize::from(id.0)].state = SimBufferState::Free;
         self.free.push(id.0);
     }
 
     /// The shard gives a buffer back.
     pub(super) fn release(&mut self, id: BufferId) {
         let buffer = self.buffers.get_mut(usize::from(id.0));
-        let lent = buffer.is_some_and(|buffer| std::mem::take(&mut buffer.state) == State::Lent);
+        let lent = buffer.is_some_and(|buffer| std::mem::take(&mut buffer.state) == SimBufferState::Lent);
         assert!(lent, "contract broken by the shard: buffer {} released although it is not lent", id.0);
         self.lent -= 1;
         self.releases += 1;
@@ -103,9 +103,9 @@ impl Buffers {
         Datagram { from, local: buffer.local, payload: &buffer.bytes[..kept], truncated: buffer.len > kept }
     }
 
-    fn borrowed(&self, id: BufferId) -> &Buffer {
+    fn borrowed(&self, id: BufferId) -> &SimBuffer {
         let buffer = &self.buffers[usize::from(id.0)];
-        let lent = buffer.state == State::Lent;
+        let lent = buffer.state == SimBufferState::Lent;
         assert!(lent, "contract broken by the shard: buffer {} used although it is not lent", id.0);
         buffer
     }

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{BufferId, Event};
+use stilling_engine::driver::{BufferId, DriverEvent};
 use stilling_ring::{Time, planted};
 
 use super::SimDriver;
-use super::source::Armed;
-use crate::faults::Fault;
+use super::source::ArmedRead;
+use crate::faults::NetworkFault;
 use crate::network::{SimSocket, SocketKind};
 
 /// What a stale receive has in its buffer: no protocol takes it for its own.
@@ -26,44 +26,48 @@ const STALE_WITHIN: Duration = Duration::from_millis(20);
 const OVERFLOW_ROOM_MAX: u64 = 3;
 
 /// Of how many completions the planted bug "lost completion" loses one.
-const LOST_ONE_OF: u64 = 32;
+const LOST_ONE_IN: u64 = 32;
 
 /// A completion that waits inside the driver.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DelayedCompletion {
     due: Time,
-    event: Event<SimSocket>,
+    event: DriverEvent<SimSocket>,
     /// Nobody waits for it: its source is closed.
     phantom: bool,
 }
 
 impl SimDriver {
     /// Gathers the news: held completions that are due, the sources', a wake.
-    pub(super) fn collect(&mut self, events: &mut Vec<Event<SimSocket>>) {
-        let overflows = self.network.state().strikes(Fault::Overflow);
+    pub(super) fn collect(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
+        let overflows = self.network.state().strikes(NetworkFault::Overflow);
         self.queue_room = match overflows {
             true => self.network.state().random.below(OVERFLOW_ROOM_MAX + 1) as usize,
             false => usize::MAX,
         };
         self.deliver_due(events);
-        self.look_at_all(events);
-        let spurious = self.network.state().strikes(Fault::SpuriousWake);
+        self.check_dirty_sources(events);
+        let spurious = self.network.state().strikes(NetworkFault::SpuriousWake);
         if self.wake.swap(false, Ordering::AcqRel) || spurious {
-            self.deliver(Event::Woken, events);
+            self.deliver(DriverEvent::Woken, events);
         }
         self.counters.overflows += u64::from(overflows && self.queue_room == 0);
     }
 
     /// Something has completed. It is delivered now unless a fault holds it back.
-    pub(super) fn complete(&mut self, event: Event<SimSocket>, events: &mut Vec<Event<SimSocket>>) {
+    pub(super) fn complete(
+        &mut self,
+        event: DriverEvent<SimSocket>,
+        events: &mut Vec<DriverEvent<SimSocket>>,
+    ) {
         self.completions += 1;
-        if planted!("lost completion") && self.completions.is_multiple_of(LOST_ONE_OF) {
+        if planted!("lost completion") && self.completions.is_multiple_of(LOST_ONE_IN) {
             return;
         }
         let mut state = self.network.state();
         let due = if self.queue_room == 0 {
             state.now()
-        } else if state.strikes(Fault::Late) {
+        } else if state.strikes(NetworkFault::Late) {
             state.put_off()
         } else {
             drop(state);
@@ -74,24 +78,24 @@ impl SimDriver {
         if let Some(source) = token_of(&event).and_then(|token| self.sources.of(token)) {
             source.in_flight += 1;
         }
-        self.hold(due, event, false);
+        self.delay_event(due, event, false);
     }
 
-    fn hold(&mut self, due: Time, event: Event<SimSocket>, phantom: bool) {
+    fn delay_event(&mut self, due: Time, event: DriverEvent<SimSocket>, phantom: bool) {
         // A turn at that time brings it; the nudge makes sure that there is one.
         self.network.state().nudge(due, self.number, u32::MAX);
-        self.held.push(Held { due, event, phantom });
+        self.delayed.push(DelayedCompletion { due, event, phantom });
     }
 
-    fn deliver_due(&mut self, events: &mut Vec<Event<SimSocket>>) {
+    fn deliver_due(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
         let (now, kind) = (self.network.now(), self.network.state().is_kind());
         let mut place = 0;
-        while place < self.held.len() && self.queue_room > 0 {
-            if self.held[place].due > now && !kind {
+        while place < self.delayed.len() && self.queue_room > 0 {
+            if self.delayed[place].due > now && !kind {
                 place += 1;
                 continue;
             }
-            let Held { event, phantom, .. } = self.held.remove(place);
+            let DelayedCompletion { event, phantom, .. } = self.delayed.remove(place);
             let Some(token) = token_of(&event) else {
                 self.deliver(event, events);
                 continue;
@@ -99,24 +103,24 @@ impl SimDriver {
             if !phantom && let Some(source) = self.sources.of(token) {
                 source.in_flight -= 1;
                 let waits = source.closing || source.detaching;
-                let last = matches!(event, Event::Closed { .. } | Event::Detached { .. });
+                let last = matches!(event, DriverEvent::Closed { .. } | DriverEvent::Detached { .. });
                 if waits && source.in_flight == 0 && !last {
                     self.mark(token.index());
                 }
             }
-            let wanted = matches!(event, Event::Closed { .. } | Event::Detached { .. })
+            let wanted = matches!(event, DriverEvent::Closed { .. } | DriverEvent::Detached { .. })
                 || self.sources.of(token).is_some_and(|source| !source.closing && !source.failed && !phantom);
             if wanted {
                 self.queue_room -= 1;
                 self.deliver(event, events);
             } else {
-                self.swallow(event, events);
+                self.discard_event(event, events);
             }
         }
     }
 
     /// A completion for a source that is closed or was never this one.
-    fn swallow(&mut self, event: Event<SimSocket>, events: &mut Vec<Event<SimSocket>>) {
+    fn discard_event(&mut self, event: DriverEvent<SimSocket>, events: &mut Vec<DriverEvent<SimSocket>>) {
         self.counters.stale += 1;
         if planted!("stale generation")
             && let Some(slot) = token_of(&event).map(Token::index)
@@ -126,30 +130,30 @@ impl SimDriver {
             return self.deliver(addressed_to(event, token), events);
         }
         if let Some(buffer) = buffer_of(&event) {
-            self.buffers.take_back(buffer);
+            self.buffers.reclaim(buffer);
             self.dirty.append(&mut self.starved);
         }
     }
 
-    fn deliver(&mut self, event: Event<SimSocket>, events: &mut Vec<Event<SimSocket>>) {
+    fn deliver(&mut self, event: DriverEvent<SimSocket>, events: &mut Vec<DriverEvent<SimSocket>>) {
         if let Some(buffer) = buffer_of(&event) {
             self.buffers.lend(buffer);
         }
-        if let Event::Closed { token } | Event::Detached { token, .. } = event {
+        if let DriverEvent::Closed { token } | DriverEvent::Detached { token, .. } = event {
             self.sources.remove(token);
         }
-        if let Event::Failed { token, .. } = event
+        if let DriverEvent::Failed { token, .. } = event
             && let Some(source) = self.sources.of(token)
         {
             source.fail();
         }
         let (name, detail) = description(&event);
         let mut state = self.network.state();
-        if let Event::Received { token, .. } = event
+        if let DriverEvent::Received { token, .. } = event
             && let Some(source) = self.sources.of(token)
             && let SocketKind::End(end) = source.socket_kind()
         {
-            state.read_is_told(end);
+            state.set_read_time(end);
         }
         state.note("shard", self.number, name, token_of(&event).map_or(0, Token::bits), detail);
         state.acted();
@@ -158,9 +162,9 @@ impl SimDriver {
 
     /// When a source is closed, a completion of what was armed last may haunt the slot later, as if it had been on its
     /// way twice: readiness and cancelled operations do that.
-    pub(super) fn leave_something_stale(&mut self, token: Token, last: Armed, writable: bool) {
-        let anything = last != Armed::No || writable;
-        if !anything || !self.network.state().strikes(Fault::Stale) {
+    pub(super) fn add_stale_completion(&mut self, token: Token, last: ArmedRead, writable: bool) {
+        let anything = last != ArmedRead::No || writable;
+        if !anything || !self.network.state().strikes(NetworkFault::Stale) {
             return;
         }
         let mut state = self.network.state();
@@ -168,72 +172,72 @@ impl SimDriver {
         let due = state.now().after(Duration::from_nanos(span));
         drop(state);
         let event = match last {
-            Armed::Receive => {
+            ArmedRead::Receive => {
                 let Some((buffer, bytes)) = self.buffers.take() else { return };
                 bytes[..STALE_BYTES.len()].copy_from_slice(STALE_BYTES);
-                Event::Received { token, buffer, len: STALE_BYTES.len() as u32 }
+                DriverEvent::Received { token, buffer, len: STALE_BYTES.len() as u32 }
             }
-            Armed::Readable => Event::Readable { token },
-            Armed::No => Event::Writable { token },
+            ArmedRead::Readable => DriverEvent::Readable { token },
+            ArmedRead::No => DriverEvent::Writable { token },
         };
-        self.hold(due, event, true);
+        self.delay_event(due, event, true);
     }
 }
 
-fn token_of(event: &Event<SimSocket>) -> Option<Token> {
+fn token_of(event: &DriverEvent<SimSocket>) -> Option<Token> {
     match event {
-        Event::Accepted { listener: token, .. }
-        | Event::AcceptStopped { listener: token, .. }
-        | Event::Connected { token }
-        | Event::Received { token, .. }
-        | Event::Ended { token }
-        | Event::Failed { token, .. }
-        | Event::Readable { token }
-        | Event::Writable { token }
-        | Event::ReceiveCancelled { token }
-        | Event::Datagram { token, .. }
-        | Event::Closed { token }
-        | Event::Detached { token, .. } => Some(*token),
-        Event::Woken => None,
+        DriverEvent::Accepted { listener: token, .. }
+        | DriverEvent::AcceptStopped { listener: token, .. }
+        | DriverEvent::Connected { token }
+        | DriverEvent::Received { token, .. }
+        | DriverEvent::Ended { token }
+        | DriverEvent::Failed { token, .. }
+        | DriverEvent::Readable { token }
+        | DriverEvent::Writable { token }
+        | DriverEvent::ReceiveCancelled { token }
+        | DriverEvent::Datagram { token, .. }
+        | DriverEvent::Closed { token }
+        | DriverEvent::Detached { token, .. } => Some(*token),
+        DriverEvent::Woken => None,
     }
 }
 
-fn buffer_of(event: &Event<SimSocket>) -> Option<BufferId> {
+fn buffer_of(event: &DriverEvent<SimSocket>) -> Option<BufferId> {
     match event {
-        Event::Received { buffer, .. } | Event::Datagram { buffer, .. } => Some(*buffer),
+        DriverEvent::Received { buffer, .. } | DriverEvent::Datagram { buffer, .. } => Some(*buffer),
         _ => None,
     }
 }
 
 /// The same news for another source: what a driver without generations would make of it.
-fn addressed_to(event: Event<SimSocket>, token: Token) -> Event<SimSocket> {
+fn addressed_to(event: DriverEvent<SimSocket>, token: Token) -> DriverEvent<SimSocket> {
     match event {
-        Event::Received { buffer, len, .. } => Event::Received { token, buffer, len },
-        Event::Readable { .. } => Event::Readable { token },
-        Event::Writable { .. } => Event::Writable { token },
-        Event::Ended { .. } => Event::Ended { token },
-        Event::Failed { error, .. } => Event::Failed { token, error },
-        Event::ReceiveCancelled { .. } => Event::ReceiveCancelled { token },
+        DriverEvent::Received { buffer, len, .. } => DriverEvent::Received { token, buffer, len },
+        DriverEvent::Readable { .. } => DriverEvent::Readable { token },
+        DriverEvent::Writable { .. } => DriverEvent::Writable { token },
+        DriverEvent::Ended { .. } => DriverEvent::Ended { token },
+        DriverEvent::Failed { error, .. } => DriverEvent::Failed { token, error },
+        DriverEvent::ReceiveCancelled { .. } => DriverEvent::ReceiveCancelled { token },
         other => other,
     }
 }
 
 /// The event's name in the trace, and the number that goes with it.
-fn description(event: &Event<SimSocket>) -> (&'static str, u64) {
+fn description(event: &DriverEvent<SimSocket>) -> (&'static str, u64) {
     let errno = |error: &std::io::Error| u64::from(error.raw_os_error().unwrap_or(0).unsigned_abs());
     match event {
-        Event::Accepted { .. } => ("Accepted", 0),
-        Event::AcceptStopped { error, .. } => ("AcceptStopped", error.as_ref().map_or(0, errno)),
-        Event::Connected { .. } => ("Connected", 0),
-        Event::Received { len, .. } => ("Received", u64::from(*len)),
-        Event::Ended { .. } => ("Ended", 0),
-        Event::Failed { error, .. } => ("Failed", errno(error)),
-        Event::Readable { .. } => ("Readable", 0),
-        Event::Writable { .. } => ("Writable", 0),
-        Event::ReceiveCancelled { .. } => ("ReceiveCancelled", 0),
-        Event::Datagram { .. } => ("Datagram", 0),
-        Event::Closed { .. } => ("Closed", 0),
-        Event::Detached { .. } => ("Detached", 0),
-        Event::Woken => ("Woken", 0),
+        DriverEvent::Accepted { .. } => ("Accepted", 0),
+        DriverEvent::AcceptStopped { error, .. } => ("AcceptStopped", error.as_ref().map_or(0, errno)),
+        DriverEvent::Connected { .. } => ("Connected", 0),
+        DriverEvent::Received { len, .. } => ("Received", u64::from(*len)),
+        DriverEvent::Ended { .. } => ("Ended", 0),
+        DriverEvent::Failed { error, .. } => ("Failed", errno(error)),
+        DriverEvent::Readable { .. } => ("Readable", 0),
+        DriverEvent::Writable { .. } => ("Writable", 0),
+        DriverEvent::ReceiveCancelled { .. } => ("ReceiveCancelled", 0),
+        DriverEvent::Datagram { .. } => ("Datagram", 0),
+        DriverEvent::Closed { .. } => ("Closed", 0),
+        DriverEvent::Detached { .. } => ("Detached", 0),
+        DriverEvent::Woken => ("Woken", 0),
     }
 }

@@ -14,7 +14,7 @@
 
 mod buffers;
 mod delivery;
-mod look;
+mod readiness;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -26,41 +26,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use stilling_engine::Token;
 use stilling_engine::driver::{
-    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Gather, Kind, Outgoing, SendStop, Wait,
-    WakeHandle,
+    BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, Gather, IncompleteSend, Outgoing,
+    SourceKind, Wait, WakeHandle,
 };
 use stilling_engine::limits;
 use stilling_ring::Time;
 
-use crate::faults::Fault;
+use crate::faults::NetworkFault;
 use crate::network::{Address, Network, SimSocket, SocketKind};
 use crate::trace::hash_bytes;
-use buffers::Buffers;
-use delivery::Held;
-use source::{Armed, Source, Sources, What};
+use buffers::SimBufferPool;
+use delivery::DelayedCompletion;
+use source::{ArmedRead, SimSource, SimSourceKind, SimSources};
 
 /// What the world does while a shard sleeps in its driver: moves the time to the next moment at which something happens,
 /// but not beyond the limit, and plays it. Returns whether there was such a moment.
-pub type Meanwhile = Box<dyn FnMut(Option<Time>) -> io::Result<bool>>;
+pub type WaitHook = Box<dyn FnMut(Option<Time>) -> io::Result<bool>>;
 
 /// A driver over a simulated [`Network`]. See the [module page](self).
 pub struct SimDriver {
     network: Network,
     number: u32,
-    sources: Sources,
-    buffers: Buffers,
+    sources: SimSources,
+    buffers: SimBufferPool,
     /// Slots to look at in this turn.
     dirty: Vec<u32>,
     /// Slots whose receive waits for a buffer.
     starved: Vec<u32>,
     shutdowns: Vec<Token>,
-    held: Vec<Held>,
+    delayed: Vec<DelayedCompletion>,
     /// Events of this turn until its completion queue overflows.
     queue_room: usize,
     completions: u64,
     turns: u64,
     wake: Arc<AtomicBool>,
-    meanwhile: Option<Meanwhile>,
+    wait_hook: Option<WaitHook>,
     counters: DriverCounters,
 }
 
@@ -77,30 +77,30 @@ impl SimDriver {
         SimDriver {
             network: network.clone(),
             number: network.state().add_driver(),
-            sources: Sources::default(),
-            buffers: Buffers::new(buffers),
+            sources: SimSources::default(),
+            buffers: SimBufferPool::new(buffers),
             dirty: Vec::new(),
             starved: Vec::new(),
             shutdowns: Vec::new(),
-            held: Vec::new(),
+            delayed: Vec::new(),
             queue_room: usize::MAX,
             completions: 0,
             turns: 0,
             wake: Arc::new(AtomicBool::new(false)),
-            meanwhile: None,
+            wait_hook: None,
             counters: DriverCounters::default(),
         }
     }
 
-    /// Lets `meanwhile` play the rest of the world while the shard sleeps. The shard then sleeps as it really does,
+    /// Lets `wait_hook` play the rest of the world while the shard sleeps. The shard then sleeps as it really does,
     /// announced and until it is woken: a wake that gets lost shows. Without this, a wait only follows the network.
-    pub fn sleep_through(&mut self, meanwhile: Meanwhile) {
-        self.meanwhile = Some(meanwhile);
+    pub fn set_wait_hook(&mut self, wait_hook: WaitHook) {
+        self.wait_hook = Some(wait_hook);
     }
 
     /// Whether a turn has something to report or to look at: a shard that sleeps is woken.
     #[must_use]
-    pub fn has_news(&self) -> bool {
+    pub fn has_pending_events(&self) -> bool {
         self.wake.load(Ordering::Acquire)
             || !self.dirty.is_empty()
             || self.network.state().is_dirty(self.number)
@@ -118,15 +118,15 @@ impl SimDriver {
     /// If a buffer was never released or a source never closed.
     pub fn assert_drained(&self) {
         if let Some(token) = self.sources.any() {
-            source::violated(token, "it was never closed");
+            source::contract_violation(token, "it was never closed");
         }
         let lent = self.buffers.lent();
         assert!(lent == 0, "contract broken by the shard: {lent} receive buffers were never released");
     }
 
-    fn adopt(&mut self, token: Token, socket: SimSocket, what: What) {
+    fn register_source(&mut self, token: Token, socket: SimSocket, what: SimSourceKind) {
         self.note(what.name(), token, 0);
-        let slot = self.sources.add(Source::new(token, socket, what));
+        let slot = self.sources.add(SimSource::new(token, socket, what));
         self.sources.set_owner(slot, self.number);
         self.mark(slot);
     }
@@ -144,7 +144,7 @@ impl SimDriver {
         let turn = self.turns;
         let source = self.sources.live(out.token, "send on it");
         let stream = source.check_send(turn, out.to.is_some(), out.bytes.count());
-        let bytes = joined(out.bytes);
+        let bytes = concatenated(out.bytes);
         let what = source.socket_kind();
         let mut state = self.network.state();
         state.note("shard", self.number, "send", out.token.bits(), hash_bytes(&bytes));
@@ -153,7 +153,7 @@ impl SimDriver {
             libc::EAGAIN => Err((sent, None)),
             errno => Err((sent, Some(io::Error::from_raw_os_error(errno)))),
         };
-        if !bytes.is_empty() && state.strikes(Fault::BlockedSend) {
+        if !bytes.is_empty() && state.strikes(NetworkFault::BlockedSend) {
             return Err((0, None));
         }
         if !stream {
@@ -161,7 +161,7 @@ impl SimDriver {
             let sent = state.send_datagram(what.datagram(), out.from, to, &bytes);
             return sent.or_else(|errno| blocked(0, errno));
         }
-        let limit = if bytes.len() > 1 && state.strikes(Fault::ShortSend) {
+        let limit = if bytes.len() > 1 && state.strikes(NetworkFault::ShortSend) {
             state.random.between(1, bytes.len() as u64 - 1) as usize
         } else {
             bytes.len()
@@ -173,18 +173,22 @@ impl SimDriver {
         }
     }
 
-    fn send_all<'a>(&mut self, outgoing: impl Iterator<Item = Outgoing<'a>>, stops: &mut Vec<SendStop>) {
+    fn send_all<'a>(
+        &mut self,
+        outgoing: impl Iterator<Item = Outgoing<'a>>,
+        stops: &mut Vec<IncompleteSend>,
+    ) {
         for (position, out) in outgoing.enumerate() {
             match self.send(out) {
                 Ok(()) if out.close => self.begin_close(out.token, "close it with a send"),
                 Ok(()) => {}
-                Err((sent, error)) => stops.push(SendStop { position: position as u32, sent, error }),
+                Err((sent, error)) => stops.push(IncompleteSend { position: position as u32, sent, error }),
             }
         }
     }
 
     /// Moves the time to the next event or to the limit; false when there is nothing more to wait for.
-    fn follow_network(&mut self, limit: Option<Time>) -> bool {
+    fn advance_network(&mut self, limit: Option<Time>) -> bool {
         let next = self.network.next_event();
         let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
         if let Some(to) = reached.or(limit) {
@@ -200,7 +204,7 @@ impl SimDriver {
     }
 
     /// Shutdowns and closes come after the sends, as if they had been submitted behind them.
-    fn carry_out(&mut self) {
+    fn apply_shutdowns(&mut self) {
         for token in std::mem::take(&mut self.shutdowns) {
             if let Some(source) = self.sources.of(token)
                 && !source.is_released()
@@ -214,7 +218,7 @@ impl SimDriver {
 }
 
 /// The bytes of a send as the network takes them.
-fn joined(bytes: Gather<'_>) -> Cow<'_, [u8]> {
+fn concatenated(bytes: Gather<'_>) -> Cow<'_, [u8]> {
     match bytes {
         Gather::One(bytes) => Cow::Borrowed(bytes),
         Gather::Many(_) => Cow::Owned(bytes.slices().flatten().copied().collect()),
@@ -236,7 +240,7 @@ impl Driver for SimDriver {
     }
 
     fn listen(&mut self, token: Token, socket: SimSocket) -> io::Result<()> {
-        self.adopt(token, socket, What::Listener { accepting: false, stopping: false });
+        self.register_source(token, socket, SimSourceKind::Listener { accepting: false, stopping: false });
         Ok(())
     }
 
@@ -257,7 +261,7 @@ impl Driver for SimDriver {
         self.note("accept now", listener, 0);
         let number = self.sources.idle_listener(listener, "accept at once from it");
         let mut state = self.network.state();
-        if state.strikes(Fault::NoDescriptor) {
+        if state.strikes(NetworkFault::NoDescriptor) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let end = state.take_connection(number);
@@ -275,50 +279,56 @@ impl Driver for SimDriver {
         true
     }
 
-    fn attach(&mut self, token: Token, socket: SimSocket, kind: Kind, readable_now: bool) -> io::Result<()> {
-        if kind == Kind::Stream && self.network.state().strikes(Fault::AttachFails) {
+    fn attach(
+        &mut self,
+        token: Token,
+        socket: SimSocket,
+        kind: SourceKind,
+        readable_now: bool,
+    ) -> io::Result<()> {
+        if kind == SourceKind::Stream && self.network.state().strikes(NetworkFault::AttachFails) {
             let SocketKind::End(end) = socket.kind() else { return Err(io::ErrorKind::InvalidInput.into()) };
             self.network.state().set_damaged(end);
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let what = match kind {
-            Kind::Stream => What::Stream { connecting: false },
-            Kind::Pipe => What::Pipe,
-            Kind::Datagram => What::Datagram,
+            SourceKind::Stream => SimSourceKind::Stream { connecting: false },
+            SourceKind::Pipe => SimSourceKind::Pipe,
+            SourceKind::Datagram => SimSourceKind::Datagram,
         };
-        self.adopt(token, socket, what);
+        self.register_source(token, socket, what);
         self.sources.live(token, "attach it").expects_data = readable_now;
         Ok(())
     }
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
-        if self.network.state().strikes(Fault::ConnectFails) {
+        if self.network.state().strikes(NetworkFault::ConnectFails) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let socket = match to {
             Destination::Tcp { to, from } => self.network.dial(Address::Tcp(*to), *from),
             Destination::Unix(path) => self.network.dial(Address::Unix(path.clone()), None),
         };
-        self.adopt(token, socket, What::Stream { connecting: true });
+        self.register_source(token, socket, SimSourceKind::Stream { connecting: true });
         Ok(())
     }
 
     fn receive(&mut self, token: Token) {
         self.note("receive", token, 0);
-        self.sources.live(token, "receive on it").arm(Armed::Receive);
+        self.sources.live(token, "receive on it").arm(ArmedRead::Receive);
         self.mark(token.index());
     }
 
-    fn readable(&mut self, token: Token) {
+    fn await_readable(&mut self, token: Token) {
         self.note("readable?", token, 0);
-        self.sources.live(token, "wait until it is readable").arm(Armed::Readable);
+        self.sources.live(token, "wait until it is readable").arm(ArmedRead::Readable);
         self.mark(token.index());
     }
 
     fn cancel_receive(&mut self, token: Token) {
         self.note("cancel receive", token, 0);
         let source = self.sources.live(token, "cancel its receive");
-        source.cancelling = source.armed != Armed::No;
+        source.cancelling = source.armed != ArmedRead::No;
         self.mark(token.index());
     }
 
@@ -328,7 +338,7 @@ impl Driver for SimDriver {
         let end = source.socket_kind().end();
         let mut state = self.network.state();
         let most = into.len().min(state.arrived(end));
-        let split = most > 1 && state.strikes(Fault::SplitReceive);
+        let split = most > 1 && state.strikes(NetworkFault::SplitReceive);
         let limit = if split { state.random.between(1, most as u64) as usize } else { into.len() };
         let result = state.read(end, &mut into[..limit]);
         let taken = result.map_or(0, |taken| hash_bytes(&into[..taken]));
@@ -336,17 +346,17 @@ impl Driver for SimDriver {
         result.map_err(io::Error::from_raw_os_error)
     }
 
-    fn is_gone(&mut self, token: Token) -> bool {
+    fn is_hung_up(&mut self, token: Token) -> bool {
         let end = self.sources.live(token, "look for its peer").socket_kind().end();
-        self.network.state().is_gone(end)
+        self.network.state().is_hung_up(end)
     }
 
-    fn is_quiet(&mut self, token: Token) -> bool {
+    fn has_no_unread_input(&mut self, token: Token) -> bool {
         let end = self.sources.live(token, "look for bytes").socket_kind().end();
         !self.network.state().is_readable(end)
     }
 
-    fn writable(&mut self, token: Token) {
+    fn await_writable(&mut self, token: Token) {
         self.note("writable?", token, 0);
         self.sources.live(token, "wait until it is writable").arm_writable();
         self.mark(token.index());
@@ -392,8 +402,8 @@ impl Driver for SimDriver {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<SendStop>,
-        events: &mut Vec<Event<SimSocket>>,
+        stops: &mut Vec<IncompleteSend>,
+        events: &mut Vec<DriverEvent<SimSocket>>,
     ) -> io::Result<()> {
         if let Wait::Until(_) = wait {
             let behind = now < self.network.now();
@@ -404,7 +414,7 @@ impl Driver for SimDriver {
         let (stops_before, events_before) = (stops.len(), events.len());
         self.network.advance_to(now.max(self.network.now()));
         self.send_all(outgoing, stops);
-        self.carry_out();
+        self.apply_shutdowns();
         self.collect(events);
         while stops.len() == stops_before && events.len() == events_before {
             let limit = match wait {
@@ -412,9 +422,9 @@ impl Driver for SimDriver {
                 Wait::Until(limit) => Some(limit),
                 Wait::Forever => None,
             };
-            let more = match &mut self.meanwhile {
-                Some(meanwhile) => meanwhile(limit)?,
-                None => self.follow_network(limit),
+            let more = match &mut self.wait_hook {
+                Some(wait_hook) => wait_hook(limit)?,
+                None => self.advance_network(limit),
             };
             self.collect(events);
             // Only another thread or the world can end a wait without a limit; coming back empty-handed lets it.

@@ -1,54 +1,54 @@
 //! What the driver knows of each source, and the shard's half of the contract.
 //!
 //! A source lives from `attach` (or `listen`, `connect`) until its `Closed` has been handed over. Every use of a token
-//! goes through [`Sources::live`], which is where a shard that uses a stale, closed or closing token is stopped.
+//! goes through [`SimSources::live`], which is where a shard that uses a stale, closed or closing token is stopped.
 
 use stilling_engine::Token;
 use stilling_engine::limits::PIECES_MAX;
 
-use crate::network::{EndId, Owner, SimSocket, SocketKind};
+use crate::network::{EndId, SimSocket, SocketKind, SocketOwner};
 
 /// Stops a shard that broke its half of the contract.
-pub(super) fn violated(token: Token, what: &str) -> ! {
+pub(super) fn contract_violation(token: Token, what: &str) -> ! {
     panic!("contract broken by the shard, token {token:?}: {what}")
 }
 
 /// What is armed for reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Armed {
+pub(super) enum ArmedRead {
     No,
     Receive,
     Readable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum SimSourceKind {
     Listener { accepting: bool, stopping: bool },
     Stream { connecting: bool },
     Pipe,
     Datagram,
 }
 
-impl What {
+impl SimSourceKind {
     pub(super) fn name(self) -> &'static str {
         match self {
-            What::Listener { .. } => "listen",
-            What::Stream { connecting: true } => "connect",
-            What::Stream { connecting: false } => "attach stream",
-            What::Pipe => "attach pipe",
-            What::Datagram => "attach datagram",
+            SimSourceKind::Listener { .. } => "listen",
+            SimSourceKind::Stream { connecting: true } => "connect",
+            SimSourceKind::Stream { connecting: false } => "attach stream",
+            SimSourceKind::Pipe => "attach pipe",
+            SimSourceKind::Datagram => "attach datagram",
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SimSource {
     pub(super) token: Token,
     socket: Option<SimSocket>,
-    pub(super) what: What,
-    pub(super) armed: Armed,
+    pub(super) what: SimSourceKind,
+    pub(super) armed: ArmedRead,
     /// What was armed last, whether or not it has completed.
-    pub(super) armed_last: Armed,
+    pub(super) last_armed: ArmedRead,
     pub(super) cancelling: bool,
     pub(super) writable: bool,
     /// The armed receive has found no free buffer, and that has been counted.
@@ -67,23 +67,23 @@ pub(super) struct Source {
     sent_in: u64,
 }
 
-impl Source {
-    pub(super) fn new(token: Token, socket: SimSocket, what: What) -> Self {
+impl SimSource {
+    pub(super) fn new(token: Token, socket: SimSocket, what: SimSourceKind) -> Self {
         let fits = matches!(
             (what, socket.kind()),
-            (What::Listener { .. }, SocketKind::Listener(_))
-                | (What::Stream { .. } | What::Pipe, SocketKind::End(_))
-                | (What::Datagram, SocketKind::Datagram(_))
+            (SimSourceKind::Listener { .. }, SocketKind::Listener(_))
+                | (SimSourceKind::Stream { .. } | SimSourceKind::Pipe, SocketKind::End(_))
+                | (SimSourceKind::Datagram, SocketKind::Datagram(_))
         );
         if !fits {
-            violated(token, "attached as something that the socket is not");
+            contract_violation(token, "attached as something that the socket is not");
         }
-        Source {
+        SimSource {
             token,
             socket: Some(socket),
             what,
-            armed: Armed::No,
-            armed_last: Armed::No,
+            armed: ArmedRead::No,
+            last_armed: ArmedRead::No,
             cancelling: false,
             writable: false,
             starving: false,
@@ -109,7 +109,7 @@ impl Source {
     /// Gives the socket out of hand, so that nobody is told of its news.
     pub(super) fn take_socket(&mut self) -> Option<SimSocket> {
         let socket = self.socket.take()?;
-        socket.set_owner(Owner::Nobody);
+        socket.set_owner(SocketOwner::Unowned);
         Some(socket)
     }
 
@@ -118,19 +118,25 @@ impl Source {
         self.socket = None;
     }
 
-    pub(super) fn arm(&mut self, armed: Armed) {
+    pub(super) fn arm(&mut self, armed: ArmedRead) {
         match self.what {
-            What::Listener { .. } => violated(self.token, "a listener cannot receive"),
-            What::Stream { connecting: true } => violated(self.token, "receive before it is connected"),
-            What::Stream { .. } if self.failed => violated(self.token, "receive after it failed"),
-            _ if self.armed != Armed::No => violated(self.token, "a second receive while one is armed"),
-            _ => (self.armed, self.armed_last, self.starving) = (armed, armed, false),
+            SimSourceKind::Listener { .. } => contract_violation(self.token, "a listener cannot receive"),
+            SimSourceKind::Stream { connecting: true } => {
+                contract_violation(self.token, "receive before it is connected")
+            }
+            SimSourceKind::Stream { .. } if self.failed => {
+                contract_violation(self.token, "receive after it failed")
+            }
+            _ if self.armed != ArmedRead::No => {
+                contract_violation(self.token, "a second receive while one is armed")
+            }
+            _ => (self.armed, self.last_armed, self.starving) = (armed, armed, false),
         }
     }
 
     /// `Failed` is told: nothing else follows it.
     pub(super) fn fail(&mut self) {
-        (self.armed, self.cancelling, self.writable, self.failed) = (Armed::No, false, false, true);
+        (self.armed, self.cancelling, self.writable, self.failed) = (ArmedRead::No, false, false, true);
     }
 
     pub(super) fn arm_writable(&mut self) {
@@ -139,47 +145,51 @@ impl Source {
             return;
         }
         if std::mem::replace(&mut self.writable, true) {
-            violated(self.token, "writable asked for twice");
+            contract_violation(self.token, "writable asked for twice");
         }
     }
 
     pub(super) fn begin_detach(&mut self) {
-        if !matches!(self.what, What::Stream { connecting: false }) {
-            violated(self.token, "detach what is no connected stream");
+        if !matches!(self.what, SimSourceKind::Stream { connecting: false }) {
+            contract_violation(self.token, "detach what is no connected stream");
         }
         self.detaching = true;
     }
 
     pub(super) fn check_recv_now(&self) {
-        if self.armed == Armed::Receive {
-            violated(self.token, "received at once while a receive is armed");
+        if self.armed == ArmedRead::Receive {
+            contract_violation(self.token, "received at once while a receive is armed");
         }
-        if !matches!(self.what, What::Stream { connecting: false } | What::Pipe) {
-            violated(self.token, "received at once from what is no connected stream");
+        if !matches!(self.what, SimSourceKind::Stream { connecting: false } | SimSourceKind::Pipe) {
+            contract_violation(self.token, "received at once from what is no connected stream");
         }
     }
 
     pub(super) fn check_shutdown(&self) {
-        if !matches!(self.what, What::Stream { connecting: false }) {
-            violated(self.token, "shut down what is no connected stream");
+        if !matches!(self.what, SimSourceKind::Stream { connecting: false }) {
+            contract_violation(self.token, "shut down what is no connected stream");
         }
     }
 
     /// Checks a send in `turn`; says whether it is one of bytes (not a datagram).
     pub(super) fn check_send(&mut self, turn: u64, addressed: bool, pieces: usize) -> bool {
         if pieces > PIECES_MAX {
-            violated(self.token, "a send in too many pieces");
+            contract_violation(self.token, "a send in too many pieces");
         }
         match (self.what, addressed) {
-            (What::Datagram, true) if pieces > 1 => violated(self.token, "a datagram in several pieces"),
-            (What::Datagram, true) => return false,
-            (What::Stream { connecting: false } | What::Pipe, false) => {}
-            (What::Datagram, false) => violated(self.token, "a datagram without an address"),
-            (_, true) => violated(self.token, "an address on a stream"),
-            _ => violated(self.token, "send on what is no connected stream"),
+            (SimSourceKind::Datagram, true) if pieces > 1 => {
+                contract_violation(self.token, "a datagram in several pieces")
+            }
+            (SimSourceKind::Datagram, true) => return false,
+            (SimSourceKind::Stream { connecting: false } | SimSourceKind::Pipe, false) => {}
+            (SimSourceKind::Datagram, false) => {
+                contract_violation(self.token, "a datagram without an address")
+            }
+            (_, true) => contract_violation(self.token, "an address on a stream"),
+            _ => contract_violation(self.token, "send on what is no connected stream"),
         }
         if self.sent_in == turn {
-            violated(self.token, "two sends in one turn; they are not ordered");
+            contract_violation(self.token, "two sends in one turn; they are not ordered");
         }
         self.sent_in = turn;
         true
@@ -188,31 +198,31 @@ impl Source {
 
 /// All sources by their slot.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
-    slots: Vec<Slot>,
+pub(super) struct SimSources {
+    slots: Vec<SimSourceSlot>,
     in_use: usize,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
-    source: Option<Source>,
+struct SimSourceSlot {
+    source: Option<SimSource>,
     last: Option<Token>,
 }
 
-impl Sources {
+impl SimSources {
     /// Adds a source in the slot of its token, and returns the slot.
-    pub(super) fn add(&mut self, source: Source) -> u32 {
+    pub(super) fn add(&mut self, source: SimSource) -> u32 {
         let (token, index) = (source.token, source.token.index() as usize);
         if index >= self.slots.len() {
-            self.slots.resize_with(index + 1, Slot::default);
+            self.slots.resize_with(index + 1, SimSourceSlot::default);
         }
         let slot = &mut self.slots[index];
         if let Some(tenant) = &slot.source {
             let why = if tenant.closing { "before the former tenant's Closed" } else { "twice" };
-            violated(token, &format!("attached {why} (tenant {:?})", tenant.token));
+            contract_violation(token, &format!("attached {why} (tenant {:?})", tenant.token));
         }
         if slot.last == Some(token) {
-            violated(token, "attached again without a new generation");
+            contract_violation(token, "attached again without a new generation");
         }
         slot.last = Some(token);
         slot.source = Some(source);
@@ -223,17 +233,19 @@ impl Sources {
     pub(super) fn set_owner(&mut self, slot: u32, driver: u32) {
         let source = self.slots[slot as usize].source.as_ref().and_then(|source| source.socket.as_ref());
         if let Some(socket) = source {
-            socket.set_owner(Owner::Source { driver, slot });
+            socket.set_owner(SocketOwner::SimSource { driver, slot });
         }
     }
 
     /// The source that the shard names, which must be alive and neither closing nor detaching.
-    pub(super) fn live(&mut self, token: Token, what: &str) -> &mut Source {
+    pub(super) fn live(&mut self, token: Token, what: &str) -> &mut SimSource {
         match self.of(token) {
             Some(source) if !source.closing && !source.detaching => {}
-            Some(source) if source.detaching => violated(token, &format!("{what} after detaching it")),
-            Some(_) => violated(token, &format!("{what} after closing it")),
-            None => violated(token, &format!("{what} although it is not attached")),
+            Some(source) if source.detaching => {
+                contract_violation(token, &format!("{what} after detaching it"))
+            }
+            Some(_) => contract_violation(token, &format!("{what} after closing it")),
+            None => contract_violation(token, &format!("{what} although it is not attached")),
         }
         self.of(token).expect("just seen")
     }
@@ -241,26 +253,26 @@ impl Sources {
     /// The accepting and stopping flags of a listener.
     pub(super) fn listener(&mut self, token: Token, what: &str) -> (&mut bool, &mut bool) {
         match &mut self.live(token, what).what {
-            What::Listener { accepting, stopping } => (accepting, stopping),
-            _ => violated(token, &format!("{what} although it is no listener")),
+            SimSourceKind::Listener { accepting, stopping } => (accepting, stopping),
+            _ => contract_violation(token, &format!("{what} although it is no listener")),
         }
     }
 
     /// The number of a listener that is not accepting.
     pub(super) fn idle_listener(&mut self, token: Token, what: &str) -> u32 {
         if *self.listener(token, what).0 {
-            violated(token, &format!("{what} while it is accepting"));
+            contract_violation(token, &format!("{what} while it is accepting"));
         }
         self.live(token, what).socket_kind().listener()
     }
 
     /// The source of exactly this token, also a closing one.
-    pub(super) fn of(&mut self, token: Token) -> Option<&mut Source> {
+    pub(super) fn of(&mut self, token: Token) -> Option<&mut SimSource> {
         self.at(token.index()).filter(|source| source.token == token)
     }
 
     /// The tenant of a slot.
-    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Source> {
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut SimSource> {
         self.slots.get_mut(slot as usize)?.source.as_mut()
     }
 

@@ -7,28 +7,28 @@ use std::time::Duration;
 
 use stilling::Overview;
 use stilling::parts::{
-    Calendar, Endpoint, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardService,
+    Endpoint, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardService, WallClock,
     hub_in_memory,
 };
 use stilling::settings::{Durability, StreamConfig};
 use stilling_engine::Shard;
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::Driver as _;
 use stilling_ring::{Time, Wake};
 use stilling_workers::Pool;
 
-use super::honest::{Honest, Style};
-use super::hostile::{Hostile, Manner};
-use super::outside::{Client, Outside};
-use super::setting::{ARRIVALS_MS, Setting};
-use super::talker::Talker;
-use super::{CALENDAR_START, SimShard};
+use super::hostile::{HostileClient, HostileStyle};
+use super::http_world::{HttpWorld, HttpWorldClient};
+use super::nats_talker::NatsTalker;
+use super::parameters::{ARRIVALS_MS, HttpWorldParameters};
+use super::well_behaved::{WellBehaved, WellBehavedStyle};
+use super::{CALENDAR_START, HttpSimShard};
 use crate::driver::SimDriver;
 use crate::network::{Address, Network, SimSocket};
 
-impl Setting {
+impl HttpWorldParameters {
     /// The first shard, and everything else.
-    pub(super) fn build(mut self) -> (SimShard, Rc<RefCell<Outside>>) {
+    pub(super) fn build(mut self) -> (HttpSimShard, Rc<RefCell<HttpWorld>>) {
         let network = Network::new(self.random.bits(), self.network);
         let drivers: Vec<SimDriver> =
             (0..self.shards).map(|_| SimDriver::with_buffers(&network, self.buffers)).collect();
@@ -40,11 +40,11 @@ impl Setting {
             })
             .collect();
         let (pool, lanes) = Pool::new(self.pool, network.clock(), wakes.clone());
-        let calendar = Calendar::From(CALENDAR_START);
+        let calendar = WallClock::StartingAt(CALENDAR_START);
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
         let overview = Arc::new(self.overview(&pool));
         let mut hubs = Vec::new();
-        if self.talks {
+        if self.has_nats_clients {
             let events =
                 StreamConfig { durability: Durability::Memory, ..StreamConfig::new("events", ["events.>"]) };
             hubs = hub_in_memory(&[events], &wakes, &overview, &lifecycle).expect("nothing is opened");
@@ -52,7 +52,7 @@ impl Setting {
         let mut hubs = hubs.into_iter();
         let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
         let hub_address = Address::Tcp("10.0.0.1:4222".parse().expect("an address"));
-        let mut shards: Vec<SimShard> = Vec::new();
+        let mut shards: Vec<HttpSimShard> = Vec::new();
         for (number, ((driver, lane), wake)) in drivers.into_iter().zip(lanes).zip(wakes).enumerate() {
             let counters = Arc::clone(&overview.http[number]);
             let everything = HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: true };
@@ -68,7 +68,7 @@ impl Setting {
             let engine = Arc::clone(&overview.engines[number]);
             let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
             shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
-            if self.talks {
+            if self.has_nats_clients {
                 // Its clients wait to be greeted.
                 let listener = network.listen(hub_address.clone(), self.backlog, None);
                 shard.listen(listener, false).expect("the second listener");
@@ -78,9 +78,9 @@ impl Setting {
         let second = if self.shards == 2 { shards.pop() } else { None };
         let first = shards.pop().expect("there is at least one");
         let clients = self.clients();
-        let outside =
-            Outside::new(self, network, (address, hub_address), clients, second, pool, lifecycle, overview);
-        (first, Rc::new(RefCell::new(outside)))
+        let http_world =
+            HttpWorld::new(self, network, (address, hub_address), clients, second, pool, lifecycle, overview);
+        (first, Rc::new(RefCell::new(http_world)))
     }
 
     fn overview(&self, pool: &Pool<JobOutcome>) -> Overview {
@@ -91,7 +91,7 @@ impl Setting {
             listeners: Vec::new(),
             capacity: self.engine.capacity,
             workers: self.pool.threads,
-            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
+            engines: (0..self.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
             http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool: pool.clone(),
             app: None,
@@ -107,30 +107,30 @@ impl Setting {
         network.listen(address.clone(), self.backlog, defer)
     }
 
-    fn clients(&mut self) -> Vec<Client> {
-        let (random, talks) = (&mut self.random, self.talks);
-        let (honest, hostile) = (random.between(3, 25), random.below(12));
+    fn clients(&mut self) -> Vec<HttpWorldClient> {
+        let (random, talks) = (&mut self.random, self.has_nats_clients);
+        let (well_behaved, hostile) = (random.between(3, 25), random.below(12));
         let mut start = || Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
-        let starts: Vec<Time> = (0..honest + hostile).map(|_| start()).collect();
-        let (honest, hostile) = starts.split_at(honest as usize);
-        let honest = honest.iter().map(|start| {
-            let style = Style::ALL[random.index(Style::ALL.len())];
-            Client::Honest(Honest::new(style, *start, random))
+        let starts: Vec<Time> = (0..well_behaved + hostile).map(|_| start()).collect();
+        let (well_behaved, hostile) = starts.split_at(well_behaved as usize);
+        let well_behaved = well_behaved.iter().map(|start| {
+            let style = WellBehavedStyle::ALL[random.index(WellBehavedStyle::ALL.len())];
+            HttpWorldClient::WellBehaved(WellBehaved::new(style, *start, random))
         });
-        let mut clients: Vec<Client> = honest.collect();
+        let mut clients: Vec<HttpWorldClient> = well_behaved.collect();
         clients.extend(hostile.iter().map(|start| {
-            let mut manner = Manner::ALL[random.index(Manner::ALL.len())];
+            let mut manner = HostileStyle::ALL[random.index(HostileStyle::ALL.len())];
             if manner.is_of_hub() && !talks {
-                manner = Manner::Garbage;
+                manner = HostileStyle::Garbage;
             }
-            Client::Hostile(Hostile::new(manner, *start, random))
+            HttpWorldClient::HostileClient(HostileClient::new(manner, *start, random))
         }));
         if talks {
             for number in 0..random.between(1, 6) as usize {
                 let start = Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
-                clients.push(Client::Talker(match random.chance(300) {
-                    true => Talker::listener(start, random),
-                    false => Talker::publisher(number, start, random),
+                clients.push(HttpWorldClient::NatsTalker(match random.chance(300) {
+                    true => NatsTalker::listener(start, random),
+                    false => NatsTalker::publisher(number, start, random),
                 }));
             }
         }

@@ -4,8 +4,8 @@
 //! could be wrong together. `#` stands for one byte of the date, which is checked against the world's calendar; pages
 //! whose text varies are checked by their framing.
 
-use super::form::{DATE, Version};
-use super::own::{self, Fate};
+use super::test_routes::{self, ResponseFate};
+use super::version::{DATE, RequestVersion};
 use crate::SplitMix64;
 
 /// The interim answer.
@@ -13,18 +13,18 @@ pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A request and the answers it may get.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
+pub(super) struct ExpectedExchange {
     pub(super) request: Vec<u8>,
     /// Where the client waits for `100 Continue` before it goes on.
     pub(super) pause_at: Option<usize>,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<ExpectedResponse>,
     /// What may become of the ordinary answer.
-    pub(super) fate: Fate,
+    pub(super) fate: ResponseFate,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) text: Text,
+pub(super) struct ExpectedResponse {
+    pub(super) text: ExpectedBytes,
     /// The server closes after it.
     pub(super) closes: bool,
     /// Only a server that drains may give it.
@@ -36,7 +36,7 @@ pub(super) struct Answer {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Text {
+pub(super) enum ExpectedBytes {
     /// These bytes, with `#` in the date.
     Exact(Vec<u8>),
     /// A page: this first line, then framing by `Content-Length`. The flag says that the body is left out.
@@ -45,7 +45,7 @@ pub(super) enum Text {
 
 /// How much of an answer is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
+pub(super) enum ResponseMatch {
     Not,
     /// As far as it goes.
     SoFar,
@@ -54,7 +54,7 @@ pub(super) enum Match {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum ExchangeBody {
     None,
     Sized,
     Chunked,
@@ -62,53 +62,55 @@ pub(super) enum Body {
     Expected,
 }
 
-impl Exchange {
+impl ExpectedExchange {
     /// A request for `path`, with the answers that the specification gives it.
     pub(super) fn new(
         method: &str,
         path: &str,
-        version: Version,
-        body: Body,
+        version: RequestVersion,
+        body: ExchangeBody,
         random: &mut SplitMix64,
-    ) -> Exchange {
+    ) -> ExpectedExchange {
         let mut request = match version {
-            Version::None => format!("{method} {path}\r\n"),
-            Version::One | Version::OneKeepAlive => format!("{method} {path} HTTP/1.0\r\n"),
-            Version::OneOne | Version::OneOneClose => format!("{method} {path} HTTP/1.1\r\nHost: sim\r\n"),
+            RequestVersion::None => format!("{method} {path}\r\n"),
+            RequestVersion::One | RequestVersion::OneKeepAlive => format!("{method} {path} HTTP/1.0\r\n"),
+            RequestVersion::OneOne | RequestVersion::OneOneClose => {
+                format!("{method} {path} HTTP/1.1\r\nHost: sim\r\n")
+            }
         };
         match version {
-            Version::OneKeepAlive => request.push_str("Connection: keep-alive\r\n"),
-            Version::OneOneClose => request.push_str("Connection: close\r\n"),
+            RequestVersion::OneKeepAlive => request.push_str("Connection: keep-alive\r\n"),
+            RequestVersion::OneOneClose => request.push_str("Connection: close\r\n"),
             _ => {}
         }
-        if version != Version::None && random.chance(300) {
+        if version != RequestVersion::None && random.chance(300) {
             let padding = "x".repeat(random.between(1, 200) as usize);
             request.push_str(&format!("X-Padding: {padding}\r\n"));
         }
         let bytes: Vec<u8> = (0..random.between(1, 3000)).map(|_| random.bits() as u8).collect();
         match body {
-            Body::None => {}
-            Body::Sized => request.push_str(&format!("Content-Length: {}\r\n", bytes.len())),
-            Body::Expected => {
+            ExchangeBody::None => {}
+            ExchangeBody::Sized => request.push_str(&format!("Content-Length: {}\r\n", bytes.len())),
+            ExchangeBody::Expected => {
                 request.push_str(&format!("Content-Length: {}\r\nExpect: 100-continue\r\n", bytes.len()));
             }
-            Body::Chunked => request.push_str("Transfer-Encoding: chunked\r\n"),
+            ExchangeBody::Chunked => request.push_str("Transfer-Encoding: chunked\r\n"),
         }
         request.push_str("\r\n");
         let mut request = request.into_bytes();
-        let pause_at = (body == Body::Expected).then_some(request.len());
+        let pause_at = (body == ExchangeBody::Expected).then_some(request.len());
         match body {
-            Body::None => {}
-            Body::Sized | Body::Expected => request.extend(&bytes),
-            Body::Chunked => push_chunks(&mut request, &bytes, random),
+            ExchangeBody::None => {}
+            ExchangeBody::Sized | ExchangeBody::Expected => request.extend(&bytes),
+            ExchangeBody::Chunked => push_chunks(&mut request, &bytes, random),
         }
-        let body = if body == Body::None { &[][..] } else { &bytes };
+        let body = if body == ExchangeBody::None { &[][..] } else { &bytes };
         let answers = if path.starts_with("/own/") {
             own_answers(method, path, version, body)
         } else {
             answers(method, path, version)
         };
-        Exchange { request, pause_at, answers, fate: Fate::of(path) }
+        ExpectedExchange { request, pause_at, answers, fate: ResponseFate::of(path) }
     }
 
     /// Whether the connection is over after the ordinary answer.
@@ -128,15 +130,15 @@ fn push_chunks(request: &mut Vec<u8>, mut bytes: &[u8], random: &mut SplitMix64)
     request.extend(b"0\r\n\r\n");
 }
 
-fn own_answers(method: &str, path: &str, version: Version, body: &[u8]) -> Vec<Answer> {
+fn own_answers(method: &str, path: &str, version: RequestVersion, body: &[u8]) -> Vec<ExpectedResponse> {
     let is_head = method == "HEAD";
     let of = |kept, draining| {
-        let (text, kept) = own::text(path, is_head, version, kept, body);
-        let breaks = Fate::of(path) == Fate::Broken;
-        Answer { text: Text::Exact(text), closes: !kept, draining, early: false, breaks }
+        let (text, kept) = test_routes::text(path, is_head, version, kept, body);
+        let breaks = ResponseFate::of(path) == ResponseFate::Broken;
+        ExpectedResponse { text: ExpectedBytes::Exact(text), closes: !kept, draining, early: false, breaks }
     };
-    let unavailable = |kept, early| Answer {
-        text: Status::Unavailable.text(is_head, version, kept),
+    let unavailable = |kept, early| ExpectedResponse {
+        text: ExpectedStatus::Unavailable.text(is_head, version, kept),
         closes: !kept,
         draining: false,
         early,
@@ -145,47 +147,50 @@ fn own_answers(method: &str, path: &str, version: Version, body: &[u8]) -> Vec<A
     let kept = !version.closes();
     // There may be no memory for the request.
     let mut answers = vec![of(kept, false), of(false, true), unavailable(false, true)];
-    if own::is_for_workers(path) {
+    if test_routes::is_for_workers(path) {
         answers.extend([unavailable(kept, false), unavailable(false, false)]);
     }
     answers
 }
 
-fn answers(method: &str, path: &str, version: Version) -> Vec<Answer> {
+fn answers(method: &str, path: &str, version: RequestVersion) -> Vec<ExpectedResponse> {
     let kept = !version.closes();
-    let of = |status: Status, kept, draining| Answer {
+    let of = |status: ExpectedStatus, kept, draining| ExpectedResponse {
         text: status.text(method == "HEAD", version, kept),
         closes: !kept,
         draining,
         early: false,
         breaks: false,
     };
-    let statuses: &[Status] = match (method, path) {
-        ("PUT", "/livez") => &[Status::NotAllowed],
-        (_, "/test/fast") => &[Status::Demo],
-        (_, "/test/slow") => &[Status::Demo, Status::Unavailable],
-        (_, "/test/panic") => &[Status::Failed, Status::Unavailable],
-        (_, "/livez") => &[Status::Alive],
-        (_, "/readyz") => &[Status::Ready],
-        (_, "/status" | "/metrics") => &[Status::Page],
-        _ => &[Status::NotFound],
+    let statuses: &[ExpectedStatus] = match (method, path) {
+        ("PUT", "/livez") => &[ExpectedStatus::NotAllowed],
+        (_, "/test/fast") => &[ExpectedStatus::Demo],
+        (_, "/test/slow") => &[ExpectedStatus::Demo, ExpectedStatus::Unavailable],
+        (_, "/test/panic") => &[ExpectedStatus::Failed, ExpectedStatus::Unavailable],
+        (_, "/livez") => &[ExpectedStatus::Alive],
+        (_, "/readyz") => &[ExpectedStatus::Ready],
+        (_, "/status" | "/metrics") => &[ExpectedStatus::Page],
+        _ => &[ExpectedStatus::NotFound],
     };
-    let mut answers: Vec<Answer> = statuses.iter().map(|status| of(*status, kept, false)).collect();
-    if statuses.contains(&Status::Unavailable) {
+    let mut answers: Vec<ExpectedResponse> = statuses.iter().map(|status| of(*status, kept, false)).collect();
+    if statuses.contains(&ExpectedStatus::Unavailable) {
         // A worker that is stuck: the server gives the connection up.
-        answers.push(of(Status::Unavailable, false, false));
+        answers.push(of(ExpectedStatus::Unavailable, false, false));
     }
     for status in statuses {
         answers.push(of(*status, false, true));
     }
     if path == "/readyz" {
-        answers.extend([of(Status::Unavailable, kept, true), of(Status::Unavailable, false, true)]);
+        answers.extend([
+            of(ExpectedStatus::Unavailable, kept, true),
+            of(ExpectedStatus::Unavailable, false, true),
+        ]);
     }
     answers
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+enum ExpectedStatus {
     Demo,
     Alive,
     Ready,
@@ -196,31 +201,31 @@ enum Status {
     Unavailable,
 }
 
-impl Status {
-    fn text(self, is_head: bool, version: Version, kept: bool) -> Text {
+impl ExpectedStatus {
+    fn text(self, is_head: bool, version: RequestVersion, kept: bool) -> ExpectedBytes {
         let (status, extra, body) = match self {
-            Status::Page => return Text::Page("HTTP/1.1 200 OK\r\n", is_head),
+            ExpectedStatus::Page => return ExpectedBytes::Page("HTTP/1.1 200 OK\r\n", is_head),
             // Row 4.16: the 57 bytes.
-            Status::Demo if !kept => {
-                return Text::Exact(
+            ExpectedStatus::Demo if !kept => {
+                return ExpectedBytes::Exact(
                     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_vec(),
                 );
             }
-            Status::Demo => ("200 OK", "", ""),
-            Status::Alive => ("200 OK", "Cache-Control: no-store\r\n", "alive\n"),
-            Status::Ready => ("200 OK", "Cache-Control: no-store\r\n", "ready\n"),
-            Status::NotFound => ("404 Not Found", "", "404 Not Found\n"),
-            Status::NotAllowed => {
+            ExpectedStatus::Demo => ("200 OK", "", ""),
+            ExpectedStatus::Alive => ("200 OK", "Cache-Control: no-store\r\n", "alive\n"),
+            ExpectedStatus::Ready => ("200 OK", "Cache-Control: no-store\r\n", "ready\n"),
+            ExpectedStatus::NotFound => ("404 Not Found", "", "404 Not Found\n"),
+            ExpectedStatus::NotAllowed => {
                 ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "405 Method Not Allowed\n")
             }
-            Status::Failed => ("500 Internal Server Error", "", "500 Internal Server Error\n"),
-            Status::Unavailable => {
+            ExpectedStatus::Failed => ("500 Internal Server Error", "", "500 Internal Server Error\n"),
+            ExpectedStatus::Unavailable => {
                 ("503 Service Unavailable", "Retry-After: 1\r\n", "503 Service Unavailable\n")
             }
         };
         let connection = match (kept, version) {
             (false, _) => "Connection: close\r\n",
-            (true, Version::OneKeepAlive) => "Connection: keep-alive\r\n",
+            (true, RequestVersion::OneKeepAlive) => "Connection: keep-alive\r\n",
             (true, _) => "",
         };
         let kind = if body.is_empty() { "" } else { "Content-Type: text/plain; charset=utf-8\r\n" };
@@ -231,50 +236,52 @@ impl Status {
         if !is_head {
             text.push_str(body);
         }
-        Text::Exact(text.into_bytes())
+        ExpectedBytes::Exact(text.into_bytes())
     }
 }
 
-impl Answer {
+impl ExpectedResponse {
     /// Compares what has come with this answer; `dates` are the dates it may carry.
-    pub(super) fn compare(&self, inbox: &[u8], dates: &[[u8; 29]]) -> Match {
+    pub(super) fn compare(&self, inbox: &[u8], dates: &[[u8; 29]]) -> ResponseMatch {
         match &self.text {
-            Text::Exact(text) if self.breaks => match compare_exactly(text, inbox, dates) {
-                Match::Whole(len) if len < inbox.len() => Match::Not,
-                Match::Whole(_) => Match::SoFar,
+            ExpectedBytes::Exact(text) if self.breaks => match compare_exactly(text, inbox, dates) {
+                ResponseMatch::Whole(len) if len < inbox.len() => ResponseMatch::Not,
+                ResponseMatch::Whole(_) => ResponseMatch::SoFar,
                 other => other,
             },
-            Text::Exact(text) => compare_exactly(text, inbox, dates),
-            Text::Page(line, is_head) => compare_page(line, *is_head, self.closes, inbox),
+            ExpectedBytes::Exact(text) => compare_exactly(text, inbox, dates),
+            ExpectedBytes::Page(line, is_head) => compare_page(line, *is_head, self.closes, inbox),
         }
     }
 }
 
-fn compare_exactly(text: &[u8], inbox: &[u8], dates: &[[u8; 29]]) -> Match {
+fn compare_exactly(text: &[u8], inbox: &[u8], dates: &[[u8; 29]]) -> ResponseMatch {
     let len = text.len().min(inbox.len());
     let date = text.windows(DATE.len()).position(|window| window == DATE.as_bytes());
     let (before, behind) = date.map_or((len, len), |at| (at.min(len), (at + DATE.len()).min(len)));
     if text[..before] != inbox[..before] || text[behind..len] != inbox[behind..len] {
-        return Match::Not;
+        return ResponseMatch::Not;
     }
     if behind - before == DATE.len() && !dates.iter().any(|date| inbox[before..behind] == *date) {
-        return Match::Not;
+        return ResponseMatch::Not;
     }
-    if inbox.len() < text.len() { Match::SoFar } else { Match::Whole(text.len()) }
+    if inbox.len() < text.len() { ResponseMatch::SoFar } else { ResponseMatch::Whole(text.len()) }
 }
 
-fn compare_page(line: &str, is_head: bool, closes: bool, inbox: &[u8]) -> Match {
+fn compare_page(line: &str, is_head: bool, closes: bool, inbox: &[u8]) -> ResponseMatch {
     if !line.bytes().zip(inbox).all(|(expected, got)| expected == *got) {
-        return Match::Not;
+        return ResponseMatch::Not;
     }
-    let Some(end) = inbox.windows(4).position(|four| four == b"\r\n\r\n") else { return Match::SoFar };
-    let Ok(head) = std::str::from_utf8(&inbox[..end]) else { return Match::Not };
+    let Some(end) = inbox.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return ResponseMatch::SoFar;
+    };
+    let Ok(head) = std::str::from_utf8(&inbox[..end]) else { return ResponseMatch::Not };
     let field = |name: &str| head.split("\r\n").find_map(|line| line.strip_prefix(name));
     let length = field("Content-Length: ").and_then(|text| text.parse::<usize>().ok());
-    let Some(length) = length.filter(|length| *length > 0) else { return Match::Not };
+    let Some(length) = length.filter(|length| *length > 0) else { return ResponseMatch::Not };
     if (field("Connection: ") == Some("close")) != closes {
-        return Match::Not;
+        return ResponseMatch::Not;
     }
     let whole = end + 4 + if is_head { 0 } else { length };
-    if inbox.len() < whole { Match::SoFar } else { Match::Whole(whole) }
+    if inbox.len() < whole { ResponseMatch::SoFar } else { ResponseMatch::Whole(whole) }
 }

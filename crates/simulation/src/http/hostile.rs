@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use stilling_ring::Time;
 
-use super::Scene;
+use super::HttpClientContext;
 use crate::SplitMix64;
-use crate::network::{Peer, PeerKey};
+use crate::network::{PeerKey, SimPeer};
 
 /// How a hostile client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Manner {
+pub enum HostileStyle {
     /// Random bytes.
     Garbage,
     /// Good requests, then a reset at a random moment.
@@ -28,47 +28,47 @@ pub enum Manner {
     /// A head that is too long.
     LongHead,
     /// Leaves in the middle of a request.
-    Leaving,
+    Disconnecting,
     /// Speaks NATS, more or less.
-    Rambling,
+    RandomCommands,
     /// Listens to everything that is published, and never reads.
-    Deaf,
+    NeverAcknowledging,
 }
 
-impl Manner {
+impl HostileStyle {
     /// Every manner.
-    pub const ALL: [Manner; 11] = [
-        Manner::Garbage,
-        Manner::Resetting,
-        Manner::Slowloris,
-        Manner::SlowBody,
-        Manner::Silent,
-        Manner::NeverReading,
-        Manner::Idle,
-        Manner::LongHead,
-        Manner::Leaving,
-        Manner::Rambling,
-        Manner::Deaf,
+    pub const ALL: [HostileStyle; 11] = [
+        HostileStyle::Garbage,
+        HostileStyle::Resetting,
+        HostileStyle::Slowloris,
+        HostileStyle::SlowBody,
+        HostileStyle::Silent,
+        HostileStyle::NeverReading,
+        HostileStyle::Idle,
+        HostileStyle::LongHead,
+        HostileStyle::Disconnecting,
+        HostileStyle::RandomCommands,
+        HostileStyle::NeverAcknowledging,
     ];
 
     /// Whether it goes to where NATS is spoken.
     pub(super) fn is_of_hub(self) -> bool {
-        matches!(self, Manner::Rambling | Manner::Deaf)
+        matches!(self, HostileStyle::RandomCommands | HostileStyle::NeverAcknowledging)
     }
 
     /// What it sends first, what it then repeats, and how long it rests in between.
     fn script(self, random: &mut SplitMix64) -> (Vec<u8>, &'static [u8], Duration) {
         let (first, again, ms): (&[u8], &'static [u8], u64) = match self {
-            Manner::Garbage => {
+            HostileStyle::Garbage => {
                 let bytes = (0..random.between(1, 3000)).map(|_| random.bits() as u8).collect();
                 return (bytes, b"", Duration::from_millis(10));
             }
-            Manner::LongHead => {
+            HostileStyle::LongHead => {
                 let mut head = b"GET / HTTP/1.1\r\nHost: sim\r\nX-Long: ".to_vec();
                 head.resize(20_000, b'x');
                 return (head, b"", Duration::from_millis(1));
             }
-            Manner::Resetting => {
+            HostileStyle::Resetting => {
                 let slow = b"GET /test/slow HTTP/1.1\r\nHost: sim\r\n\r\n";
                 let first: &[u8] = match random.index(3) {
                     0 => b"GET /livez HTTP/1.1\r\nHost: sim\r\n\r\n",
@@ -77,20 +77,20 @@ impl Manner {
                 };
                 (first, slow, random.between(1, 20))
             }
-            Manner::Slowloris => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n", b"X-And: more\r\n", 50),
-            Manner::SlowBody => {
+            HostileStyle::Slowloris => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n", b"X-And: more\r\n", 50),
+            HostileStyle::SlowBody => {
                 (b"POST /test/fast HTTP/1.1\r\nHost: sim\r\nContent-Length: 9999\r\n\r\n", b"slow", 50)
             }
-            Manner::Silent => (b"", b"", 1000),
-            Manner::NeverReading => (
+            HostileStyle::Silent => (b"", b"", 1000),
+            HostileStyle::NeverReading => (
                 b"",
                 b"GET /metrics HTTP/1.1\r\nHost: sim\r\n\r\nGET /nothing HTTP/1.1\r\nHost: sim\r\n\r\n",
                 1,
             ),
-            Manner::Idle => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n\r\n", b"", 1000),
-            Manner::Rambling => return (rambling(random), b"", Duration::from_millis(5)),
-            Manner::Deaf => (b"CONNECT {}\r\nSUB > 1\r\n", b"PING\r\n", 20),
-            Manner::Leaving => {
+            HostileStyle::Idle => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n\r\n", b"", 1000),
+            HostileStyle::RandomCommands => return (random_commands(random), b"", Duration::from_millis(5)),
+            HostileStyle::NeverAcknowledging => (b"CONNECT {}\r\nSUB > 1\r\n", b"PING\r\n", 20),
+            HostileStyle::Disconnecting => {
                 (b"POST /own/work HTTP/1.1\r\nHost: sim\r\nContent-Length: 5\r\n\r\nhal", b"", 1000)
             }
         };
@@ -99,7 +99,7 @@ impl Manner {
 }
 
 /// What a client says that knows the words and not the sentences.
-fn rambling(random: &mut SplitMix64) -> Vec<u8> {
+fn random_commands(random: &mut SplitMix64) -> Vec<u8> {
     const WORDS: [&[u8]; 14] = [
         b"CONNECT {}\r\n",
         b"CONNECT {\"verbose\":true,\"headers\":true}\r\n",
@@ -126,8 +126,8 @@ fn rambling(random: &mut SplitMix64) -> Vec<u8> {
 
 /// A hostile client.
 #[derive(Debug)]
-pub(super) struct Hostile {
-    pub(super) manner: Manner,
+pub(super) struct HostileClient {
+    pub(super) manner: HostileStyle,
     first: Vec<u8>,
     again: &'static [u8],
     /// How much of the present script has been sent.
@@ -137,19 +137,19 @@ pub(super) struct Hostile {
     /// It has had enough.
     leaves_at: Time,
     next_at: Time,
-    peer: Option<Peer>,
+    peer: Option<SimPeer>,
     done: bool,
 }
 
-impl Hostile {
-    pub(super) fn new(manner: Manner, start: Time, random: &mut SplitMix64) -> Self {
+impl HostileClient {
+    pub(super) fn new(manner: HostileStyle, start: Time, random: &mut SplitMix64) -> Self {
         let (first, again, rest) = manner.script(random);
         let stays_ms = match manner {
-            Manner::Resetting | Manner::Leaving => random.between(0, 100),
+            HostileStyle::Resetting | HostileStyle::Disconnecting => random.between(0, 100),
             _ => random.between(1000, 6000),
         };
         let leaves_at = start.after(Duration::from_millis(stays_ms));
-        Hostile {
+        HostileClient {
             manner,
             first,
             again,
@@ -164,7 +164,7 @@ impl Hostile {
     }
 
     pub(super) fn key(&self) -> Option<PeerKey> {
-        self.peer.as_ref().map(Peer::key)
+        self.peer.as_ref().map(SimPeer::key)
     }
 
     pub(super) fn wake_at(&self) -> Option<Time> {
@@ -175,7 +175,7 @@ impl Hostile {
         self.done
     }
 
-    pub(super) fn step(&mut self, scene: &mut Scene<'_>) -> Result<(), String> {
+    pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         if self.done || scene.now < self.start {
             return Ok(());
         }
@@ -184,14 +184,14 @@ impl Hostile {
         if scene.now >= self.leaves_at {
             self.done = true;
             if let Some(peer) = self.peer.take()
-                && (self.manner == Manner::Resetting || scene.random.chance(300))
+                && (self.manner == HostileStyle::Resetting || scene.random.chance(300))
             {
                 peer.reset();
             }
             return Ok(());
         }
         let mut into = [0; 1024];
-        while !matches!(self.manner, Manner::NeverReading | Manner::Deaf) {
+        while !matches!(self.manner, HostileStyle::NeverReading | HostileStyle::NeverAcknowledging) {
             match peer.read(&mut into) {
                 Ok(len) if len > 0 => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
@@ -207,7 +207,7 @@ impl Hostile {
         Ok(())
     }
 
-    fn write(&mut self, scene: &mut Scene<'_>) {
+    fn write(&mut self, scene: &mut HttpClientContext<'_>) {
         self.next_at = scene.now.after(self.rest);
         let Some(peer) = &mut self.peer else { return };
         let script = if self.first.is_empty() { self.again } else { &self.first[..] };

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use super::socket::SocketKind;
-use super::{Happening, Network, Owner, SimSocket, State};
-use crate::faults::Fault;
+use super::{Network, NetworkEvent, NetworkState, SimSocket, SocketOwner};
+use crate::faults::NetworkFault;
 
 /// The longest payload; sending a longer one fails with `EMSGSIZE`.
 pub(super) const PAYLOAD_MAX: usize = 65_507;
@@ -13,9 +13,9 @@ pub(super) const PAYLOAD_MAX: usize = 65_507;
 /// Datagrams that wait in one socket; a further one is lost, as in a full socket buffer.
 pub(super) const WAITING_MAX: usize = 1024;
 
-pub(super) struct Socket {
+pub(super) struct SimDatagramSocket {
     address: SocketAddr,
-    owner: Owner,
+    owner: SocketOwner,
     waiting: VecDeque<ArrivedDatagram>,
     closed: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct ArrivedDatagram {
     pub(crate) payload: Vec<u8>,
 }
 
-pub(super) struct Flying {
+pub(super) struct DatagramInFlight {
     from: SocketAddr,
     to: SocketAddr,
     payload: Vec<u8>,
@@ -42,23 +42,23 @@ impl Network {
         if address.port() == 0 {
             address.set_port(state.free_port());
         }
-        let (waiting, owner) = (VecDeque::new(), Owner::Nobody);
-        state.datagrams.push(Socket { address, owner, waiting, closed: false });
+        let (waiting, owner) = (VecDeque::new(), SocketOwner::Unowned);
+        state.datagrams.push(SimDatagramSocket { address, owner, waiting, closed: false });
         SimSocket::new(self, SocketKind::Datagram(state.datagrams.len() as u32 - 1))
     }
 }
 
-impl Socket {
+impl SimDatagramSocket {
     fn is_at(&self, address: SocketAddr) -> bool {
         !self.closed && self.address == address
     }
 
-    fn is_everywhere_at(&self, port: u16) -> bool {
+    fn is_bound_to_any_at(&self, port: u16) -> bool {
         !self.closed && self.address.port() == port && self.address.ip().is_unspecified()
     }
 }
 
-impl State {
+impl NetworkState {
     /// Sends one datagram, from a certain local address or the socket's own; whether it arrives is another question.
     pub(crate) fn send_datagram(
         &mut self,
@@ -74,27 +74,27 @@ impl State {
         if let Some(local) = local.filter(|local| local.is_ipv4() == to.is_ipv4()) {
             from.set_ip(local);
         }
-        if self.strikes(Fault::DatagramLost) {
+        if self.strikes(NetworkFault::DatagramLost) {
             return Ok(());
         }
-        let copies = if self.strikes(Fault::DatagramTwice) { 2 } else { 1 };
+        let copies = if self.strikes(NetworkFault::DatagramTwice) { 2 } else { 1 };
         for _ in 0..copies {
             let number = self.scheduled;
             let span = self.latency();
-            self.flying.insert(number, Flying { from, to, payload: payload.to_vec() });
-            self.schedule(self.now().after(span), Happening::Datagram { number });
+            self.in_flight.insert(number, DatagramInFlight { from, to, payload: payload.to_vec() });
+            self.schedule(self.now().after(span), NetworkEvent::Datagram { number });
         }
         let now = self.now();
         self.advance_to(now);
         Ok(())
     }
 
-    pub(super) fn land(&mut self, number: u64) {
-        let Some(Flying { from, to, payload }) = self.flying.remove(&number) else { return };
+    pub(super) fn deliver_datagram(&mut self, number: u64) {
+        let Some(DatagramInFlight { from, to, payload }) = self.in_flight.remove(&number) else { return };
         // A socket at the address itself comes before one at all addresses.
         let exact = self.datagrams.iter().position(|socket| socket.is_at(to));
         let home =
-            exact.or_else(|| self.datagrams.iter().position(|socket| socket.is_everywhere_at(to.port())));
+            exact.or_else(|| self.datagrams.iter().position(|socket| socket.is_bound_to_any_at(to.port())));
         if let Some(home) = home
             && let socket = &mut self.datagrams[home]
             && socket.waiting.len() < WAITING_MAX
@@ -114,13 +114,13 @@ impl State {
         !self.datagrams[socket as usize].waiting.is_empty()
     }
 
-    pub(crate) fn set_datagram_owner(&mut self, socket: u32, owner: Owner) {
+    pub(crate) fn set_datagram_owner(&mut self, socket: u32, owner: SocketOwner) {
         self.datagrams[socket as usize].owner = owner;
     }
 
     pub(super) fn close_datagram(&mut self, socket: u32) {
         let closed = &mut self.datagrams[socket as usize];
-        (closed.closed, closed.owner) = (true, Owner::Nobody);
+        (closed.closed, closed.owner) = (true, SocketOwner::Unowned);
         closed.waiting.clear();
     }
 

@@ -13,16 +13,16 @@ use stilling_ring::Time;
 
 use super::peer::PeerKey;
 use super::socket::SocketKind;
-use super::stream::{EndId, Flavour, Phase};
-use super::{Address, Happening, Network, Owner, SimSocket, State};
-use crate::faults::Fault;
+use super::stream::{ConnectionKind, ConnectionPhase, EndId};
+use super::{Address, Network, NetworkEvent, NetworkState, SimSocket, SocketOwner};
+use crate::faults::NetworkFault;
 
 /// How often an attempt knocks at a full backlog before it gives up.
-pub(super) const KNOCKS_MAX: u8 = 6;
+pub(super) const CONNECT_RETRIES_MAX: u8 = 6;
 
-pub(super) struct Listener {
+pub(super) struct SimListener {
     address: Address,
-    pub(super) owner: Owner,
+    pub(super) owner: SocketOwner,
     backlog: usize,
     defer: Option<Duration>,
     queue: VecDeque<u32>,
@@ -42,8 +42,8 @@ impl Network {
         {
             to.set_port(state.free_port());
         }
-        let (queue, owner) = (VecDeque::new(), Owner::Nobody);
-        state.listeners.push(Listener { address, owner, backlog, defer, queue, closed: false });
+        let (queue, owner) = (VecDeque::new(), SocketOwner::Unowned);
+        state.listeners.push(SimListener { address, owner, backlog, defer, queue, closed: false });
         SimSocket::new(self, SocketKind::Listener(state.listeners.len() as u32 - 1))
     }
 
@@ -54,9 +54,9 @@ impl Network {
     }
 }
 
-impl State {
+impl NetworkState {
     fn dial(&mut self, to: Address, from: Option<SocketAddr>) -> u32 {
-        let flavour = if matches!(to, Address::Tcp(_)) { Flavour::Tcp } else { Flavour::Unix };
+        let flavour = if matches!(to, Address::Tcp(_)) { ConnectionKind::Tcp } else { ConnectionKind::Unix };
         let from = match &to {
             Address::Tcp(to) => {
                 let mut from = from.unwrap_or_else(|| SocketAddr::new(to.ip(), 0));
@@ -71,26 +71,26 @@ impl State {
         let connection = self.add_connection(flavour, Some(to));
         let ends = &mut self.connections[connection as usize].ends;
         (ends[0].address, ends[1].address) = (from, other);
-        let span = if flavour == Flavour::Tcp { self.latency() } else { Duration::ZERO };
-        let knock = Happening::Knock { connection, attempt: 0 };
+        let span = if flavour == ConnectionKind::Tcp { self.latency() } else { Duration::ZERO };
+        let attempt_connect = NetworkEvent::ConnectionAttempt { connection, attempt: 0 };
         if span.is_zero() {
-            self.happen(knock);
+            self.happen(attempt_connect);
         } else {
-            self.schedule(self.now().after(span), knock);
+            self.schedule(self.now().after(span), attempt_connect);
         }
-        for (fault, reset) in [(Fault::Reset, true), (Fault::HalfClose, false)] {
+        for (fault, reset) in [(NetworkFault::Reset, true), (NetworkFault::HalfClose, false)] {
             let rate = self.faults.rate(fault);
             if rate > 0 && self.random.chance(rate) {
-                let within = self.random.between(1, super::STRIKE_WITHIN.as_nanos() as u64);
+                let within = self.random.between(1, super::CONNECTION_FAULT_WITHIN.as_nanos() as u64);
                 let at = self.now().after(span).after(Duration::from_nanos(within));
-                self.schedule(at, Happening::Strike { connection, reset });
+                self.schedule(at, NetworkEvent::ConnectionFault { connection, reset });
             }
         }
         connection
     }
 
     /// The attempt reaches its address.
-    pub(super) fn knock(&mut self, connection: u32, attempt: u8) {
+    pub(super) fn attempt_connect(&mut self, connection: u32, attempt: u8) {
         let now = self.now();
         let Some(destination) = self.connections[connection as usize].destination.clone() else { return };
         let open: Vec<u32> = (0..self.listeners.len() as u32)
@@ -103,66 +103,70 @@ impl State {
             // The path of a Unix listener stays behind when it is closed; an address never used has none.
             let unknown = !self.listeners.iter().any(|listener| listener.address == destination);
             let no_path = unknown && matches!(destination, Address::Unix(_));
-            Phase::Refused(if no_path { libc::ENOENT } else { libc::ECONNREFUSED })
+            ConnectionPhase::Refused(if no_path { libc::ENOENT } else { libc::ECONNREFUSED })
         } else {
             let chosen = open[self.random.index(open.len())];
             let listener = &mut self.listeners[chosen as usize];
             if listener.queue.len() < listener.backlog {
                 listener.queue.push_back(connection);
-                self.connections[connection as usize].ends[1].owner = Owner::Listener(chosen);
+                self.connections[connection as usize].ends[1].owner = SocketOwner::Listener(chosen);
                 if let Some(defer) = listener.defer
-                    && let Owner::Source { driver, slot } = listener.owner
+                    && let SocketOwner::SimSource { driver, slot } = listener.owner
                 {
                     self.nudge(now.after(defer), driver, slot);
                 }
-                self.mark(Owner::Listener(chosen));
-                Phase::Open(now)
+                self.mark(SocketOwner::Listener(chosen));
+                ConnectionPhase::Open(now)
             } else if matches!(destination, Address::Unix(_)) {
-                Phase::Refused(libc::EAGAIN)
-            } else if attempt == KNOCKS_MAX {
-                Phase::Refused(libc::ETIMEDOUT)
+                ConnectionPhase::Refused(libc::EAGAIN)
+            } else if attempt == CONNECT_RETRIES_MAX {
+                ConnectionPhase::Refused(libc::ETIMEDOUT)
             } else {
                 let again = now.after(Duration::from_secs(1 << attempt));
-                self.schedule(again, Happening::Knock { connection, attempt: attempt + 1 });
+                self.schedule(again, NetworkEvent::ConnectionAttempt { connection, attempt: attempt + 1 });
                 return;
             }
         };
-        let knocked = &mut self.connections[connection as usize];
-        knocked.destination = None;
-        knocked.phase = phase;
-        let owner = knocked.ends[0].owner;
+        let attempted = &mut self.connections[connection as usize];
+        attempted.destination = None;
+        attempted.phase = phase;
+        let owner = attempted.ends[0].owner;
         self.mark(owner);
     }
 
     /// The next connection that a listener can give.
     pub(crate) fn take_connection(&mut self, listener: u32) -> Option<EndId> {
         let now = self.now();
-        let Listener { queue, defer, .. } = &self.listeners[listener as usize];
+        let SimListener { queue, defer, .. } = &self.listeners[listener as usize];
         let place = queue.iter().position(|&connection| {
             let end = EndId { connection, side: 1 };
-            let Phase::Open(since) = self.connections[connection as usize].phase else { return false };
+            let ConnectionPhase::Open(since) = self.connections[connection as usize].phase else {
+                return false;
+            };
             defer.is_none_or(|defer| now >= since.after(defer) || self.is_readable(end))
         })?;
         let connection = self.listeners[listener as usize].queue.remove(place)?;
-        self.connections[connection as usize].ends[1].owner = Owner::Nobody;
+        self.connections[connection as usize].ends[1].owner = SocketOwner::Unowned;
         Some(EndId { connection, side: 1 })
     }
 
     /// A connection was taken and cannot be given: it stays the next.
-    pub(crate) fn put_back(&mut self, listener: u32, end: EndId) {
+    pub(crate) fn requeue_connection(&mut self, listener: u32, end: EndId) {
         self.listeners[listener as usize].queue.push_front(end.connection);
-        self.connections[end.connection as usize].ends[1].owner = Owner::Listener(listener);
+        self.connections[end.connection as usize].ends[1].owner = SocketOwner::Listener(listener);
     }
 
-    pub(crate) fn set_listener_owner(&mut self, listener: u32, owner: Owner) {
+    pub(crate) fn set_listener_owner(&mut self, listener: u32, owner: SocketOwner) {
         self.listeners[listener as usize].owner = owner;
-        let Listener { queue, defer: Some(defer), .. } = &self.listeners[listener as usize] else { return };
-        let Owner::Source { driver, slot } = owner else { return };
+        let SimListener { queue, defer: Some(defer), .. } = &self.listeners[listener as usize] else {
+            return;
+        };
+        let SocketOwner::SimSource { driver, slot } = owner else { return };
         let waiting: Vec<Time> = queue
             .iter()
             .filter_map(|&connection| match self.connections[connection as usize].phase {
-                Phase::Open(since) => Some(since.after(*defer)),
-                Phase::Knocking | Phase::Refused(_) => None,
+                ConnectionPhase::Open(since) => Some(since.after(*defer)),
+                ConnectionPhase::Connecting | ConnectionPhase::Refused(_) => None,
             })
             .collect();
         for at in waiting {
@@ -174,7 +178,7 @@ impl State {
     pub(super) fn close_listener(&mut self, listener: u32) {
         let closed = &mut self.listeners[listener as usize];
         closed.closed = true;
-        closed.owner = Owner::Nobody;
+        closed.owner = SocketOwner::Unowned;
         for connection in std::mem::take(&mut closed.queue) {
             self.reset(EndId { connection, side: 1 });
         }

@@ -2,7 +2,7 @@
 //!
 //! It models what a socket's user can observe, and nothing below: bytes in order, bounded buffers, delay, ends of
 //! streams, resets, refusals, full backlogs. Shards meet it through [`SimDriver`](crate::SimDriver), simulated clients
-//! through [`Peer`]. Everything runs in one thread; whoever runs the world moves the time.
+//! through [`SimPeer`]. Everything runs in one thread; whoever runs the world moves the time.
 //!
 //! ```text
 //!  Peer ── write ─▶ ┌ pipe: [on the wire, due at …] [arrived, unread] ┐ ─ receive ─▶ SimDriver ─▶ shard
@@ -29,29 +29,33 @@ use std::time::Duration;
 use stilling_ring::{Clock, ManualTime, Time};
 
 use crate::SplitMix64;
-use crate::faults::{Fault, FaultCounts, Faults};
+use crate::faults::{FaultCounts, FaultRates, NetworkFault};
 use crate::trace::Trace;
 
-pub use peer::{DatagramPeer, Peer, PeerKey, PeerListener};
+pub use peer::{PeerKey, SimDatagramPeer, SimPeer, SimPeerListener};
 pub use socket::SimSocket;
 pub(crate) use socket::SocketKind;
 pub(crate) use stream::EndId;
 
 /// What a network is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct NetworkOptions {
     /// The shortest and the longest time something is on the wire. Unix sockets and pipes take none.
     pub latency: (Duration, Duration),
     /// Bytes one direction of a connection holds: sent, not yet read. Full: sends would block.
     pub buffer: usize,
     /// How often what goes wrong.
-    pub faults: Faults,
+    pub faults: FaultRates,
 }
 
-impl Default for Options {
+impl Default for NetworkOptions {
     /// A kind network without delay, with 64 KiB per direction.
     fn default() -> Self {
-        Options { latency: (Duration::ZERO, Duration::ZERO), buffer: 64 << 10, faults: Faults::NONE }
+        NetworkOptions {
+            latency: (Duration::ZERO, Duration::ZERO),
+            buffer: 64 << 10,
+            faults: FaultRates::NONE,
+        }
     }
 }
 
@@ -65,14 +69,14 @@ pub enum Address {
 }
 
 /// The longest time until a connection's own fault (reset, half-close) strikes.
-pub const STRIKE_WITHIN: Duration = Duration::from_millis(50);
+pub const CONNECTION_FAULT_WITHIN: Duration = Duration::from_millis(50);
 
 /// The longest time a fault puts something off.
-pub const PUT_OFF_MAX: Duration = Duration::from_millis(2);
+pub const FAULT_DELAY_MAX: Duration = Duration::from_millis(2);
 
 /// The simulated network; clones are the same network.
 #[derive(Clone)]
-pub struct Network(Rc<RefCell<State>>);
+pub struct Network(Rc<RefCell<NetworkState>>);
 
 impl std::fmt::Debug for Network {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,12 +86,12 @@ impl std::fmt::Debug for Network {
 
 /// Who has to be told when a socket changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    Nobody,
-    Peer(PeerKey),
+pub(crate) enum SocketOwner {
+    Unowned,
+    SimPeer(PeerKey),
     /// A connection in a listener's queue: whoever owns that listener.
     Listener(u32),
-    Source {
+    SimSource {
         driver: u32,
         slot: u32,
     },
@@ -95,18 +99,18 @@ pub(crate) enum Owner {
 
 /// What the future holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum NetworkEvent {
     /// Something that this side sent reaches the other.
     Arrival {
         connection: u32,
         side: u8,
     },
     /// A connection attempt reaches its listener, for the n-th time.
-    Knock {
+    ConnectionAttempt {
         connection: u32,
         attempt: u8,
     },
-    Strike {
+    ConnectionFault {
         connection: u32,
         reset: bool,
     },
@@ -114,25 +118,25 @@ enum Happening {
         number: u64,
     },
     /// A source (or nobody's) is to be looked at again.
-    Nudge {
+    SourceCheck {
         driver: u32,
         slot: u32,
     },
 }
 
-pub(crate) struct State {
+pub(crate) struct NetworkState {
     clock: Clock,
-    hand: ManualTime,
+    manual_time: ManualTime,
     pub(crate) random: SplitMix64,
-    faults: Faults,
+    faults: FaultRates,
     counts: FaultCounts,
-    options: Options,
-    future: BinaryHeap<Reverse<(Time, u64, Happening)>>,
+    options: NetworkOptions,
+    schedule_queue: BinaryHeap<Reverse<(Time, u64, NetworkEvent)>>,
     scheduled: u64,
-    connections: Vec<stream::Connection>,
-    listeners: Vec<listener::Listener>,
-    datagrams: Vec<datagram::Socket>,
-    flying: BTreeMap<u64, datagram::Flying>,
+    connections: Vec<stream::SimConnection>,
+    listeners: Vec<listener::SimListener>,
+    datagrams: Vec<datagram::SimDatagramSocket>,
+    in_flight: BTreeMap<u64, datagram::DatagramInFlight>,
     /// Slots to look at, per driver; a slot may stand there several times.
     dirty: Vec<Vec<u32>>,
     peers: u32,
@@ -145,21 +149,21 @@ pub(crate) struct State {
 impl Network {
     /// A network in which everything is decided by `seed`.
     #[must_use]
-    pub fn new(seed: u64, options: Options) -> Self {
-        let (clock, hand) = Clock::manual();
-        Network(Rc::new(RefCell::new(State {
+    pub fn new(seed: u64, options: NetworkOptions) -> Self {
+        let (clock, manual_time) = Clock::manual();
+        Network(Rc::new(RefCell::new(NetworkState {
             clock,
-            hand,
+            manual_time,
             random: SplitMix64::new(seed),
             faults: options.faults,
             counts: FaultCounts::default(),
             options,
-            future: BinaryHeap::new(),
+            schedule_queue: BinaryHeap::new(),
             scheduled: 0,
             connections: Vec::new(),
             listeners: Vec::new(),
             datagrams: Vec::new(),
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             dirty: Vec::new(),
             peers: 0,
             changed: Vec::new(),
@@ -185,7 +189,7 @@ impl Network {
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
         let state = self.state();
-        state.future.peek().map(|Reverse((at, _, _))| (*at).max(state.now()))
+        state.schedule_queue.peek().map(|Reverse((at, _, _))| (*at).max(state.now()))
     }
 
     /// Moves the time to `to` and lets everything happen that is due by then.
@@ -195,7 +199,7 @@ impl Network {
 
     /// From now on the network is kind; what was put off comes at once.
     pub fn stop_faults(&self) {
-        self.state().faults = Faults::NONE;
+        self.state().faults = FaultRates::NONE;
     }
 
     /// How often each kind of trouble struck so far.
@@ -238,14 +242,14 @@ impl Network {
     /// A pipe: its reading end and its writing end.
     #[must_use]
     pub fn pipe(&self) -> (SimSocket, SimSocket) {
-        let connection = self.state().add_connection(stream::Flavour::Pipe, None);
+        let connection = self.state().add_connection(stream::ConnectionKind::Pipe, None);
         (self.end(connection, 1), self.end(connection, 0))
     }
 
     /// Two Unix stream sockets that are connected to each other.
     #[must_use]
     pub fn pair(&self) -> (SimSocket, SimSocket) {
-        let connection = self.state().add_connection(stream::Flavour::Unix, None);
+        let connection = self.state().add_connection(stream::ConnectionKind::Unix, None);
         (self.end(connection, 0), self.end(connection, 1))
     }
 
@@ -258,23 +262,23 @@ impl Network {
         self.socket_of(EndId { connection, side })
     }
 
-    pub(crate) fn state(&self) -> RefMut<'_, State> {
+    pub(crate) fn state(&self) -> RefMut<'_, NetworkState> {
         self.0.borrow_mut()
     }
 
     /// For destructors, which may run while a panic unwinds through the network.
-    fn try_state(&self) -> Option<RefMut<'_, State>> {
+    fn try_state(&self) -> Option<RefMut<'_, NetworkState>> {
         self.0.try_borrow_mut().ok()
     }
 }
 
-impl State {
+impl NetworkState {
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
     /// Whether trouble of this kind strikes now; counted if so.
-    pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
+    pub(crate) fn strikes(&mut self, fault: NetworkFault) -> bool {
         let rate = self.faults.rate(fault);
         let strikes = rate > 0 && self.random.chance(rate);
         if strikes {
@@ -285,7 +289,7 @@ impl State {
 
     /// Whether anything may go wrong at all.
     pub(crate) fn is_kind(&self) -> bool {
-        self.faults == Faults::NONE
+        self.faults == FaultRates::NONE
     }
 
     pub(crate) fn add_driver(&mut self) -> u32 {
@@ -312,40 +316,42 @@ impl State {
 
     /// A point in time that a fault puts something off to.
     pub(crate) fn put_off(&mut self) -> Time {
-        let span = self.random.between(1, PUT_OFF_MAX.as_nanos() as u64);
+        let span = self.random.between(1, FAULT_DELAY_MAX.as_nanos() as u64);
         self.now().after(Duration::from_nanos(span))
     }
 
     /// Has the slot looked at again at `at`.
     pub(crate) fn nudge(&mut self, at: Time, driver: u32, slot: u32) {
-        self.schedule(at, Happening::Nudge { driver, slot });
+        self.schedule(at, NetworkEvent::SourceCheck { driver, slot });
     }
 
     pub(crate) fn advance_to(&mut self, to: Time) {
-        while let Some(&Reverse((at, _, happening))) = self.future.peek() {
+        while let Some(&Reverse((at, _, happening))) = self.schedule_queue.peek() {
             if at > to {
                 break;
             }
-            self.future.pop();
-            self.hand.set(at);
+            self.schedule_queue.pop();
+            self.manual_time.set(at);
             self.happen(happening);
         }
-        self.hand.set(to);
+        self.manual_time.set(to);
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: NetworkEvent) {
         match happening {
-            Happening::Arrival { connection, side } => self.arrive(connection, side),
-            Happening::Knock { connection, attempt } => self.knock(connection, attempt),
-            Happening::Strike { connection, reset } => self.strike(connection, reset),
-            Happening::Datagram { number } => self.land(number),
-            Happening::Nudge { driver, slot } => self.dirty[driver as usize].push(slot),
+            NetworkEvent::Arrival { connection, side } => self.arrive(connection, side),
+            NetworkEvent::ConnectionAttempt { connection, attempt } => {
+                self.attempt_connect(connection, attempt)
+            }
+            NetworkEvent::ConnectionFault { connection, reset } => self.apply_fault(connection, reset),
+            NetworkEvent::Datagram { number } => self.deliver_datagram(number),
+            NetworkEvent::SourceCheck { driver, slot } => self.dirty[driver as usize].push(slot),
         }
     }
 
-    fn schedule(&mut self, at: Time, happening: Happening) {
+    fn schedule(&mut self, at: Time, happening: NetworkEvent) {
         self.scheduled += 1;
-        self.future.push(Reverse((at, self.scheduled, happening)));
+        self.schedule_queue.push(Reverse((at, self.scheduled, happening)));
     }
 
     fn latency(&mut self) -> Duration {
@@ -364,16 +370,16 @@ impl State {
     }
 
     /// Tells the owner that there is something to look at.
-    fn mark(&mut self, owner: Owner) {
+    fn mark(&mut self, owner: SocketOwner) {
         match owner {
-            Owner::Nobody => {}
-            Owner::Peer(key) => self.mark_peer(key),
-            Owner::Listener(listener) => {
+            SocketOwner::Unowned => {}
+            SocketOwner::SimPeer(key) => self.mark_peer(key),
+            SocketOwner::Listener(listener) => {
                 let owner = self.listeners[listener as usize].owner;
-                debug_assert!(!matches!(owner, Owner::Listener(_)));
+                debug_assert!(!matches!(owner, SocketOwner::Listener(_)));
                 self.mark(owner);
             }
-            Owner::Source { driver, slot } => self.dirty[driver as usize].push(slot),
+            SocketOwner::SimSource { driver, slot } => self.dirty[driver as usize].push(slot),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::socket::SocketKind;
 use super::stream::EndId;
 use crate::trace::hash_bytes;
 
-use super::{Address, Network, Owner, SimSocket};
+use super::{Address, Network, SimSocket, SocketOwner};
 
 /// Names a peer in [`Network::take_changed`]; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub struct PeerKey(pub(super) u32);
 
 /// One end of a stream connection, used by the world. Dropping it closes it.
 #[derive(Debug)]
-pub struct Peer {
+pub struct SimPeer {
     socket: SimSocket,
     end: EndId,
     key: PeerKey,
@@ -26,20 +26,20 @@ pub struct Peer {
 
 /// A listener of the world's, for what a shard dials.
 #[derive(Debug)]
-pub struct PeerListener {
+pub struct SimPeerListener {
     socket: SimSocket,
     number: u32,
 }
 
 /// A datagram socket of the world's.
 #[derive(Debug)]
-pub struct DatagramPeer {
+pub struct SimDatagramPeer {
     socket: SimSocket,
     number: u32,
     key: PeerKey,
 }
 
-impl Drop for Peer {
+impl Drop for SimPeer {
     fn drop(&mut self) {
         if let Some(mut state) = self.socket.network().try_state() {
             state.note("peer", self.key.0, "goes", 0, 0);
@@ -48,34 +48,34 @@ impl Drop for Peer {
 }
 
 impl Network {
-    /// Starts to connect to a listener, from the given address or any. The result shows in [`Peer::connected`].
+    /// Starts to connect to a listener, from the given address or any. The result shows in [`SimPeer::connected`].
     #[must_use]
-    pub fn connect(&self, to: Address, from: Option<SocketAddr>) -> Peer {
-        Peer::new(self.dial(to, from))
+    pub fn connect(&self, to: Address, from: Option<SocketAddr>) -> SimPeer {
+        SimPeer::new(self.dial(to, from))
     }
 
     /// A listener for what a shard dials.
     #[must_use]
-    pub fn listen_as_peer(&self, address: Address) -> PeerListener {
+    pub fn listen_as_peer(&self, address: Address) -> SimPeerListener {
         let socket = self.listen(address, 4096, None);
         let SocketKind::Listener(number) = socket.kind() else { unreachable!("just made as a listener") };
-        PeerListener { socket, number }
+        SimPeerListener { socket, number }
     }
 
     /// A bound datagram socket of the world's.
     #[must_use]
-    pub fn bind_as_peer(&self, address: SocketAddr) -> DatagramPeer {
+    pub fn bind_as_peer(&self, address: SocketAddr) -> SimDatagramPeer {
         let socket = self.bind(address);
         let SocketKind::Datagram(number) = socket.kind() else {
             unreachable!("just made as a datagram socket")
         };
         let key = self.state().new_peer();
-        self.state().set_datagram_owner(number, Owner::Peer(key));
-        DatagramPeer { socket, number, key }
+        self.state().set_datagram_owner(number, SocketOwner::SimPeer(key));
+        SimDatagramPeer { socket, number, key }
     }
 }
 
-impl Peer {
+impl SimPeer {
     /// Takes over an end of a connection, such as one of [`Network::pair`].
     ///
     /// # Panics
@@ -85,10 +85,10 @@ impl Peer {
         let SocketKind::End(end) = socket.kind() else { panic!("{socket:?} is not an end of a connection") };
         let mut state = socket.network().state();
         let key = state.new_peer();
-        state.set_owner(end, Owner::Peer(key));
+        state.set_owner(end, SocketOwner::SimPeer(key));
         state.note("peer", key.0, "comes", u64::from(end.connection), u64::from(end.side));
         drop(state);
-        Peer { socket, end, key }
+        SimPeer { socket, end, key }
     }
 
     /// Its name in [`Network::take_changed`].
@@ -164,7 +164,7 @@ impl Peer {
     }
 }
 
-impl PeerListener {
+impl SimPeerListener {
     /// Where it is.
     #[must_use]
     pub fn address(&self) -> Address {
@@ -173,14 +173,14 @@ impl PeerListener {
 
     /// The next connection, if one waits.
     #[must_use]
-    pub fn accept(&self) -> Option<Peer> {
+    pub fn accept(&self) -> Option<SimPeer> {
         let network = self.socket.network();
         let end = network.state().take_connection(self.number)?;
-        Some(Peer::new(network.socket_of(end)))
+        Some(SimPeer::new(network.socket_of(end)))
     }
 }
 
-impl DatagramPeer {
+impl SimDatagramPeer {
     /// Its name in [`Network::take_changed`].
     #[must_use]
     pub fn key(&self) -> PeerKey {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::stream::EndId;
-use super::{Address, Network, Owner};
+use super::{Address, Network, SocketOwner};
 
 /// An owned socket or pipe end; dropping it closes it.
 pub struct SimSocket {
@@ -59,7 +59,7 @@ impl SimSocket {
     }
 
     /// Who is told when it changes.
-    pub(crate) fn set_owner(&self, owner: Owner) {
+    pub(crate) fn set_owner(&self, owner: SocketOwner) {
         let mut state = self.network.state();
         match self.kind {
             SocketKind::End(end) => state.set_owner(end, owner),

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use stilling_ring::Time;
 
-use super::{Address, Happening, Owner, State};
-use crate::faults::Fault;
+use super::{Address, NetworkEvent, NetworkState, SocketOwner};
+use crate::faults::NetworkFault;
 
 /// One end of a connection. Side 0 dialled (or writes, of a pipe), side 1 was accepted (or reads).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +24,18 @@ pub(crate) struct EndId {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flavour {
+pub(super) enum ConnectionKind {
     Tcp,
     Unix,
     Pipe,
 }
 
-pub(super) struct Connection {
-    pub(super) flavour: Flavour,
-    pub(super) phase: Phase,
+pub(super) struct SimConnection {
+    pub(super) flavour: ConnectionKind,
+    pub(super) phase: ConnectionPhase,
     /// Where side 0 dialled to, as long as it knocks.
     pub(super) destination: Option<Address>,
-    pub(super) ends: [End; 2],
+    pub(super) ends: [ConnectionEnd; 2],
     /// `pipes[n]` carries what side n writes.
     pub(super) pipes: [Pipe; 2],
     /// The network harmed it: nobody may blame the server for its end.
@@ -43,20 +43,20 @@ pub(super) struct Connection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Knocking,
+pub(super) enum ConnectionPhase {
+    Connecting,
     /// In the listener's queue since then, or accepted.
     Open(Time),
     /// Never came to be, for this reason (an errno).
     Refused(i32),
 }
 
-pub(super) struct End {
-    pub(super) owner: Owner,
+pub(super) struct ConnectionEnd {
+    pub(super) owner: SocketOwner,
     pub(super) address: Option<SocketAddr>,
     closed: bool,
     /// The connection is gone; the errno is told once.
-    dead: bool,
+    is_reset: bool,
     error: Option<i32>,
 }
 
@@ -82,12 +82,22 @@ enum Packet {
     Reset,
 }
 
-impl State {
+impl NetworkState {
     /// A new connection: open at once, or knocking at `destination`.
-    pub(super) fn add_connection(&mut self, flavour: Flavour, destination: Option<Address>) -> u32 {
-        let end = || End { owner: Owner::Nobody, address: None, closed: false, dead: false, error: None };
-        let phase = if destination.is_some() { Phase::Knocking } else { Phase::Open(self.now()) };
-        self.connections.push(Connection {
+    pub(super) fn add_connection(&mut self, flavour: ConnectionKind, destination: Option<Address>) -> u32 {
+        let end = || ConnectionEnd {
+            owner: SocketOwner::Unowned,
+            address: None,
+            closed: false,
+            is_reset: false,
+            error: None,
+        };
+        let phase = if destination.is_some() {
+            ConnectionPhase::Connecting
+        } else {
+            ConnectionPhase::Open(self.now())
+        };
+        self.connections.push(SimConnection {
             flavour,
             phase,
             destination,
@@ -98,7 +108,7 @@ impl State {
         self.connections.len() as u32 - 1
     }
 
-    pub(crate) fn set_owner(&mut self, end: EndId, owner: Owner) {
+    pub(crate) fn set_owner(&mut self, end: EndId, owner: SocketOwner) {
         self.end_mut(end).owner = owner;
     }
 
@@ -108,17 +118,18 @@ impl State {
         let connection = self.connection(end);
         let other_closed = connection.ends[usize::from(1 - end.side)].closed;
         match connection.phase {
-            Phase::Knocking => return Err(libc::EAGAIN),
-            Phase::Refused(errno) => return Err(errno),
-            Phase::Open(_) => {}
+            ConnectionPhase::Connecting => return Err(libc::EAGAIN),
+            ConnectionPhase::Refused(errno) => return Err(errno),
+            ConnectionPhase::Open(_) => {}
         }
         if let Some(errno) = connection.ends[usize::from(end.side)].error.take() {
             return Err(errno);
         }
-        if connection.ends[usize::from(end.side)].dead || connection.pipes[usize::from(end.side)].fin_sent {
+        if connection.ends[usize::from(end.side)].is_reset || connection.pipes[usize::from(end.side)].fin_sent
+        {
             return Err(libc::EPIPE);
         }
-        if other_closed && connection.flavour != Flavour::Tcp {
+        if other_closed && connection.flavour != ConnectionKind::Tcp {
             return Err(libc::EPIPE);
         }
         let taken = bytes.len().min(room).min(limit);
@@ -131,7 +142,7 @@ impl State {
     }
 
     /// The reader hears of its last read only now.
-    pub(crate) fn read_is_told(&mut self, end: EndId) {
+    pub(crate) fn set_read_time(&mut self, end: EndId) {
         let now = self.now();
         self.connection(end).pipes[usize::from(1 - end.side)].read_at = now;
     }
@@ -153,8 +164,8 @@ impl State {
         let fin = pipe.fin_arrived;
         let this = &mut connection.ends[usize::from(end.side)];
         match (connection.phase, this.error.take()) {
-            (Phase::Refused(errno), _) | (_, Some(errno)) => Err(errno),
-            _ if this.dead || fin => Ok(0),
+            (ConnectionPhase::Refused(errno), _) | (_, Some(errno)) => Err(errno),
+            _ if this.is_reset || fin => Ok(0),
             _ => Err(libc::EAGAIN),
         }
     }
@@ -171,15 +182,15 @@ impl State {
         let pipe = &connection.pipes[usize::from(1 - end.side)];
         !pipe.arrived.is_empty()
             || pipe.fin_arrived
-            || this.dead
+            || this.is_reset
             || this.error.is_some()
-            || matches!(connection.phase, Phase::Refused(_))
+            || matches!(connection.phase, ConnectionPhase::Refused(_))
     }
 
     /// Whether this end was reset, or nobody has the other one any more.
-    pub(crate) fn is_gone(&self, end: EndId) -> bool {
+    pub(crate) fn is_hung_up(&self, end: EndId) -> bool {
         let this = &self.connections[end.connection as usize].ends[usize::from(end.side)];
-        this.dead || this.error.is_some()
+        this.is_reset || this.error.is_some()
     }
 
     /// Whether a write would give anything: room for a third of the buffer, or an error.
@@ -187,13 +198,17 @@ impl State {
         let connection = &self.connections[end.connection as usize];
         let this = &connection.ends[usize::from(end.side)];
         let pipe = &connection.pipes[usize::from(end.side)];
-        let gone = connection.ends[usize::from(1 - end.side)].closed && connection.flavour != Flavour::Tcp;
+        let gone =
+            connection.ends[usize::from(1 - end.side)].closed && connection.flavour != ConnectionKind::Tcp;
         match connection.phase {
-            Phase::Knocking => false,
-            Phase::Refused(_) => true,
-            Phase::Open(_) => {
+            ConnectionPhase::Connecting => false,
+            ConnectionPhase::Refused(_) => true,
+            ConnectionPhase::Open(_) => {
                 let room = self.options.buffer.saturating_sub(pipe.held);
-                gone || this.dead || this.error.is_some() || pipe.fin_sent || room * 3 >= self.options.buffer
+                gone || this.is_reset
+                    || this.error.is_some()
+                    || pipe.fin_sent
+                    || room * 3 >= self.options.buffer
             }
         }
     }
@@ -201,9 +216,9 @@ impl State {
     /// Whether the dialling end may use it: `None` while it knocks, an errno if it was refused.
     pub(crate) fn connected(&self, end: EndId) -> Option<Result<(), i32>> {
         match self.connections[end.connection as usize].phase {
-            Phase::Knocking => None,
-            Phase::Open(_) => Some(Ok(())),
-            Phase::Refused(errno) => Some(Err(errno)),
+            ConnectionPhase::Connecting => None,
+            ConnectionPhase::Open(_) => Some(Ok(())),
+            ConnectionPhase::Refused(errno) => Some(Err(errno)),
         }
     }
 
@@ -217,9 +232,9 @@ impl State {
 
     /// Ends this end's direction; what it wrote before still arrives.
     pub(crate) fn shutdown(&mut self, end: EndId) {
-        let dead = self.end_mut(end).dead;
+        let is_reset = self.end_mut(end).is_reset;
         let pipe = self.pipe_of(end);
-        if !dead && !std::mem::replace(&mut pipe.fin_sent, true) {
+        if !is_reset && !std::mem::replace(&mut pipe.fin_sent, true) {
             self.transmit(end, Packet::Fin);
         }
     }
@@ -227,7 +242,7 @@ impl State {
     /// Gives this end up. Unread bytes turn the goodbye into a reset, which overtakes what has not arrived yet.
     pub(crate) fn close(&mut self, end: EndId) {
         let unread = self.arrived(end) > 0;
-        let one_way = self.connection(end).flavour == Flavour::Pipe;
+        let one_way = self.connection(end).flavour == ConnectionKind::Pipe;
         if std::mem::replace(&mut self.end_mut(end).closed, true) {
             return;
         }
@@ -241,7 +256,7 @@ impl State {
         } else {
             self.shutdown(end);
         }
-        self.forsake(end);
+        self.abandon_end(end);
     }
 
     /// Gives this end up with a reset; what it wrote and has not arrived is lost.
@@ -251,12 +266,12 @@ impl State {
         }
         self.pipe_of(end).lose_wire();
         self.transmit(end, Packet::Reset);
-        self.forsake(end);
+        self.abandon_end(end);
     }
 
     /// Nobody is at this end any more.
-    fn forsake(&mut self, end: EndId) {
-        self.end_mut(end).owner = Owner::Nobody;
+    fn abandon_end(&mut self, end: EndId) {
+        self.end_mut(end).owner = SocketOwner::Unowned;
         let connection = self.connection(end);
         connection.pipes[usize::from(1 - end.side)].arrived = VecDeque::new();
         if connection.ends.iter().all(|end| end.closed) {
@@ -270,7 +285,7 @@ impl State {
 
     fn transmit(&mut self, from: EndId, packet: Packet) {
         let now = self.now();
-        let tcp = self.connection(from).flavour == Flavour::Tcp;
+        let tcp = self.connection(from).flavour == ConnectionKind::Tcp;
         let due = if tcp {
             let span = self.latency();
             now.after(span)
@@ -283,7 +298,7 @@ impl State {
         if due == now {
             self.arrive(from.connection, from.side);
         } else {
-            self.schedule(due, Happening::Arrival { connection: from.connection, side: from.side });
+            self.schedule(due, NetworkEvent::Arrival { connection: from.connection, side: from.side });
         }
     }
 
@@ -306,7 +321,7 @@ impl State {
         let connection = self.connection(to);
         let pipe = &mut connection.pipes[usize::from(1 - to.side)];
         let this = &mut connection.ends[usize::from(to.side)];
-        if this.dead {
+        if this.is_reset {
             return;
         }
         match packet {
@@ -317,7 +332,7 @@ impl State {
             Packet::Bytes(bytes) => pipe.arrived.extend(bytes),
             Packet::Fin => pipe.fin_arrived = true,
             Packet::Reset => {
-                self.kill(to);
+                self.abort_connection(to);
                 return;
             }
         }
@@ -326,8 +341,8 @@ impl State {
     }
 
     /// The end learns that the connection is gone.
-    fn kill(&mut self, end: EndId) {
-        let discards = self.strikes(Fault::DiscardingReset);
+    fn abort_connection(&mut self, end: EndId) {
+        let discards = self.strikes(NetworkFault::DiscardingReset);
         let connection = self.connection(end);
         connection.damaged |= discards;
         connection.pipes[usize::from(end.side)].lose_wire();
@@ -337,35 +352,37 @@ impl State {
             pipe.arrived.clear();
         }
         let this = &mut connection.ends[usize::from(end.side)];
-        this.dead = true;
+        this.is_reset = true;
         this.error = Some(libc::ECONNRESET);
         let owner = this.owner;
         self.mark(owner);
     }
 
     /// A connection's own fault strikes: a reset for both ends, or the end of the dialling end's direction.
-    pub(super) fn strike(&mut self, connection: u32, reset: bool) {
+    pub(super) fn apply_fault(&mut self, connection: u32, reset: bool) {
         let struck = &mut self.connections[connection as usize];
-        if !matches!(struck.phase, Phase::Open(_)) || struck.ends.iter().any(|end| end.closed || end.dead) {
+        if !matches!(struck.phase, ConnectionPhase::Open(_))
+            || struck.ends.iter().any(|end| end.closed || end.is_reset)
+        {
             return;
         }
         struck.damaged = true;
-        self.counts.count(if reset { Fault::Reset } else { Fault::HalfClose });
+        self.counts.count(if reset { NetworkFault::Reset } else { NetworkFault::HalfClose });
         self.note("strike", connection, if reset { "reset" } else { "half-close" }, u64::from(connection), 0);
         if reset {
             for side in [0, 1] {
-                self.kill(EndId { connection, side });
+                self.abort_connection(EndId { connection, side });
             }
         } else {
             self.shutdown(EndId { connection, side: 0 });
         }
     }
 
-    fn connection(&mut self, end: EndId) -> &mut Connection {
+    fn connection(&mut self, end: EndId) -> &mut SimConnection {
         &mut self.connections[end.connection as usize]
     }
 
-    fn end_mut(&mut self, end: EndId) -> &mut End {
+    fn end_mut(&mut self, end: EndId) -> &mut ConnectionEnd {
         &mut self.connection(end).ends[usize::from(end.side)]
     }
 

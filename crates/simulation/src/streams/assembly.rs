@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use stilling_journal::Limits as JournalLimits;
+use stilling_journal::JournalLimits;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_ring::Time;
 
 use super::message::{ON_DISK, UNKEPT};
-use super::server::{self, NATS, Plan, Server};
-use super::setting;
-use super::wire::{Input, Wire};
+use super::parameters;
+use super::server::{self, NATS, ServerPlan, StreamsServer};
+use super::wire::{ClientWire, WireInput};
 use crate::SplitMix64;
-use crate::network::{Address, Network, Options};
+use crate::network::{Address, Network, NetworkOptions};
 
 /// Bytes of a message. Four messages take all memory that a shard has for the beginnings of messages.
 const SIZE: u32 = 16 << 20;
@@ -22,26 +22,26 @@ const MORE_THAN_HALF: usize = 9 << 20;
 /// Turns of the server without the time moving. More: it spins.
 const TURNS_MAX: u32 = 100_000;
 
-struct Rig {
+struct AssemblyFixture {
     network: Network,
-    server: Server,
+    server: StreamsServer,
     random: SplitMix64,
-    clients: Vec<Client>,
+    clients: Vec<AssemblyClient>,
 }
 
 #[derive(Default)]
-struct Client {
-    wire: Wire,
+struct AssemblyClient {
+    wire: ClientWire,
     /// The error that it was sent, and the second.
     error: Option<(u64, String)>,
 }
 
-impl Rig {
-    fn new() -> Rig {
-        let network = Network::new(1, Options { buffer: 1 << 20, ..Options::default() });
-        let mut streams = setting::streams(&[]);
+impl AssemblyFixture {
+    fn new() -> AssemblyFixture {
+        let network = Network::new(1, NetworkOptions { buffer: 1 << 20, ..NetworkOptions::default() });
+        let mut streams = parameters::streams(&[]);
         streams[UNKEPT].message_size_max = SIZE;
-        let plan = Plan {
+        let plan = ServerPlan {
             streams,
             segment_size: 1 << 16,
             journal: JournalLimits { batches: 2, batch_size: 1 << 14 },
@@ -53,24 +53,24 @@ impl Rig {
         };
         let disks: Vec<_> = (0..ON_DISK).map(|_| SimulatedDisk::new()).collect();
         let sockets = server::listen(&network, plan.shards);
-        let server = Server::start(&plan, &network, &disks, sockets);
+        let server = StreamsServer::start(&plan, &network, &disks, sockets);
         let server = server.map_err(|(_, error)| error).expect("it starts");
-        Rig { network, server, random: SplitMix64::new(1), clients: Vec::new() }
+        AssemblyFixture { network, server, random: SplitMix64::new(1), clients: Vec::new() }
     }
 
     /// A client that connects and sends so many bytes of a message, which the server reads.
     fn begin(&mut self, sent: usize) {
-        let mut wire = Wire::default();
+        let mut wire = ClientWire::default();
         wire.dial(&self.network, &Address::Tcp(NATS.parse().expect("an address")));
         wire.line("CONNECT {\"verbose\":false}");
         wire.line(&format!("PUB live.a {SIZE}"));
         wire.bytes(&vec![b'x'; sent]);
-        self.clients.push(Client { wire, error: None });
+        self.clients.push(AssemblyClient { wire, error: None });
         self.run_until(self.network.now());
     }
 
     /// Sends more of a client's message, which the server reads.
-    fn go_on(&mut self, client: usize, sent: usize) {
+    fn send_until_blocked(&mut self, client: usize, sent: usize) {
         self.clients[client].wire.bytes(&vec![b'x'; sent]);
         self.run_until(self.network.now());
     }
@@ -96,7 +96,7 @@ impl Rig {
 
     /// The seconds in which the clients were told that their messages take too long.
     fn timeouts(&self) -> Vec<Option<u64>> {
-        let timeout = |client: &Client| {
+        let timeout = |client: &AssemblyClient| {
             let (second, error) = client.error.as_ref()?;
             assert_eq!(error, "-ERR 'Message Timeout'");
             Some(*second)
@@ -105,13 +105,13 @@ impl Rig {
     }
 }
 
-impl Client {
+impl AssemblyClient {
     fn run(&mut self, network: &Network, random: &mut SplitMix64) {
         // The server closes the connection at the end.
         let _ = self.wire.flush(random);
         let _ = self.wire.fill();
         while let Some(input) = self.wire.next_input().expect("it is well formed") {
-            if let Input::Error(error) = input {
+            if let WireInput::Error(error) = input {
                 self.error = Some((network.now().as_nanos() / 1_000_000_000, error));
             }
         }
@@ -125,7 +125,7 @@ fn second(number: u64) -> Time {
 /// Row 0.8: a message may take a minute to come.
 #[test]
 fn a_message_whose_end_does_not_come_is_given_up() {
-    let mut rig = Rig::new();
+    let mut rig = AssemblyFixture::new();
     rig.begin(1000);
     rig.run_until(second(70));
     assert_eq!(rig.timeouts(), [Some(60)]);
@@ -135,7 +135,7 @@ fn a_message_whose_end_does_not_come_is_given_up() {
 /// seconds.
 #[test]
 fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() {
-    let mut rig = Rig::new();
+    let mut rig = AssemblyFixture::new();
     (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
     (0..2).for_each(|_| rig.begin(1000));
     rig.run_until(second(70));
@@ -145,7 +145,7 @@ fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() 
 /// Row 0.8: when there is room again, a message that had none, and one that has waited for it, may take a minute all the same.
 #[test]
 fn messages_that_have_waited_for_room_have_their_minute() {
-    let mut rig = Rig::new();
+    let mut rig = AssemblyFixture::new();
     (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
     (0..2).for_each(|_| rig.begin(1000));
     rig.run_until(second(1));
@@ -157,17 +157,17 @@ fn messages_that_have_waited_for_room_have_their_minute() {
 /// Row 0.8: a message that had room again in between may go on for another five seconds when there is none any more.
 #[test]
 fn a_message_that_loses_its_room_again_has_another_five_seconds() {
-    let mut rig = Rig::new();
+    let mut rig = AssemblyFixture::new();
     (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
     rig.begin(1000);
     rig.run_until(second(1));
     rig.clients[0].wire.hang_up();
     rig.run_until(second(2));
-    rig.go_on(4, 1000);
+    rig.send_until_blocked(4, 1000);
     // Memory is doubled: these take 15 of the 16 MiB that are there again.
     [7 << 20, 3 << 20, 3 << 19, 3 << 18].into_iter().for_each(|sent| rig.begin(sent));
     rig.run_until(second(4));
-    rig.go_on(4, 2 << 20);
+    rig.send_until_blocked(4, 2 << 20);
     rig.run_until(second(70));
     assert_eq!(rig.timeouts()[4], Some(9));
 }

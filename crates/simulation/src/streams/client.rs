@@ -6,36 +6,36 @@ use std::time::Duration;
 
 use stilling_ring::Time;
 
-use super::ledger::Ledger;
-use super::message::{MEMORY, Name, ON_DISK, STREAMS, UNKEPT};
-use super::wire::{Input, Trouble, Wire, number_of};
+use super::ledger::StreamLedger;
+use super::message::{MEMORY, MessageName, ON_DISK, STREAMS, UNKEPT};
+use super::wire::{ClientWire, WireError, WireInput, number_of};
 use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
 
 /// A publication that is unanswered for so long is never answered: longer than any disk hangs.
-const ANSWER_WITHIN: Duration = Duration::from_secs(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// The day on which every world begins and ends.
-const BIRTHDAY: &str = "2023-11-14T";
+const UNUSED_BIRTHDAY: &str = "2023-11-14T";
 
 /// What a client sees of the world during a step.
-pub(super) struct Scene<'a> {
+pub(super) struct StreamsClientContext<'a> {
     pub(super) network: &'a Network,
     pub(super) now: Time,
     pub(super) nats: &'a Address,
     pub(super) http: &'a Address,
-    pub(super) ledgers: &'a mut [Ledger],
+    pub(super) ledgers: &'a mut [StreamLedger],
     pub(super) random: &'a mut SplitMix64,
-    pub(super) totals: &'a mut Totals,
+    pub(super) totals: &'a mut ClientTotals,
     /// Rises when a server begins and when it is to end.
-    pub(super) era: u32,
+    pub(super) server_generation: u32,
     /// A server accepts, and has not been asked to end.
     pub(super) is_served: bool,
 }
 
 /// How often what happened to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct ClientTotals {
     /// Messages acknowledged.
     pub acknowledged: u64,
     /// Of them those that were there already.
@@ -56,26 +56,26 @@ pub struct Totals {
 
 /// A client.
 #[derive(Debug)]
-pub(super) struct Client {
-    role: Role,
-    wire: Wire,
+pub(super) struct StreamsClient {
+    role: StreamsRole,
+    wire: ClientWire,
     wake_at: Option<Time>,
     /// The era of the last connection.
-    era: u32,
+    server_generation: u32,
     is_done: bool,
 }
 
 #[derive(Debug)]
-enum Role {
-    Publisher(Publisher),
-    Poster(Poster),
-    Listener { seen: BTreeSet<Name> },
-    Follower(Follower),
+enum StreamsRole {
+    StreamsPublisher(StreamsPublisher),
+    HttpPoster(HttpPoster),
+    Listener { seen: BTreeSet<MessageName> },
+    StreamFollower(StreamFollower),
 }
 
 /// Publishes by NATS.
 #[derive(Debug)]
-pub(super) struct Publisher {
+pub(super) struct StreamsPublisher {
     number: u32,
     has_ids: bool,
     total: u32,
@@ -96,7 +96,7 @@ pub(super) struct Publisher {
 
 /// Publishes by HTTP, one request at a time.
 #[derive(Debug)]
-pub(super) struct Poster {
+pub(super) struct HttpPoster {
     number: u32,
     total: u32,
     /// Messages of a request; several have no ids.
@@ -110,7 +110,7 @@ pub(super) struct Poster {
 
 /// Follows a stream by its sequences.
 #[derive(Debug)]
-pub(super) struct Follower {
+pub(super) struct StreamFollower {
     number: usize,
     stream: usize,
     /// The last sequence that it was given or not given.
@@ -121,14 +121,25 @@ pub(super) struct Follower {
     until: Option<u64>,
 }
 
-impl Client {
-    fn new(role: Role, start: Time) -> Client {
-        Client { role, wire: Wire::default(), wake_at: Some(start), era: 0, is_done: false }
+impl StreamsClient {
+    fn new(role: StreamsRole, start: Time) -> StreamsClient {
+        StreamsClient {
+            role,
+            wire: ClientWire::default(),
+            wake_at: Some(start),
+            server_generation: 0,
+            is_done: false,
+        }
     }
 
-    pub(super) fn publisher(number: u32, start: Time, pace: Duration, random: &mut SplitMix64) -> Client {
-        Client::new(
-            Role::Publisher(Publisher {
+    pub(super) fn publisher(
+        number: u32,
+        start: Time,
+        pace: Duration,
+        random: &mut SplitMix64,
+    ) -> StreamsClient {
+        StreamsClient::new(
+            StreamsRole::StreamsPublisher(StreamsPublisher {
                 number,
                 has_ids: random.chance(700),
                 total: random.between(5, 60) as u32,
@@ -147,10 +158,10 @@ impl Client {
         )
     }
 
-    pub(super) fn poster(number: u32, start: Time, pace: Duration, random: &mut SplitMix64) -> Client {
+    pub(super) fn poster(number: u32, start: Time, pace: Duration, random: &mut SplitMix64) -> StreamsClient {
         let lines = if random.chance(400) { random.between(2, 8) as u32 } else { 1 };
-        Client::new(
-            Role::Poster(Poster {
+        StreamsClient::new(
+            StreamsRole::HttpPoster(HttpPoster {
                 number,
                 total: lines * random.between(2, 12) as u32,
                 lines,
@@ -164,18 +175,22 @@ impl Client {
         )
     }
 
-    pub(super) fn listener(start: Time) -> Client {
-        Client::new(Role::Listener { seen: BTreeSet::new() }, start)
+    pub(super) fn listener(start: Time) -> StreamsClient {
+        StreamsClient::new(StreamsRole::Listener { seen: BTreeSet::new() }, start)
     }
 
-    pub(super) fn follower((number, stream): (usize, usize), start: Time, until: Option<u64>) -> Client {
-        let follower = Follower { number, stream, last: 0, received: 0, has_consumer: false, until };
-        Client::new(Role::Follower(follower), start)
+    pub(super) fn follower(
+        (number, stream): (usize, usize),
+        start: Time,
+        until: Option<u64>,
+    ) -> StreamsClient {
+        let follower = StreamFollower { number, stream, last: 0, received: 0, has_consumer: false, until };
+        StreamsClient::new(StreamsRole::StreamFollower(follower), start)
     }
 
     /// Whether it publishes.
     pub(super) fn is_source(&self) -> bool {
-        matches!(self.role, Role::Publisher(_) | Role::Poster(_))
+        matches!(self.role, StreamsRole::StreamsPublisher(_) | StreamsRole::HttpPoster(_))
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -191,12 +206,12 @@ impl Client {
     }
 
     /// It leaves.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn finish_role(&mut self) {
         (self.is_done, self.wake_at) = (true, None);
         self.wire.hang_up();
     }
 
-    pub(super) fn step(&mut self, scene: &mut Scene<'_>) -> Result<(), String> {
+    pub(super) fn step(&mut self, scene: &mut StreamsClientContext<'_>) -> Result<(), String> {
         if self.is_done {
             return Ok(());
         }
@@ -213,44 +228,44 @@ impl Client {
         match self.exchange(scene) {
             Ok(()) => {
                 if self.is_done {
-                    self.leave();
+                    self.finish_role();
                 }
                 Ok(())
             }
-            Err(Trouble::Wrong(why)) => Err(self.complaint(&why)),
-            Err(Trouble::Ended(why)) => self.ended(&why, scene),
+            Err(WireError::Wrong(why)) => Err(self.failure_message(&why)),
+            Err(WireError::Ended(why)) => self.ended(&why, scene),
         }
     }
 
-    fn dial(&mut self, scene: &mut Scene<'_>) {
-        let to = if matches!(self.role, Role::Poster(_)) { scene.http } else { scene.nats };
+    fn dial(&mut self, scene: &mut StreamsClientContext<'_>) {
+        let to = if matches!(self.role, StreamsRole::HttpPoster(_)) { scene.http } else { scene.nats };
         self.wire.dial(scene.network, to);
         scene.totals.connections += 1;
-        self.era = scene.era;
+        self.server_generation = scene.server_generation;
         let wire = &mut self.wire;
-        if !matches!(self.role, Role::Poster(_)) {
+        if !matches!(self.role, StreamsRole::HttpPoster(_)) {
             wire.line("CONNECT {\"verbose\":false,\"headers\":true}");
         }
         match &mut self.role {
-            Role::Publisher(publisher) => publisher.begin(wire, scene),
-            Role::Poster(poster) => poster.is_waiting = false,
-            Role::Listener { seen } => {
+            StreamsRole::StreamsPublisher(publisher) => publisher.begin(wire, scene),
+            StreamsRole::HttpPoster(poster) => poster.is_waiting = false,
+            StreamsRole::Listener { seen } => {
                 seen.clear();
                 for stream in STREAMS {
                     wire.line(&format!("SUB {stream}.> {stream}"));
                 }
             }
-            Role::Follower(follower) => follower.begin(wire),
+            StreamsRole::StreamFollower(follower) => follower.begin(wire),
         }
     }
 
-    fn exchange(&mut self, scene: &mut Scene<'_>) -> Result<(), Trouble> {
+    fn exchange(&mut self, scene: &mut StreamsClientContext<'_>) -> Result<(), WireError> {
         let has_ended = self.wire.fill()?;
-        if let Role::Poster(poster) = &mut self.role {
+        if let StreamsRole::HttpPoster(poster) = &mut self.role {
             while let Some((status, body, is_kept)) = self.wire.next_answer()? {
-                poster.answered(status, &body, scene).map_err(Trouble::Wrong)?;
+                poster.answered(status, &body, scene).map_err(WireError::Wrong)?;
                 if !is_kept {
-                    return Err(Trouble::Ended("the server closes".to_owned()));
+                    return Err(WireError::Ended("the server closes".to_owned()));
                 }
             }
         } else {
@@ -262,13 +277,13 @@ impl Client {
             }
         }
         if has_ended {
-            return Err(Trouble::Ended("the end came".to_owned()));
+            return Err(WireError::Ended("the end came".to_owned()));
         }
         let (wire, role) = (&mut self.wire, &mut self.role);
         let (again_at, is_done) = match role {
-            Role::Publisher(publisher) => publisher.go_on(wire, scene)?,
-            Role::Poster(poster) => poster.go_on(wire, scene)?,
-            Role::Listener { .. } | Role::Follower(_) => (None, false),
+            StreamsRole::StreamsPublisher(publisher) => publisher.send_more(wire, scene)?,
+            StreamsRole::HttpPoster(poster) => poster.send_more(wire, scene)?,
+            StreamsRole::Listener { .. } | StreamsRole::StreamFollower(_) => (None, false),
         };
         self.is_done = is_done;
         if let Some(at) = again_at {
@@ -277,59 +292,60 @@ impl Client {
         self.wire.flush(scene.random)
     }
 
-    fn take(&mut self, input: Input, scene: &mut Scene<'_>) -> Result<(), Trouble> {
+    fn take(&mut self, input: WireInput, scene: &mut StreamsClientContext<'_>) -> Result<(), WireError> {
         let (subject, reply, payload) = match input {
-            Input::Pong | Input::Info => return Ok(()),
-            Input::Ping => {
+            WireInput::Pong | WireInput::Info => return Ok(()),
+            WireInput::Ping => {
                 self.wire.line("PONG");
                 return Ok(());
             }
-            Input::Error(line) => return Err(Trouble::Ended(line)),
-            Input::Message { subject, reply, payload } => (subject, reply, payload),
+            WireInput::Error(line) => return Err(WireError::Ended(line)),
+            WireInput::Message { subject, reply, payload } => (subject, reply, payload),
         };
         let done = match &mut self.role {
-            Role::Publisher(publisher) => {
+            StreamsRole::StreamsPublisher(publisher) => {
                 publisher.answered((&subject, self.wire.attempt), &payload, scene).map(|()| false)
             }
-            Role::Listener { seen } => see(seen, &subject, &payload, scene).map(|()| false),
-            Role::Follower(follower) => follower.take(&subject, &reply, &payload, scene),
-            Role::Poster(_) => Ok(false),
+            StreamsRole::Listener { seen } => record_seen(seen, &subject, &payload, scene).map(|()| false),
+            StreamsRole::StreamFollower(follower) => follower.take(&subject, &reply, &payload, scene),
+            StreamsRole::HttpPoster(_) => Ok(false),
         };
-        self.is_done |= done.map_err(Trouble::Wrong)?;
+        self.is_done |= done.map_err(WireError::Wrong)?;
         Ok(())
     }
 
     /// The connection is gone: that is in order after a fault of the network, and when a server began or ended.
-    fn ended(&mut self, why: &str, scene: &mut Scene<'_>) -> Result<(), String> {
-        let is_expected = self.wire.is_damaged() || scene.era != self.era || !scene.is_served;
-        let is_kept_from = matches!(self.role, Role::Poster(_)) && why == "the server closes";
+    fn ended(&mut self, why: &str, scene: &mut StreamsClientContext<'_>) -> Result<(), String> {
+        let is_expected =
+            self.wire.is_damaged() || scene.server_generation != self.server_generation || !scene.is_served;
+        let is_kept_from = matches!(self.role, StreamsRole::HttpPoster(_)) && why == "the server closes";
         if !is_expected && !is_kept_from {
-            return Err(self.complaint(why));
+            return Err(self.failure_message(why));
         }
         self.wire.hang_up();
         match &mut self.role {
-            Role::Publisher(publisher) => publisher.lost(scene.totals),
-            Role::Poster(poster) => poster.lost(scene.totals),
-            Role::Listener { .. } | Role::Follower(_) => {}
+            StreamsRole::StreamsPublisher(publisher) => publisher.lost(scene.totals),
+            StreamsRole::HttpPoster(poster) => poster.lost(scene.totals),
+            StreamsRole::Listener { .. } | StreamsRole::StreamFollower(_) => {}
         }
         let most = if scene.is_served { 50_000 } else { 400_000 };
         self.wake_at = Some(scene.now.after(Duration::from_micros(scene.random.between(1, most))));
         Ok(())
     }
 
-    pub(super) fn complaint(&self, what: &str) -> String {
+    pub(super) fn failure_message(&self, what: &str) -> String {
         format!("{:?}: {what}\n  {}", self.role, self.wire.describe())
     }
 }
 
 /// A listener sees a message.
-fn see(
-    seen: &mut BTreeSet<Name>,
+fn record_seen(
+    seen: &mut BTreeSet<MessageName>,
     subject: &str,
     payload: &[u8],
-    scene: &mut Scene<'_>,
+    scene: &mut StreamsClientContext<'_>,
 ) -> Result<(), String> {
-    let name = Name::of(payload).ok_or_else(|| format!("a message of {subject} is damaged"))?;
+    let name = MessageName::of(payload).ok_or_else(|| format!("a message of {subject} is damaged"))?;
     let stream = STREAMS.iter().position(|stream| subject == format!("{stream}.{}", name.publisher));
     let stream = stream.ok_or_else(|| format!("{name} came as {subject}"))?;
     scene.totals.seen += 1;
@@ -339,11 +355,11 @@ fn see(
     if !seen.insert(name) {
         return Err(format!("{name} was seen twice on one connection"));
     }
-    scene.ledgers[stream].see(name)
+    scene.ledgers[stream].record_seen(name)
 }
 
-impl Publisher {
-    fn begin(&mut self, wire: &mut Wire, scene: &Scene<'_>) {
+impl StreamsPublisher {
+    fn begin(&mut self, wire: &mut ClientWire, scene: &StreamsClientContext<'_>) {
         self.last.clear();
         self.answered_at = scene.now;
         // What was sent on a connection before may still be answered.
@@ -352,7 +368,7 @@ impl Publisher {
     }
 
     /// The connection is gone with what it was to answer.
-    fn lost(&mut self, totals: &mut Totals) {
+    fn lost(&mut self, totals: &mut ClientTotals) {
         let waiting = std::mem::take(&mut self.waiting);
         if self.has_ids {
             self.again.extend(waiting);
@@ -361,14 +377,18 @@ impl Publisher {
         }
     }
 
-    fn name(&self, message: u32) -> Name {
-        Name { publisher: self.number, message }
+    fn name(&self, message: u32) -> MessageName {
+        MessageName { publisher: self.number, message }
     }
 
     /// Sends what may be sent. Returns when there is more, and whether all is done.
-    fn go_on(&mut self, wire: &mut Wire, scene: &mut Scene<'_>) -> Result<(Option<Time>, bool), Trouble> {
-        if !self.waiting.is_empty() && scene.now > self.answered_at.after(ANSWER_WITHIN) {
-            return Err(Trouble::Wrong(format!("{:?} were never answered", self.waiting)));
+    fn send_more(
+        &mut self,
+        wire: &mut ClientWire,
+        scene: &mut StreamsClientContext<'_>,
+    ) -> Result<(Option<Time>, bool), WireError> {
+        if !self.waiting.is_empty() && scene.now > self.answered_at.after(ANSWER_TIMEOUT) {
+            return Err(WireError::Wrong(format!("{:?} were never answered", self.waiting)));
         }
         while scene.now >= self.resume_at && self.waiting.len() < self.window {
             let Some(message) = self.again.pop_first().or_else(|| {
@@ -389,11 +409,11 @@ impl Publisher {
         let is_done = !has_more && self.waiting.is_empty();
         let more = Some(self.resume_at).filter(|at| has_more && *at > scene.now);
         let late = (!self.waiting.is_empty())
-            .then(|| self.answered_at.after(ANSWER_WITHIN + Duration::from_secs(1)));
+            .then(|| self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1)));
         Ok((more.into_iter().chain(late).min(), is_done))
     }
 
-    fn send(&mut self, message: u32, wire: &mut Wire, scene: &mut Scene<'_>) {
+    fn send(&mut self, message: u32, wire: &mut ClientWire, scene: &mut StreamsClientContext<'_>) {
         let name = self.name(message);
         let stream = name.stream();
         if let Some(ledger) = scene.ledgers.get_mut(stream).filter(|_| stream < ON_DISK) {
@@ -424,7 +444,7 @@ impl Publisher {
         &mut self,
         (subject, attempt): (&str, u32),
         payload: &[u8],
-        scene: &mut Scene<'_>,
+        scene: &mut StreamsClientContext<'_>,
     ) -> Result<(), String> {
         let message = subject.strip_prefix(&self.inbox(attempt)).and_then(|rest| rest.parse().ok());
         let message: u32 = message.ok_or_else(|| format!("it was sent a message of {subject}"))?;
@@ -466,8 +486,8 @@ impl Publisher {
     }
 }
 
-impl Poster {
-    fn lost(&mut self, totals: &mut Totals) {
+impl HttpPoster {
+    fn lost(&mut self, totals: &mut ClientTotals) {
         if std::mem::take(&mut self.is_waiting) && self.lines > 1 {
             // Without ids nothing is sent again.
             totals.unknown += u64::from(self.lines);
@@ -479,14 +499,18 @@ impl Poster {
         self.number as usize % ON_DISK
     }
 
-    fn names(&self) -> impl Iterator<Item = Name> + use<> {
+    fn names(&self) -> impl Iterator<Item = MessageName> + use<> {
         let publisher = self.number;
-        (self.next..self.next + self.lines).map(move |message| Name { publisher, message })
+        (self.next..self.next + self.lines).map(move |message| MessageName { publisher, message })
     }
 
-    fn go_on(&mut self, wire: &mut Wire, scene: &mut Scene<'_>) -> Result<(Option<Time>, bool), Trouble> {
-        if self.is_waiting && scene.now > self.answered_at.after(ANSWER_WITHIN) {
-            return Err(Trouble::Wrong("a request was never answered".to_owned()));
+    fn send_more(
+        &mut self,
+        wire: &mut ClientWire,
+        scene: &mut StreamsClientContext<'_>,
+    ) -> Result<(Option<Time>, bool), WireError> {
+        if self.is_waiting && scene.now > self.answered_at.after(ANSWER_TIMEOUT) {
+            return Err(WireError::Wrong("a request was never answered".to_owned()));
         }
         let mut is_done = false;
         if !self.is_waiting && scene.now >= self.resume_at {
@@ -495,11 +519,11 @@ impl Poster {
                 self.send(wire, scene);
             }
         }
-        let late = self.answered_at.after(ANSWER_WITHIN + Duration::from_secs(1));
+        let late = self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1));
         Ok((Some(if self.is_waiting { late } else { self.resume_at }), is_done))
     }
 
-    fn send(&mut self, wire: &mut Wire, scene: &mut Scene<'_>) {
+    fn send(&mut self, wire: &mut ClientWire, scene: &mut StreamsClientContext<'_>) {
         (self.is_waiting, self.answered_at) = (true, scene.now);
         let mut body = Vec::new();
         for name in self.names() {
@@ -519,7 +543,12 @@ impl Poster {
         wire.bytes(&body);
     }
 
-    fn answered(&mut self, status: u16, body: &str, scene: &mut Scene<'_>) -> Result<(), String> {
+    fn answered(
+        &mut self,
+        status: u16,
+        body: &str,
+        scene: &mut StreamsClientContext<'_>,
+    ) -> Result<(), String> {
         if !std::mem::take(&mut self.is_waiting) {
             return Err(format!("an answer without a request: {status} {body}"));
         }
@@ -558,8 +587,8 @@ impl Poster {
     }
 }
 
-impl Follower {
-    fn begin(&mut self, wire: &mut Wire) {
+impl StreamFollower {
+    fn begin(&mut self, wire: &mut ClientWire) {
         (self.received, self.has_consumer) = (0, false);
         let (stream, next) = (STREAMS[self.stream], self.last + 1);
         // A consumer of a connection before may still be there.
@@ -583,13 +612,13 @@ impl Follower {
         subject: &str,
         reply: &str,
         payload: &[u8],
-        scene: &mut Scene<'_>,
+        scene: &mut StreamsClientContext<'_>,
     ) -> Result<bool, String> {
         if subject.starts_with("_R.") {
             let text = String::from_utf8_lossy(payload);
             if text.contains("stream_info_response") {
                 // No stream was created before the world began, nor by another clock.
-                let is_known = text.contains(&format!("\"created\":\"{BIRTHDAY}"));
+                let is_known = text.contains(&format!("\"created\":\"{UNUSED_BIRTHDAY}"));
                 return if is_known {
                     Ok(false)
                 } else {
@@ -607,7 +636,7 @@ impl Follower {
         let (Some(Some(sequence)), Some(Some(received))) = (numbers.next(), numbers.next()) else {
             return Err(format!("a record came with {reply}"));
         };
-        let name = Name::of(payload).ok_or_else(|| format!("the record at {sequence} is damaged"))?;
+        let name = MessageName::of(payload).ok_or_else(|| format!("the record at {sequence} is damaged"))?;
         if sequence <= self.last {
             return Err(format!("{name} came at {sequence} behind {}", self.last));
         }
@@ -620,7 +649,7 @@ impl Follower {
             scene.totals.skipped += sequence - self.last - 1;
             ledger.skip(self.last + 1, sequence - 1);
         }
-        ledger.see_at(name, sequence)?;
+        ledger.record_seen_at(name, sequence)?;
         self.last = sequence;
         scene.totals.followed += 1;
         Ok(self.until.is_some_and(|until| sequence >= until))

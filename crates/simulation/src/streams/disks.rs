@@ -12,7 +12,7 @@ const STEPS_MAX: u64 = 3;
 
 /// How a server ends before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum ServerCrash {
     /// The power goes: what no sync covered may be there in any part.
     Power,
     /// The process is killed: everything written is there to be read, and still not durable.
@@ -20,10 +20,10 @@ pub(super) enum Cut {
 }
 
 /// Ends the journal somewhere within its next steps. Returns the disks as the next server finds them.
-pub(super) fn cut(
+pub(super) fn crash(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
-    (how, now): (Cut, Instant),
+    (how, now): (ServerCrash, Instant),
     random: &mut SplitMix64,
 ) -> Vec<SimulatedDisk> {
     let mut before: Vec<usize> = recorded(disks);
@@ -34,14 +34,14 @@ pub(super) fn cut(
         }
     }
     drop(journal);
-    disks.iter().zip(before).map(|(disk, before)| cut_one(disk, before, how, random)).collect()
+    disks.iter().zip(before).map(|(disk, before)| crash_disk(disk, before, how, random)).collect()
 }
 
 /// Ends the journal in order after everything that it was given, but for a cut that may come while the streams are sealed.
 pub(super) fn seal(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
-    (how, now): (Option<Cut>, Instant),
+    (how, now): (Option<ServerCrash>, Instant),
     random: &mut SplitMix64,
 ) -> Vec<SimulatedDisk> {
     while journal.writer.turn(now) {}
@@ -52,7 +52,7 @@ pub(super) fn seal(
     match how {
         None => disks.to_vec(),
         Some(how) => {
-            disks.iter().zip(before).map(|(disk, before)| cut_one(disk, before, how, random)).collect()
+            disks.iter().zip(before).map(|(disk, before)| crash_disk(disk, before, how, random)).collect()
         }
     }
 }
@@ -62,15 +62,20 @@ fn recorded(disks: &[SimulatedDisk]) -> Vec<usize> {
 }
 
 /// The disk after a cut at any point from the event `before` on.
-fn cut_one(disk: &SimulatedDisk, before: usize, how: Cut, random: &mut SplitMix64) -> SimulatedDisk {
+fn crash_disk(
+    disk: &SimulatedDisk,
+    before: usize,
+    how: ServerCrash,
+    random: &mut SplitMix64,
+) -> SimulatedDisk {
     let history = disk.history();
     let point = random.between(before as u64, history.points() as u64 - 1) as usize;
     match how {
-        Cut::Kill => {
+        ServerCrash::Kill => {
             let written = if random.chance(300) { random.below(64 * 1024) as usize } else { usize::MAX };
             history.killed_at(point, written)
         }
-        Cut::Power => {
+        ServerCrash::Power => {
             let share = random.below(1001) as u16;
             let disk = history.at(point).disk(|_| random.chance(share));
             disk.record();

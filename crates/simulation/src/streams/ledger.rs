@@ -15,32 +15,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::limits::BLOCK_SIZE;
-use stilling_journal::{Config, From, Kind, Log, Read};
+use stilling_journal::{Log, LogConfig, ReadOutcome, RecordKind, StartAt};
 
-use super::message::Name;
+use super::message::MessageName;
 
 /// What retention is configured to keep at least.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bounds {
+pub(super) struct RetentionBounds {
     pub(super) bytes: Option<u64>,
     pub(super) records: Option<u64>,
 }
 
 /// One disk stream as seen from outside.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct StreamLedger {
     name: &'static str,
-    bounds: Bounds,
+    bounds: RetentionBounds,
     segment_size: u64,
     /// The longest segment: a batch may be longer than an ordinary one.
     segment_max: u64,
-    sent: BTreeMap<Name, u32>,
-    acknowledged: BTreeMap<Name, u64>,
-    seen: BTreeSet<Name>,
+    sent: BTreeMap<MessageName, u32>,
+    acknowledged: BTreeMap<MessageName, u64>,
+    seen: BTreeSet<MessageName>,
     /// What is known to be at a sequence: reported, or read by an audit.
-    at: BTreeMap<u64, Name>,
+    at: BTreeMap<u64, MessageName>,
     /// What was at sequences whose bytes were damaged or removed from outside.
-    lost: BTreeMap<u64, Name>,
+    lost: BTreeMap<u64, MessageName>,
     /// Sequences that followers were not given.
     skipped: Vec<(u64, u64)>,
     /// The first sequence that the last audit found.
@@ -54,8 +54,8 @@ pub(super) struct Ledger {
 
 /// What is on a disk.
 #[derive(Debug, Default)]
-pub(super) struct Content {
-    pub(super) records: BTreeMap<u64, Option<Name>>,
+pub(super) struct StreamContent {
+    pub(super) records: BTreeMap<u64, Option<MessageName>>,
     /// The first and last sequence of each batch.
     pub(super) batches: Vec<(u64, u64)>,
     /// Sequences that a reader was not given.
@@ -66,9 +66,13 @@ pub(super) struct Content {
     findings: String,
 }
 
-impl Ledger {
-    pub(super) fn new(name: &'static str, bounds: Bounds, (segment_size, batch_size): (u64, u64)) -> Ledger {
-        Ledger {
+impl StreamLedger {
+    pub(super) fn new(
+        name: &'static str,
+        bounds: RetentionBounds,
+        (segment_size, batch_size): (u64, u64),
+    ) -> StreamLedger {
+        StreamLedger {
             name,
             bounds,
             segment_size,
@@ -88,14 +92,14 @@ impl Ledger {
     }
 
     /// A message is about to be sent.
-    pub(super) fn send(&mut self, name: Name) {
+    pub(super) fn send(&mut self, name: MessageName) {
         *self.sent.entry(name).or_default() += 1;
     }
 
     /// A message was acknowledged.
     pub(super) fn acknowledge(
         &mut self,
-        name: Name,
+        name: MessageName,
         sequence: u64,
         is_duplicate: bool,
     ) -> Result<(), String> {
@@ -113,7 +117,7 @@ impl Ledger {
     }
 
     /// A subscriber saw a message.
-    pub(super) fn see(&mut self, name: Name) -> Result<(), String> {
+    pub(super) fn record_seen(&mut self, name: MessageName) -> Result<(), String> {
         if !self.sent.contains_key(&name) {
             return Err(format!("{name} was seen and never sent"));
         }
@@ -122,8 +126,8 @@ impl Ledger {
     }
 
     /// A follower saw a message under a sequence.
-    pub(super) fn see_at(&mut self, name: Name, sequence: u64) -> Result<(), String> {
-        self.see(name)?;
+    pub(super) fn record_seen_at(&mut self, name: MessageName, sequence: u64) -> Result<(), String> {
+        self.record_seen(name)?;
         self.is_at(sequence, name)
     }
 
@@ -143,7 +147,7 @@ impl Ledger {
     }
 
     /// The disk was damaged from outside: what is in `before` and not in `after` is lost.
-    pub(super) fn lose(&mut self, before: &Content, after: &Content) {
+    pub(super) fn lose(&mut self, before: &StreamContent, after: &StreamContent) {
         let gone = before.records.iter().filter(|(sequence, _)| !after.records.contains_key(sequence));
         self.lost.extend(gone.filter_map(|(sequence, record)| Some((*sequence, (*record)?))));
     }
@@ -153,7 +157,7 @@ impl Ledger {
         self.at.last_key_value().map(|(sequence, _)| *sequence)
     }
 
-    fn is_at(&mut self, sequence: u64, name: Name) -> Result<(), String> {
+    fn is_at(&mut self, sequence: u64, name: MessageName) -> Result<(), String> {
         self.last_known = self.last_known.max(sequence);
         match self.at.insert(sequence, name) {
             Some(other) if other != name => {
@@ -168,7 +172,7 @@ impl Ledger {
         let content = self.read(disk)?;
         let name = self.name;
         self.check_retention(&content)?;
-        let mut places: BTreeMap<Name, u64> = BTreeMap::new();
+        let mut places: BTreeMap<MessageName, u64> = BTreeMap::new();
         for (&sequence, record) in &content.records {
             let Some(record) = *record else { continue };
             let Some(&times) = self.sent.get(&record) else {
@@ -190,10 +194,10 @@ impl Ledger {
                 ));
             }
         }
-        let known: BTreeMap<Name, u64> =
+        let known: BTreeMap<MessageName, u64> =
             self.at.iter().map(|(sequence, record)| (*record, *sequence)).collect();
-        let lost: BTreeSet<Name> = self.lost.values().copied().collect();
-        let is_missing = |record: &&Name| !places.contains_key(record) && !lost.contains(record);
+        let lost: BTreeSet<MessageName> = self.lost.values().copied().collect();
+        let is_missing = |record: &&MessageName| !places.contains_key(record) && !lost.contains(record);
         for record in self.seen.iter().filter(is_missing) {
             let sequence = known.get(record).copied();
             // One that was seen without its sequence may have been removed by retention.
@@ -222,13 +226,13 @@ impl Ledger {
         Ok(())
     }
 
-    fn check_retention(&mut self, content: &Content) -> Result<(), String> {
+    fn check_retention(&mut self, content: &StreamContent) -> Result<(), String> {
         if content.first <= self.first {
             return Ok(());
         }
         let lost_tail = content.records.is_empty();
         self.removals += 1;
-        let Bounds { bytes, records } = self.bounds;
+        let RetentionBounds { bytes, records } = self.bounds;
         // The journal counts sequences.
         let kept = (content.records.len() + self.lost.range(content.first..).count()) as u64;
         let of_bytes = bytes.is_some_and(|most| content.bytes + self.segment_max + BLOCK_SIZE as u64 >= most);
@@ -246,32 +250,32 @@ impl Ledger {
     }
 
     /// Reads the whole stream from a copy of its disk.
-    pub(super) fn read(&self, disk: &SimulatedDisk) -> Result<Content, String> {
+    pub(super) fn read(&self, disk: &SimulatedDisk) -> Result<StreamContent, String> {
         // A disk of its own: reading must change nothing.
         let copy = SimulatedDisk::with_files(disk.files());
-        let config = Config { segment_size: self.segment_size, ..Config::default() };
+        let config = LogConfig { segment_size: self.segment_size, ..LogConfig::default() };
         let (log, recovery) = Log::open(copy, self.name, config).map_err(|error| error.to_string())?;
-        let mut content = Content { first: recovery.first.max(1), ..Content::default() };
+        let mut content = StreamContent { first: recovery.first.max(1), ..StreamContent::default() };
         let (before, last_segment) = sizes(&disk.files());
         content.bytes = before;
         content.findings =
             format!("{} to {}, next {}; {}", recovery.first, recovery.last, recovery.next, recovery.findings);
-        let mut reader = log.source().read_from(From::Sequence(1));
+        let mut reader = log.source().read_from(StartAt::Sequence(1));
         loop {
             match reader.read().map_err(|error| error.to_string())? {
-                Read::End => return Ok(content),
-                Read::Gap(gap) => {
+                ReadOutcome::End => return Ok(content),
+                ReadOutcome::Gap(gap) => {
                     content.findings.push_str(&format!("; {gap:?}"));
                     content.gaps.extend(gap.first..=gap.last);
                 }
-                Read::Batch(batch) => {
+                ReadOutcome::Batch(batch) => {
                     let (mut size, mut is_last, mut first) = (0, false, batch.last);
                     for (sequence, record) in batch.records {
                         first = first.min(sequence);
                         size += record.size().unwrap_or(0) as u64;
                         is_last |= sequence >= last_segment;
-                        let name = (record.kind == Kind::Ordinary).then(|| {
-                            Name::of(record.payload)
+                        let name = (record.kind == RecordKind::Ordinary).then(|| {
+                            MessageName::of(record.payload)
                                 .ok_or_else(|| format!("{}: the record at {sequence} is damaged", self.name))
                         });
                         content.records.insert(sequence, name.transpose()?);

@@ -5,29 +5,29 @@ use std::fmt;
 use crate::SplitMix64;
 
 /// Most bytes of a message beyond its name, unless it is a long one.
-const FILLING_MAX: u64 = 1500;
+const PADDING_MAX: u64 = 1500;
 
 /// Most bytes of a long one.
 const LONG_MAX: u64 = 7000;
 
 /// Whose message it is, and which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name {
+pub(super) struct MessageName {
     pub(super) publisher: u32,
     pub(super) message: u32,
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for MessageName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "message {} of {}", self.message, self.publisher)
     }
 }
 
-impl Name {
+impl MessageName {
     /// What the message says: its name, and a text that is another for each name.
     pub(super) fn payload(self) -> Vec<u8> {
         let mut random = SplitMix64::new(u64::from(self.publisher) << 32 | u64::from(self.message));
-        let most = if random.chance(50) { LONG_MAX } else { FILLING_MAX };
+        let most = if random.chance(50) { LONG_MAX } else { PADDING_MAX };
         let filling = random.below(most);
         let mut text = format!("{} {} ", self.publisher, self.message).into_bytes();
         let word = random.bits();
@@ -36,11 +36,11 @@ impl Name {
     }
 
     /// Whose payload this is; `None` if it is nobody's, or not whole.
-    pub(super) fn of(payload: &[u8]) -> Option<Name> {
+    pub(super) fn of(payload: &[u8]) -> Option<MessageName> {
         let head = &payload[..payload.len().min(32)];
         let mut words = head.split(|&byte| byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
-        let name = Name { publisher: number()?, message: number()? };
+        let name = MessageName { publisher: number()?, message: number()? };
         (name.payload() == payload).then_some(name)
     }
 
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn a_payload_names_its_message_and_shows_every_change() {
-        let name = Name { publisher: 3, message: 17 };
+        let name = MessageName { publisher: 3, message: 17 };
         let payload = name.payload();
-        assert_eq!(Name::of(&payload), Some(name));
-        assert_eq!(Name::of(&payload[..payload.len() - 1]), None);
+        assert_eq!(MessageName::of(&payload), Some(name));
+        assert_eq!(MessageName::of(&payload[..payload.len() - 1]), None);
         let mut changed = payload.clone();
         changed[5] ^= 1;
-        assert_eq!(Name::of(&changed), None);
-        assert_eq!(Name::of(b""), None);
+        assert_eq!(MessageName::of(&changed), None);
+        assert_eq!(MessageName::of(b""), None);
     }
 }

@@ -15,12 +15,12 @@
 #[cfg(test)]
 mod assembly;
 mod client;
+mod damage;
 mod disks;
-mod harm;
 mod ledger;
 mod message;
+mod parameters;
 mod server;
-mod setting;
 pub mod succession;
 mod wire;
 mod world;
@@ -28,13 +28,13 @@ mod world;
 use std::cell::RefCell;
 
 use crate::network::Network;
-use crate::report::{Failure, Report, attempt};
+use crate::report::{RunReport, SeedFailure, attempt};
 
-pub use client::Totals;
+pub use client::ClientTotals;
 
 /// What a world is biased to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bias {
+pub enum ScenarioBias {
     /// Power failures, kills, restarts and disk trouble.
     #[default]
     Mixed,
@@ -44,16 +44,16 @@ pub enum Bias {
 
 /// How to run a world.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct StreamsOptions {
     /// What it is biased to.
-    pub bias: Bias,
+    pub bias: ScenarioBias,
     /// Keep the text of the run; a failure then has it.
     pub verbose: bool,
 }
 
 /// What happened to the server of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events {
+pub struct StreamsEventCounts {
     /// Power failures while it served.
     pub power: u64,
     /// Kills while it served.
@@ -61,11 +61,11 @@ pub struct Events {
     /// Restarts that came to their end.
     pub restarts: u64,
     /// Restarts of which the old server was cut off before it had drained.
-    pub cut_draining: u64,
+    pub crashed_draining: u64,
     /// Restarts of which the old server was cut off while it sealed its streams.
-    pub cut_sealing: u64,
+    pub crashed_sealing: u64,
     /// Restarts of which the new server was cut off when it had opened.
-    pub cut_opened: u64,
+    pub crashed_opened: u64,
     /// Restarts of a server that had stored nothing.
     pub empty: u64,
     /// Disks that began to fail.
@@ -100,11 +100,11 @@ pub struct Events {
 #[derive(Clone, Debug)]
 pub struct StreamsReport {
     /// Hash, faults and end.
-    pub report: Report,
+    pub report: RunReport,
     /// What happened to clients.
-    pub totals: Totals,
+    pub totals: ClientTotals,
     /// What happened to the server.
-    pub events: Events,
+    pub events: StreamsEventCounts,
     /// The text of the run, if it was asked for.
     pub text: Vec<String>,
 }
@@ -113,7 +113,7 @@ pub struct StreamsReport {
 ///
 /// # Errors
 /// Whatever did not hold.
-pub fn run(seed: u64, options: &Options) -> Result<StreamsReport, Failure> {
+pub fn run(seed: u64, options: &StreamsOptions) -> Result<StreamsReport, SeedFailure> {
     let network = RefCell::new(None);
     attempt(seed, || world::play(seed, options, &network)).map_err(|mut failure| {
         failure.text = network.borrow().as_ref().map(Network::take_text).unwrap_or_default();

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use stilling::Overview;
 use stilling::http::{Routes, Timeouts};
 use stilling::parts::{
-    Calendar, Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardHub,
-    ShardService, SimulatedStorage, SteppedJournal, hub_on_simulated_disks,
+    Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardHub,
+    ShardService, SimulatedStorage, SteppedJournal, WallClock, hub_on_simulated_disks,
 };
 use stilling::settings::StreamConfig;
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Driver as _, Wait};
-use stilling_engine::{Config, Shard};
+use stilling_engine::{Shard, ShardConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits as JournalLimits};
+use stilling_journal::{JournalLimits, LogConfig};
 use stilling_ring::{Time, Wake};
-use stilling_wire::http1::Limits;
+use stilling_wire::http1::HttpLimits;
 use stilling_workers::{Lane, Pool};
 
 use crate::SplitMix64;
@@ -31,10 +31,10 @@ pub(super) const HTTP: &str = "127.0.0.1:9000";
 /// Where it listens for NATS.
 pub(super) const NATS: &str = "127.0.0.1:4222";
 
-type SimShard = Shard<SimDriver, ShardService>;
+type StreamsSimShard = Shard<SimDriver, ShardService>;
 
 /// How a server is set up; the same in all its lives.
-pub(super) struct Plan {
+pub(super) struct ServerPlan {
     pub(super) streams: Vec<StreamConfig>,
     pub(super) segment_size: u64,
     pub(super) journal: JournalLimits,
@@ -48,11 +48,11 @@ pub(super) struct Plan {
 }
 
 /// Listening sockets: HTTP and NATS for each shard.
-pub(super) type Sockets = Vec<(SimSocket, SimSocket)>;
+pub(super) type ListeningSockets = Vec<(SimSocket, SimSocket)>;
 
 /// A server that runs.
-pub(super) struct Server {
-    nodes: Vec<Node>,
+pub(super) struct StreamsServer {
+    nodes: Vec<ServerShard>,
     lifecycle: Arc<Lifecycle>,
     overview: Arc<Overview>,
     pub(super) journal: SteppedJournal,
@@ -64,14 +64,14 @@ pub(super) struct Server {
     pub(super) hangs_until: Time,
 }
 
-pub(super) struct Node {
-    shard: SimShard,
+pub(super) struct ServerShard {
+    shard: StreamsSimShard,
     /// What it waits for, if it sleeps.
-    asleep: Option<Wait>,
+    sleeping_until: Option<Wait>,
 }
 
 /// Listening sockets for every shard of a server that is to come.
-pub(super) fn listen(network: &Network, shards: usize) -> Sockets {
+pub(super) fn listen(network: &Network, shards: usize) -> ListeningSockets {
     let address = |text: &str| crate::network::Address::Tcp(text.parse().expect("an address"));
     let pair = |_| (network.listen(address(HTTP), 64, None), network.listen(address(NATS), 64, None));
     (0..shards).map(pair).collect()
@@ -84,17 +84,17 @@ fn endpoints() -> Vec<Endpoint> {
 }
 
 /// What a server is put together from, but for its hub.
-pub(super) struct Frame {
+pub(super) struct ServerBuilder {
     drivers: Vec<SimDriver>,
     lanes: Vec<Lane<JobOutcome>>,
-    engine: Config,
+    engine: ShardConfig,
     pub(super) wakes: Vec<Arc<Wake>>,
     pub(super) overview: Arc<Overview>,
     pub(super) lifecycle: Arc<Lifecycle>,
 }
 
-impl Frame {
-    pub(super) fn new(plan: &Plan, network: &Network) -> Frame {
+impl ServerBuilder {
+    pub(super) fn new(plan: &ServerPlan, network: &Network) -> ServerBuilder {
         let drivers: Vec<SimDriver> =
             (0..plan.shards).map(|_| SimDriver::with_buffers(network, plan.buffers)).collect();
         let wake = |driver: &SimDriver| {
@@ -102,14 +102,15 @@ impl Frame {
             Arc::new(Wake::new(move || handle.wake()))
         };
         let wakes: Vec<Arc<Wake>> = drivers.iter().map(wake).collect();
-        let no_workers = stilling_workers::Limits { threads: 0, ..stilling_workers::Limits::default() };
+        let no_workers =
+            stilling_workers::PoolLimits { threads: 0, ..stilling_workers::PoolLimits::default() };
         let (pool, lanes) = Pool::new(no_workers, network.clock(), wakes.clone());
-        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), Calendar::From(CALENDAR_START)));
-        let engine = Config {
+        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::StartingAt(CALENDAR_START)));
+        let engine = ShardConfig {
             capacity: 64,
             write_timeout: Duration::from_secs(5),
             linger_timeout: Duration::from_millis(200),
-            ..Config::default()
+            ..ShardConfig::default()
         };
         let overview = Arc::new(Overview {
             started: std::time::SystemTime::UNIX_EPOCH,
@@ -118,7 +119,7 @@ impl Frame {
             listeners: Vec::new(),
             capacity: engine.capacity,
             workers: 0,
-            engines: (0..plan.shards).map(|_| Arc::new(Counters::default())).collect(),
+            engines: (0..plan.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
             http: (0..plan.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool,
             app: None,
@@ -127,11 +128,11 @@ impl Frame {
             rates: Default::default(),
             volumes: Arc::default(),
         });
-        Frame { drivers, lanes, engine, wakes, overview, lifecycle }
+        ServerBuilder { drivers, lanes, engine, wakes, overview, lifecycle }
     }
 
     /// The shards, with these ways to the hub. They do not listen yet.
-    pub(super) fn nodes(self, plan: &Plan, network: &Network, hubs: Vec<ShardHub>) -> Vec<Node> {
+    pub(super) fn nodes(self, plan: &ServerPlan, network: &Network, hubs: Vec<ShardHub>) -> Vec<ServerShard> {
         let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(hubs).enumerate();
         let node = |(number, (((driver, lane), wake), hub)): (usize, (((SimDriver, _), _), _))| {
             let counters = Arc::clone(&self.overview.http[number]);
@@ -140,32 +141,37 @@ impl Frame {
                 .with_hub(Some(hub));
             let counters = Arc::clone(&self.overview.engines[number]);
             let shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, counters);
-            Node { shard, asleep: None }
+            ServerShard { shard, sleeping_until: None }
         };
         parts.map(node).collect()
     }
 }
 
-impl Server {
+impl StreamsServer {
     /// Opens the streams and starts. If they cannot be opened, the sockets stay with the caller.
     pub(super) fn start(
-        plan: &Plan,
+        plan: &ServerPlan,
         network: &Network,
         disks: &[SimulatedDisk],
-        sockets: Sockets,
-    ) -> Result<Server, (Sockets, String)> {
-        let frame = Frame::new(plan, network);
+        sockets: ListeningSockets,
+    ) -> Result<StreamsServer, (ListeningSockets, String)> {
+        let builder = ServerBuilder::new(plan, network);
         let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
         let now = instant(plan.origin, network.now());
         let storage = SimulatedStorage { disks, log, limits: plan.journal, now };
-        let hub =
-            hub_on_simulated_disks(&plan.streams, storage, &frame.wakes, &frame.overview, &frame.lifecycle);
+        let hub = hub_on_simulated_disks(
+            &plan.streams,
+            storage,
+            &builder.wakes,
+            &builder.overview,
+            &builder.lifecycle,
+        );
         let (hubs, journal) = match hub {
             Ok(opened) => opened,
             Err(error) => return Err((sockets, error.to_string())),
         };
-        let (lifecycle, overview) = (Arc::clone(&frame.lifecycle), Arc::clone(&frame.overview));
-        let mut nodes = frame.nodes(plan, network, hubs);
+        let (lifecycle, overview) = (Arc::clone(&builder.lifecycle), Arc::clone(&builder.overview));
+        let mut nodes = builder.nodes(plan, network, hubs);
         for (node, (http, nats)) in nodes.iter_mut().zip(sockets) {
             for socket in [http, nats] {
                 node.listen(socket).map_err(|error| (Vec::new(), error))?;
@@ -173,7 +179,7 @@ impl Server {
         }
         let (disk_latency, origin) = (plan.disk_latency, plan.origin);
         let (writes_at, reads_at, hangs_until) = (None, None, Time::ZERO);
-        Ok(Server {
+        Ok(StreamsServer {
             nodes,
             lifecycle,
             overview,
@@ -224,17 +230,17 @@ impl Server {
     pub(super) fn wakes_at(&self) -> Option<Time> {
         let span = self.journal.writer.due_at().saturating_duration_since(self.origin);
         let writes_at = self.writes_at.unwrap_or(Time::ZERO.after(span));
-        self.nodes.iter().filter_map(Node::wakes_at).chain([writes_at]).chain(self.reads_at).min()
+        self.nodes.iter().filter_map(ServerShard::wakes_at).chain([writes_at]).chain(self.reads_at).min()
     }
 
     /// Whether every shard has stopped with nothing left.
     pub(super) fn has_stopped(&mut self) -> bool {
-        self.nodes.iter_mut().all(Node::has_stopped)
+        self.nodes.iter_mut().all(ServerShard::has_stopped)
     }
 
     /// Every connection has ended with one reason, and nothing of it is left.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
-        self.nodes.iter_mut().try_for_each(Node::check_end)
+        self.nodes.iter_mut().try_for_each(ServerShard::check_end)
     }
 
     /// The shards and the hub are gone at once, with all their memory; what the hub had handed over is still with the journal.
@@ -268,7 +274,7 @@ pub(super) fn step(
     false
 }
 
-impl Node {
+impl ServerShard {
     /// Accepts from a socket.
     pub(super) fn listen(&mut self, socket: SimSocket) -> Result<(), String> {
         self.shard.listen(socket, false).map(|_| ()).map_err(|error| error.to_string())
@@ -276,7 +282,7 @@ impl Node {
 
     /// Until when it sleeps, if it does and that is known.
     pub(super) fn wakes_at(&self) -> Option<Time> {
-        match self.asleep {
+        match self.sleeping_until {
             Some(Wait::Until(at)) => Some(at),
             _ => None,
         }
@@ -301,19 +307,19 @@ impl Node {
     /// Has the shard turn if it has a reason to: it is awake, its time has come, or its driver has news.
     pub(super) fn run(&mut self, now: Time, leaves_hub: bool) -> Result<bool, String> {
         if self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0 {
-            self.asleep = Some(Wait::Forever);
+            self.sleeping_until = Some(Wait::Forever);
             return Ok(false);
         }
-        let wait = *self.asleep.get_or_insert_with(|| self.shard.prepare_to_wait());
+        let wait = *self.sleeping_until.get_or_insert_with(|| self.shard.prepare_to_wait());
         let is_due = match wait {
             Wait::No => true,
             Wait::Until(at) => at <= now,
             Wait::Forever => false,
         };
-        if !is_due && !self.shard.driver().has_news() {
+        if !is_due && !self.shard.driver().has_pending_events() {
             return Ok(false);
         }
-        self.asleep = None;
+        self.sleeping_until = None;
         self.shard.turn(false).map_err(|error| error.to_string())?;
         self.shard.audit()?;
         if self.shard.is_stopped() && leaves_hub {
@@ -323,10 +329,10 @@ impl Node {
     }
 }
 
-impl Plan {
-    fn http(&self, engine: &Config) -> HttpConfig {
+impl ServerPlan {
+    fn http(&self, engine: &ShardConfig) -> HttpConfig {
         HttpConfig {
-            limits: Limits::default(),
+            limits: HttpLimits::default(),
             timeouts: Timeouts {
                 first_byte: Duration::from_secs(1000),
                 head: Duration::from_secs(100),

@@ -3,12 +3,12 @@
 use std::io::ErrorKind;
 
 use crate::SplitMix64;
-use crate::network::{Address, Network, Peer, PeerKey};
+use crate::network::{Address, Network, PeerKey, SimPeer};
 
 /// A connection, or none at the moment.
 #[derive(Debug, Default)]
-pub(super) struct Wire {
-    peer: Option<Peer>,
+pub(super) struct ClientWire {
+    peer: Option<SimPeer>,
     outbox: Vec<u8>,
     inbox: Vec<u8>,
     /// Connections so far.
@@ -17,7 +17,7 @@ pub(super) struct Wire {
 
 /// What a NATS server sends.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum WireInput {
     Pong,
     Ping,
     Info,
@@ -27,16 +27,16 @@ pub(super) enum Input {
 
 /// Why a connection cannot be used any more.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum WireError {
     /// The server sent what it must not send.
     Wrong(String),
     /// The connection ended.
     Ended(String),
 }
 
-impl Wire {
+impl ClientWire {
     pub(super) fn key(&self) -> Option<PeerKey> {
-        self.peer.as_ref().map(Peer::key)
+        self.peer.as_ref().map(SimPeer::key)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -45,7 +45,7 @@ impl Wire {
 
     /// Whether the network harmed the connection.
     pub(super) fn is_damaged(&self) -> bool {
-        self.peer.as_ref().is_some_and(Peer::is_damaged)
+        self.peer.as_ref().is_some_and(SimPeer::is_damaged)
     }
 
     pub(super) fn dial(&mut self, network: &Network, to: &Address) {
@@ -83,12 +83,12 @@ impl Wire {
     }
 
     /// Writes what it can, in pieces of random sizes.
-    pub(super) fn flush(&mut self, random: &mut SplitMix64) -> Result<(), Trouble> {
+    pub(super) fn flush(&mut self, random: &mut SplitMix64) -> Result<(), WireError> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         match peer.connected() {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(error) => return Err(Trouble::Ended(format!("it was refused: {error}"))),
+            Err(error) => return Err(WireError::Ended(format!("it was refused: {error}"))),
         }
         while !self.outbox.is_empty() {
             let all = self.outbox.len() as u64;
@@ -96,14 +96,14 @@ impl Wire {
             match peer.write(&self.outbox[..some as usize]) {
                 Ok(taken) => drop(self.outbox.drain(..taken)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(Trouble::Ended(format!("a write failed: {error}"))),
+                Err(error) => return Err(WireError::Ended(format!("a write failed: {error}"))),
             }
         }
         Ok(())
     }
 
     /// Reads what there is. Returns whether the end came behind it.
-    pub(super) fn fill(&mut self) -> Result<bool, Trouble> {
+    pub(super) fn fill(&mut self) -> Result<bool, WireError> {
         let mut into = [0; 4096];
         let Some(peer) = &mut self.peer else { return Ok(false) };
         if !matches!(peer.connected(), Ok(true)) {
@@ -114,13 +114,13 @@ impl Wire {
                 Ok(0) => return Ok(true),
                 Ok(len) => self.inbox.extend_from_slice(&into[..len]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(Trouble::Ended(format!("a read failed: {error}"))),
+                Err(error) => return Err(WireError::Ended(format!("a read failed: {error}"))),
             }
         }
     }
 
     /// The next piece of NATS.
-    pub(super) fn next_input(&mut self) -> Result<Option<Input>, Trouble> {
+    pub(super) fn next_input(&mut self) -> Result<Option<WireInput>, WireError> {
         let Some(end) = find(&self.inbox, b"\r\n") else { return Ok(None) };
         let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
         let words: Vec<&str> = line.split(' ').collect();
@@ -132,23 +132,23 @@ impl Wire {
             _ => {
                 self.inbox.drain(..end + 2);
                 return match words[0] {
-                    "PONG" => Ok(Some(Input::Pong)),
-                    "PING" => Ok(Some(Input::Ping)),
-                    "INFO" => Ok(Some(Input::Info)),
-                    "-ERR" => Ok(Some(Input::Error(line))),
-                    _ => Err(Trouble::Wrong(format!("it was sent {line}"))),
+                    "PONG" => Ok(Some(WireInput::Pong)),
+                    "PING" => Ok(Some(WireInput::Ping)),
+                    "INFO" => Ok(Some(WireInput::Info)),
+                    "-ERR" => Ok(Some(WireInput::Error(line))),
+                    _ => Err(WireError::Wrong(format!("it was sent {line}"))),
                 };
             }
         };
         let (Ok(headers), Ok(size)) = (headers.parse::<usize>(), size.parse::<usize>()) else {
-            return Err(Trouble::Wrong(format!("no sizes: {line}")));
+            return Err(WireError::Wrong(format!("no sizes: {line}")));
         };
         let start = end + 2;
         let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
         let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
-            return Err(Trouble::Wrong(format!("a message does not end where it says: {line}")));
+            return Err(WireError::Wrong(format!("a message does not end where it says: {line}")));
         };
-        let input = Input::Message {
+        let input = WireInput::Message {
             subject: subject.to_owned(),
             reply: reply.to_owned(),
             payload: payload.to_vec(),
@@ -158,7 +158,7 @@ impl Wire {
     }
 
     /// The next answer in HTTP: its status, its body, and whether the connection is kept.
-    pub(super) fn next_answer(&mut self) -> Result<Option<(u16, String, bool)>, Trouble> {
+    pub(super) fn next_answer(&mut self) -> Result<Option<(u16, String, bool)>, WireError> {
         let Some(end) = find(&self.inbox, b"\r\n\r\n") else { return Ok(None) };
         let head = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -170,7 +170,7 @@ impl Wire {
         };
         let length = field("content-length").and_then(|value| value.parse::<usize>().ok());
         let (Some(status), Some(length)) = (status, length) else {
-            return Err(Trouble::Wrong(format!("no status or length: {head}")));
+            return Err(WireError::Wrong(format!("no status or length: {head}")));
         };
         let Some(body) = self.inbox.get(end + 4..end + 4 + length) else { return Ok(None) };
         let body = String::from_utf8_lossy(body).into_owned();

@@ -3,20 +3,20 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use stilling_journal::disk::simulated::{Faults as DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_ring::Time;
 
-use super::client::{Client, Scene, Totals};
-use super::disks::{self, Cut};
-use super::harm::Harm;
-use super::ledger::Ledger;
+use super::client::{ClientTotals, StreamsClient, StreamsClientContext};
+use super::damage::DiskDamage;
+use super::disks::{self, ServerCrash};
+use super::ledger::StreamLedger;
 use super::message::ON_DISK;
-use super::server::{self, HTTP, NATS, Plan, Server, Sockets};
-use super::setting::{End, Life, Setting, Step, Trouble};
-use super::{Events, Options, StreamsReport};
+use super::parameters::{DiskFailure, RestartStep, RunEnding, ServerRun, StreamsWorldParameters};
+use super::server::{self, HTTP, ListeningSockets, NATS, ServerPlan, StreamsServer};
+use super::{StreamsEventCounts, StreamsOptions, StreamsReport};
 use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
-use crate::report::Report;
+use crate::report::RunReport;
 
 /// Rounds without the time moving. More: something spins.
 const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
@@ -24,53 +24,53 @@ const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
 /// How long the last life may take: a disk may hang to the end of the life before.
 const LAST_LIFE_MAX: Duration = Duration::from_secs(400);
 
-struct World {
+struct StreamsWorld {
     random: SplitMix64,
     network: Network,
-    plan: Plan,
+    plan: ServerPlan,
     addresses: (Address, Address),
     disks: Vec<SimulatedDisk>,
-    ledgers: Vec<Ledger>,
-    clients: Vec<Client>,
+    ledgers: Vec<StreamLedger>,
+    clients: Vec<StreamsClient>,
     /// The lives before the last, the next one at the end.
-    lives: Vec<Life>,
+    server_runs: Vec<ServerRun>,
     /// What happens to disks before the next server opens them.
-    harms: Vec<Harm>,
+    damages: Vec<DiskDamage>,
     /// What the last of them has a disk refuse.
-    refuses: Option<Harm>,
-    phase: Phase,
-    era: u32,
-    totals: Totals,
-    events: Events,
+    refuses: Option<DiskDamage>,
+    phase: StreamsPhase,
+    server_generation: u32,
+    totals: ClientTotals,
+    events: StreamsEventCounts,
     changed: Vec<PeerKey>,
 }
 
 /// Where the server is.
-enum Phase {
+enum StreamsPhase {
     /// None runs; the next one begins at that time, and is cut off at once if so decided.
     Down {
         until: Time,
-        sockets: Option<Sockets>,
-        cut_opened: Option<Cut>,
+        sockets: Option<ListeningSockets>,
+        crashed_opened: Option<ServerCrash>,
     },
-    Serving(Server, Course),
+    Serving(StreamsServer, RunProgress),
     /// It has been asked to end.
     Draining {
-        server: Server,
+        server: StreamsServer,
         since: Time,
-        life: Option<Life>,
-        sockets: Option<Sockets>,
+        server_run: Option<ServerRun>,
+        sockets: Option<ListeningSockets>,
     },
     Over,
 }
 
 /// What is to become of a server that serves.
-struct Course {
-    began: Time,
+struct RunProgress {
+    started_at: Time,
     /// None: the last life.
-    life: Option<Life>,
+    server_run: Option<ServerRun>,
     /// Troubles to come, the next one at the end.
-    troubles: Vec<(Time, Trouble)>,
+    disk_failures: Vec<(Time, DiskFailure)>,
     /// When a disk has room again.
     room_at: Vec<Option<Time>>,
     /// When it ends.
@@ -82,19 +82,20 @@ struct Course {
 
 pub(super) fn play(
     seed: u64,
-    options: &Options,
+    options: &StreamsOptions,
     keep: &RefCell<Option<Network>>,
 ) -> Result<StreamsReport, String> {
     let mut random = SplitMix64::new(seed);
-    let Setting { network, plan, ledgers, clients, mut lives } = Setting::draw(&mut random, options.bias);
+    let StreamsWorldParameters { network, plan, ledgers, clients, mut server_runs } =
+        StreamsWorldParameters::draw(&mut random, options.bias);
     let network = Network::new(random.bits(), network);
     *keep.borrow_mut() = Some(network.clone());
     if options.verbose {
         network.keep_text();
     }
-    lives.reverse();
+    server_runs.reverse();
     let address = |text: &str| Address::Tcp(text.parse().expect("an address"));
-    let mut world = World {
+    let mut world = StreamsWorld {
         random,
         network,
         plan,
@@ -102,33 +103,34 @@ pub(super) fn play(
         disks: (0..ON_DISK).map(|_| SimulatedDisk::recording()).collect(),
         ledgers,
         clients,
-        lives,
-        harms: Vec::new(),
+        server_runs,
+        damages: Vec::new(),
         refuses: None,
-        phase: Phase::Down { until: Time::ZERO, sockets: None, cut_opened: None },
-        era: 0,
-        totals: Totals::default(),
-        events: Events::default(),
+        phase: StreamsPhase::Down { until: Time::ZERO, sockets: None, crashed_opened: None },
+        server_generation: 0,
+        totals: ClientTotals::default(),
+        events: StreamsEventCounts::default(),
         changed: Vec::new(),
     };
-    while !matches!(world.phase, Phase::Over) {
+    while !matches!(world.phase, StreamsPhase::Over) {
         world.moment()?;
         world.advance()?;
     }
     world.report()
 }
 
-impl World {
+impl StreamsWorld {
     /// Everybody does what they can do now.
     fn moment(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_AT_ONCE_MAX {
             let now = self.network.now();
-            let mut any = self.operate(now)?;
+            let mut any = self.step_server(now)?;
             any |= self.step_clients(now)?;
-            if let Phase::Serving(server, _) | Phase::Draining { server, .. } = &mut self.phase {
+            if let StreamsPhase::Serving(server, _) | StreamsPhase::Draining { server, .. } = &mut self.phase
+            {
                 any |= server.run(now, &mut self.random)?;
             }
-            if !any || matches!(self.phase, Phase::Over) {
+            if !any || matches!(self.phase, StreamsPhase::Over) {
                 return Ok(());
             }
         }
@@ -137,12 +139,14 @@ impl World {
 
     fn advance(&mut self) -> Result<(), String> {
         let server = match &self.phase {
-            Phase::Down { until, .. } => Some(*until),
-            Phase::Serving(server, course) => server.wakes_at().into_iter().chain(course.next()).min(),
-            Phase::Draining { server, .. } => server.wakes_at().into_iter().chain(self.cut_at()).min(),
-            Phase::Over => return Ok(()),
+            StreamsPhase::Down { until, .. } => Some(*until),
+            StreamsPhase::Serving(server, progress) => {
+                server.wakes_at().into_iter().chain(progress.next()).min()
+            }
+            StreamsPhase::Draining { server, .. } => server.wakes_at().into_iter().chain(self.cut_at()).min(),
+            StreamsPhase::Over => return Ok(()),
         };
-        let clients = self.clients.iter().filter_map(Client::wake_at);
+        let clients = self.clients.iter().filter_map(StreamsClient::wake_at);
         let next = clients.chain(server).chain(self.network.next_event()).min();
         let Some(next) = next else { return Err(format!("everything waits: {}", self.unfinished())) };
         self.network.advance_to(next.max(self.network.now()));
@@ -151,34 +155,41 @@ impl World {
 
     /// When the server that drains is cut off.
     fn cut_at(&self) -> Option<Time> {
-        let Phase::Draining { since, life: Some(life), .. } = &self.phase else { return None };
-        match life.end {
-            End::Restart(Some((Step::Draining(span), _))) => Some(since.after(span)),
+        let StreamsPhase::Draining { since, server_run: Some(server_run), .. } = &self.phase else {
+            return None;
+        };
+        match server_run.end {
+            RunEnding::Restart(Some((RestartStep::Draining(span), _))) => Some(since.after(span)),
             _ => None,
         }
     }
 
     /// What is done to server and disks. Returns whether anything was.
-    fn operate(&mut self, now: Time) -> Result<bool, String> {
+    fn step_server(&mut self, now: Time) -> Result<bool, String> {
         match &mut self.phase {
-            Phase::Down { until, .. } if *until <= now => self.start(now).map(|()| true),
-            Phase::Serving(server, course) => {
-                let mut any =
-                    course.trouble(&self.network, server, &self.disks, &mut self.random, &mut self.events);
-                let is_over = course.is_over(now, self.totals.acknowledged, &self.clients);
-                if course.life.is_none() && is_over && !course.is_checked {
-                    course.is_checked = true;
-                    self.follow_to_the_end(now)?;
+            StreamsPhase::Down { until, .. } if *until <= now => self.start(now).map(|()| true),
+            StreamsPhase::Serving(server, progress) => {
+                let mut any = progress.step_disk_failures(
+                    &self.network,
+                    server,
+                    &self.disks,
+                    &mut self.random,
+                    &mut self.events,
+                );
+                let is_over = progress.is_over(now, self.totals.acknowledged, &self.clients);
+                if progress.server_run.is_none() && is_over && !progress.is_checked {
+                    progress.is_checked = true;
+                    self.start_final_followers(now)?;
                     any = true;
                 } else if is_over {
                     self.end(now)?;
                     any = true;
-                } else if course.life.is_none() && now > course.began.after(LAST_LIFE_MAX) {
+                } else if progress.server_run.is_none() && now > progress.started_at.after(LAST_LIFE_MAX) {
                     return Err(format!("the last life does not come to its end: {}", self.unfinished()));
                 }
                 Ok(any)
             }
-            Phase::Draining { server, since, .. } => {
+            StreamsPhase::Draining { server, since, .. } => {
                 let has_stopped = server.has_stopped();
                 let is_late = now > since.after(LAST_LIFE_MAX);
                 if self.cut_at().is_some_and(|at| at <= now) || has_stopped {
@@ -189,72 +200,74 @@ impl World {
                     Ok(false)
                 }
             }
-            Phase::Down { .. } | Phase::Over => Ok(false),
+            StreamsPhase::Down { .. } | StreamsPhase::Over => Ok(false),
         }
     }
 
     /// A server begins.
     fn start(&mut self, now: Time) -> Result<(), String> {
-        let Phase::Down { sockets, cut_opened, .. } = std::mem::replace(&mut self.phase, Phase::Over) else {
+        let StreamsPhase::Down { sockets, crashed_opened, .. } =
+            std::mem::replace(&mut self.phase, StreamsPhase::Over)
+        else {
             return Ok(());
         };
-        self.harm()?;
+        self.damage()?;
         for (ledger, disk) in self.ledgers.iter_mut().zip(&self.disks) {
             ledger.audit(disk)?;
         }
         let sockets = sockets.unwrap_or_else(|| server::listen(&self.network, self.plan.shards));
-        let server = match Server::start(&self.plan, &self.network, &self.disks, sockets) {
+        let server = match StreamsServer::start(&self.plan, &self.network, &self.disks, sockets) {
             Ok(server) => server,
             Err((sockets, error)) => {
-                self.take_unopened(&error)?;
+                self.handle_open_failure(&error)?;
                 let until = now.after(Duration::from_micros(self.random.between(1, 300_000)));
-                self.phase = Phase::Down { until, sockets: Some(sockets), cut_opened };
+                self.phase = StreamsPhase::Down { until, sockets: Some(sockets), crashed_opened };
                 return Ok(());
             }
         };
         self.refuses = None;
-        self.era += 1;
+        self.server_generation += 1;
         self.note("start");
-        if let Some(how) = cut_opened {
-            self.events.cut_opened += 1;
+        if let Some(how) = crashed_opened {
+            self.events.crashed_opened += 1;
             let pause = Duration::from_micros(self.random.between(1, 100_000));
-            self.cut(server, how, now.after(pause));
+            self.crash(server, how, now.after(pause));
             return Ok(());
         }
-        if self.lives.is_empty() {
+        if self.server_runs.is_empty() {
             self.network.stop_faults();
         }
-        let life = self.lives.pop();
-        self.harms = life.as_ref().map_or_else(Vec::new, |life| life.harms.clone());
-        let course = Course::new(life, now);
-        self.phase = Phase::Serving(server, course);
+        let server_run = self.server_runs.pop();
+        self.damages = server_run.as_ref().map_or_else(Vec::new, |server_run| server_run.damages.clone());
+        let progress = RunProgress::new(server_run, now);
+        self.phase = StreamsPhase::Serving(server, progress);
         Ok(())
     }
 
     /// Disks come to harm between two servers. What one refuses is set last: a changed disk is a new one.
-    fn harm(&mut self) -> Result<(), String> {
+    fn damage(&mut self) -> Result<(), String> {
         let mut refuses = None;
-        for harm in std::mem::take(&mut self.harms) {
-            let number = harm.disk();
-            if harm.faults().is_some() {
-                refuses = Some(harm);
+        for damage in std::mem::take(&mut self.damages) {
+            let number = damage.disk();
+            if damage.faults().is_some() {
+                refuses = Some(damage);
                 continue;
             }
             let (disk, ledger) = (&self.disks[number], &mut self.ledgers[number]);
             // The state before it is checked on its own.
             ledger.audit(disk)?;
-            if let Some(changed) = harm.change(disk, ledger, &mut self.random)? {
+            if let Some(changed) = damage.change(disk, ledger, &mut self.random)? {
                 self.disks[number] = changed;
-                self.note(harm.name());
-                match harm {
-                    Harm::SegmentRemoved { .. } => self.events.removed_segments += 1,
+                self.note(damage.name());
+                match damage {
+                    DiskDamage::SegmentRemoved { .. } => self.events.removed_segments += 1,
                     _ => self.events.flipped += 1,
                 }
             }
         }
-        if let Some((harm, faults)) = refuses.and_then(|harm| Some((harm, harm.faults()?))) {
-            self.note(harm.name());
-            self.disks[harm.disk()].fail(faults);
+        if let Some((damage, faults)) = refuses.and_then(|damage| Some((damage, damage.faults()?))) {
+            self.note(damage.name());
+            self.disks[damage.disk()].fail(faults);
             self.refuses = refuses;
         }
         Ok(())
@@ -262,13 +275,13 @@ impl World {
 
     /// The streams could not be opened: that is in order if a disk refused to be read. Reads fail a limited number of times; a
     /// folder can be listed again.
-    fn take_unopened(&mut self, error: &str) -> Result<(), String> {
-        let Some(harm) = self.refuses.filter(|_| error.contains("cannot read")) else {
+    fn handle_open_failure(&mut self, error: &str) -> Result<(), String> {
+        let Some(damage) = self.refuses.filter(|_| error.contains("cannot read")) else {
             return Err(error.to_owned());
         };
         self.note("not opened");
-        match harm {
-            Harm::ListFails { disk } => {
+        match damage {
+            DiskDamage::ListFails { disk } => {
                 self.events.unlisted_openings += 1;
                 self.disks[disk].fail(DiskFaults::default());
             }
@@ -279,31 +292,32 @@ impl World {
 
     /// The server that serves ends, in one way or another.
     fn end(&mut self, now: Time) -> Result<(), String> {
-        let Phase::Serving(server, course) = std::mem::replace(&mut self.phase, Phase::Over) else {
+        let StreamsPhase::Serving(server, progress) = std::mem::replace(&mut self.phase, StreamsPhase::Over)
+        else {
             return Ok(());
         };
-        self.era += 1;
+        self.server_generation += 1;
         self.events.frozen += server.frozen();
         for disk in &self.disks {
             // A disk that could make no files has room again; one whose writes fail goes on failing.
-            if course.room_at.iter().any(Option::is_some) {
+            if progress.room_at.iter().any(Option::is_some) {
                 disk.fail(DiskFaults::default());
             }
         }
-        match course.life {
-            Some(Life { end: End::Cut(how), pause, .. }) => {
+        match progress.server_run {
+            Some(ServerRun { end: RunEnding::ServerCrash(how), pause, .. }) => {
                 match how {
-                    Cut::Power => self.events.power += 1,
-                    Cut::Kill => self.events.kills += 1,
+                    ServerCrash::Power => self.events.power += 1,
+                    ServerCrash::Kill => self.events.kills += 1,
                 }
-                self.cut(server, how, now.after(pause));
+                self.crash(server, how, now.after(pause));
             }
-            life => {
-                let is_early = life.as_ref().is_some_and(|life| life.listens_early);
+            server_run => {
+                let is_early = server_run.as_ref().is_some_and(|server_run| server_run.listens_early);
                 let sockets = is_early.then(|| server::listen(&self.network, self.plan.shards));
                 server.end();
                 self.note("end");
-                self.phase = Phase::Draining { server, since: now, life, sockets };
+                self.phase = StreamsPhase::Draining { server, since: now, server_run, sockets };
             }
         }
         Ok(())
@@ -311,76 +325,76 @@ impl World {
 
     /// A server that drains has stopped, or is cut off.
     fn finish(&mut self, now: Time, has_stopped: bool) -> Result<(), String> {
-        let Phase::Draining { mut server, life, sockets, .. } =
-            std::mem::replace(&mut self.phase, Phase::Over)
+        let StreamsPhase::Draining { mut server, server_run, sockets, .. } =
+            std::mem::replace(&mut self.phase, StreamsPhase::Over)
         else {
             return Ok(());
         };
-        self.era += 1;
-        let cut = life.as_ref().and_then(|life| match life.end {
-            End::Restart(cut) => cut,
-            End::Cut(_) => None,
+        self.server_generation += 1;
+        let crash = server_run.as_ref().and_then(|server_run| match server_run.end {
+            RunEnding::Restart(crash) => crash,
+            RunEnding::ServerCrash(_) => None,
         });
-        let until = now.after(life.as_ref().map_or(Duration::ZERO, |life| life.pause));
-        if let Some((Step::Draining(_), how)) = cut
+        let until = now.after(server_run.as_ref().map_or(Duration::ZERO, |server_run| server_run.pause));
+        if let Some((RestartStep::Draining(_), how)) = crash
             && !has_stopped
         {
-            self.events.cut_draining += 1;
-            self.cut(server, how, until);
+            self.events.crashed_draining += 1;
+            self.crash(server, how, until);
             return Ok(());
         }
         server.check_end()?;
-        let (how, cut_opened) = match cut {
-            Some((Step::Sealing, how)) => (Some(how), None),
-            Some((Step::Opened, how)) => (None, Some(how)),
+        let (how, crashed_opened) = match crash {
+            Some((RestartStep::Sealing, how)) => (Some(how), None),
+            Some((RestartStep::Opened, how)) => (None, Some(how)),
             _ => (None, None),
         };
         match how {
-            Some(_) => self.events.cut_sealing += 1,
-            None => self.events.restarts += u64::from(life.is_some()),
+            Some(_) => self.events.crashed_sealing += 1,
+            None => self.events.restarts += u64::from(server_run.is_some()),
         }
         self.events.empty += u64::from(self.ledgers.iter().all(|ledger| ledger.records == 0));
         self.note(if how.is_some() { "cut while sealing" } else { "seal" });
         let at = server::instant(self.plan.origin, self.network.now());
         let journal = server.kill();
         self.disks = disks::seal(journal, &self.disks, (how, at), &mut self.random);
-        self.heal();
-        if life.is_none() {
+        self.repair_disks();
+        if server_run.is_none() {
             for (ledger, disk) in self.ledgers.iter_mut().zip(&self.disks) {
                 ledger.audit(disk)?;
             }
             return Ok(());
         }
-        self.phase = Phase::Down { until, sockets, cut_opened };
+        self.phase = StreamsPhase::Down { until, sockets, crashed_opened };
         Ok(())
     }
 
     fn note(&self, what: &str) {
-        self.network.state().note("operator", self.era, what, 0, 0);
+        self.network.state().note("operator", self.server_generation, what, 0, 0);
     }
 
     /// A server is cut off.
-    fn cut(&mut self, server: Server, how: Cut, until: Time) {
-        self.note(if how == Cut::Power { "power failure" } else { "kill" });
+    fn crash(&mut self, server: StreamsServer, how: ServerCrash, until: Time) {
+        self.note(if how == ServerCrash::Power { "power failure" } else { "kill" });
         let at = server::instant(self.plan.origin, self.network.now());
         let journal = server.kill();
-        self.disks = disks::cut(journal, &self.disks, (how, at), &mut self.random);
-        self.heal();
-        self.phase = Phase::Down { until, sockets: None, cut_opened: None };
+        self.disks = disks::crash(journal, &self.disks, (how, at), &mut self.random);
+        self.repair_disks();
+        self.phase = StreamsPhase::Down { until, sockets: None, crashed_opened: None };
     }
 
     /// The disks have been mended.
-    fn heal(&mut self) {
+    fn repair_disks(&mut self) {
         self.disks.iter().for_each(|disk| disk.fail(DiskFaults::default()));
     }
 
     /// All has been published: followers read every stream from its beginning, and the others leave.
-    fn follow_to_the_end(&mut self, now: Time) -> Result<(), String> {
-        self.clients.iter_mut().for_each(Client::leave);
+    fn start_final_followers(&mut self, now: Time) -> Result<(), String> {
+        self.clients.iter_mut().for_each(StreamsClient::finish_role);
         for (number, (ledger, disk)) in self.ledgers.iter_mut().zip(&self.disks).enumerate() {
             ledger.audit(disk)?;
             if let Some(last) = ledger.last() {
-                self.clients.push(Client::follower((self.clients.len(), number), now, Some(last)));
+                self.clients.push(StreamsClient::follower((self.clients.len(), number), now, Some(last)));
             }
         }
         Ok(())
@@ -389,7 +403,7 @@ impl World {
     fn step_clients(&mut self, now: Time) -> Result<bool, String> {
         self.network.take_changed(&mut self.changed);
         let changed = std::mem::take(&mut self.changed);
-        let is_served = matches!(self.phase, Phase::Serving(..));
+        let is_served = matches!(self.phase, StreamsPhase::Serving(..));
         let mut any = false;
         for client in &mut self.clients {
             let is_due = client.wake_at().is_some_and(|at| at <= now);
@@ -397,7 +411,7 @@ impl World {
                 continue;
             }
             any = true;
-            client.step(&mut Scene {
+            client.step(&mut StreamsClientContext {
                 network: &self.network,
                 now,
                 nats: &self.addresses.0,
@@ -405,7 +419,7 @@ impl World {
                 ledgers: &mut self.ledgers,
                 random: &mut self.random,
                 totals: &mut self.totals,
-                era: self.era,
+                server_generation: self.server_generation,
                 is_served,
             })?;
         }
@@ -416,7 +430,7 @@ impl World {
 
     fn unfinished(&self) -> String {
         let clients = self.clients.iter().filter(|client| !client.is_done());
-        let texts: Vec<String> = clients.map(|client| client.complaint("is not finished")).collect();
+        let texts: Vec<String> = clients.map(|client| client.failure_message("is not finished")).collect();
         texts.join("\n")
     }
 
@@ -428,7 +442,7 @@ impl World {
             self.events.markers += ledger.markers;
         }
         Ok(StreamsReport {
-            report: Report {
+            report: RunReport {
                 trace_hash: self.network.trace_hash(),
                 faults: self.network.fault_counts(),
                 until: self.network.now(),
@@ -440,17 +454,18 @@ impl World {
     }
 }
 
-impl Course {
-    fn new(life: Option<Life>, now: Time) -> Course {
-        let troubles = life.iter().flat_map(|life| &life.troubles);
-        let mut troubles: Vec<(Time, Trouble)> =
-            troubles.map(|(after, trouble)| (now.after(*after), *trouble)).collect();
-        troubles.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-        let until = life.as_ref().map_or(now, |life| now.after(life.span));
-        Course {
-            began: now,
-            life,
-            troubles,
+impl RunProgress {
+    fn new(server_run: Option<ServerRun>, now: Time) -> RunProgress {
+        let disk_failures = server_run.iter().flat_map(|server_run| &server_run.disk_failures);
+        let mut disk_failures: Vec<(Time, DiskFailure)> = disk_failures
+            .map(|(after, step_disk_failures)| (now.after(*after), *step_disk_failures))
+            .collect();
+        disk_failures.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let until = server_run.as_ref().map_or(now, |server_run| now.after(server_run.span));
+        RunProgress {
+            started_at: now,
+            server_run,
+            disk_failures,
             room_at: vec![None; ON_DISK],
             until,
             has_frozen: false,
@@ -460,29 +475,30 @@ impl Course {
 
     /// When something happens next.
     fn next(&self) -> Option<Time> {
-        let until = self.life.is_some().then_some(self.until);
-        let trouble = self.troubles.last().map(|(at, _)| *at);
-        self.room_at.iter().copied().flatten().chain(until).chain(trouble).min()
+        let until = self.server_run.is_some().then_some(self.until);
+        let step_disk_failures = self.disk_failures.last().map(|(at, _)| *at);
+        self.room_at.iter().copied().flatten().chain(until).chain(step_disk_failures).min()
     }
 
-    fn is_over(&self, now: Time, acknowledged: u64, clients: &[Client]) -> bool {
-        match &self.life {
-            Some(life) => {
-                now >= self.until || acknowledged >= life.acknowledgements && life.acknowledgements > 0
+    fn is_over(&self, now: Time, acknowledged: u64, clients: &[StreamsClient]) -> bool {
+        match &self.server_run {
+            Some(server_run) => {
+                now >= self.until
+                    || acknowledged >= server_run.acknowledgements && server_run.acknowledgements > 0
             }
-            None if self.is_checked => clients.iter().all(Client::is_done),
-            None => clients.iter().filter(|client| client.is_source()).all(Client::is_done),
+            None if self.is_checked => clients.iter().all(StreamsClient::is_done),
+            None => clients.iter().filter(|client| client.is_source()).all(StreamsClient::is_done),
         }
     }
 
     /// Disks get into trouble and out of it. Returns whether anything happened.
-    fn trouble(
+    fn step_disk_failures(
         &mut self,
         network: &Network,
-        server: &mut Server,
+        server: &mut StreamsServer,
         disks: &[SimulatedDisk],
         random: &mut SplitMix64,
-        events: &mut Events,
+        events: &mut StreamsEventCounts,
     ) -> bool {
         let now = network.now();
         let mut any = false;
@@ -493,12 +509,12 @@ impl Course {
                 any = true;
             }
         }
-        while let Some((_, trouble)) = self.troubles.pop_if(|(at, _)| *at <= now) {
+        while let Some((_, step_disk_failures)) = self.disk_failures.pop_if(|(at, _)| *at <= now) {
             any = true;
-            network.state().note("operator", 0, trouble.name(), 0, 0);
-            self.begin_trouble(trouble, now, server, disks, events);
+            network.state().note("operator", 0, step_disk_failures.name(), 0, 0);
+            self.begin_disk_failure(step_disk_failures, now, server, disks, events);
         }
-        if !self.has_frozen && self.life.is_some() && server.frozen() > 0 {
+        if !self.has_frozen && self.server_run.is_some() && server.frozen() > 0 {
             // The operator sees it and restarts.
             self.has_frozen = true;
             self.until = self.until.min(now.after(Duration::from_millis(random.between(10, 3000))));
@@ -507,41 +523,41 @@ impl Course {
         any
     }
 
-    fn begin_trouble(
+    fn begin_disk_failure(
         &mut self,
-        trouble: Trouble,
+        step_disk_failures: DiskFailure,
         now: Time,
-        server: &mut Server,
+        server: &mut StreamsServer,
         disks: &[SimulatedDisk],
-        events: &mut Events,
+        events: &mut StreamsEventCounts,
     ) {
-        match trouble {
-            Trouble::WritesFail { disk, after, times } => {
+        match step_disk_failures {
+            DiskFailure::WritesFail { disk, after, times } => {
                 events.failures += 1;
                 let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
                 disks[disk].fail(DiskFaults { writes, writes_max, ..DiskFaults::default() });
             }
-            Trouble::WritesNotSynced { disk, after, times } => {
+            DiskFailure::WritesNotSynced { disk, after, times } => {
                 events.failures += 1;
                 let (syncs, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
                 disks[disk].fail(DiskFaults { syncs, writes_max, ..DiskFaults::default() });
             }
-            Trouble::ReadsFail { disk, times } => {
+            DiskFailure::ReadsFail { disk, times } => {
                 events.failures += 1;
                 let reads = Some((0, times, INPUT_OUTPUT));
                 disks[disk].fail(DiskFaults { reads, ..DiskFaults::default() });
             }
-            Trouble::SyncFails { disk } => {
+            DiskFailure::SyncFails { disk } => {
                 events.failures += 1;
                 disks[disk].fail(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() });
             }
-            Trouble::Full { disk, span } => {
+            DiskFailure::Full { disk, span } => {
                 events.full += 1;
                 disks[disk].fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
                 self.room_at[disk] = Some(now.after(span));
             }
-            Trouble::Hangs { span } => {
-                match Trouble::is_long(span) {
+            DiskFailure::Hangs { span } => {
+                match DiskFailure::is_long(span) {
                     true => events.long_hangs += 1,
                     false => events.short_hangs += 1,
                 }

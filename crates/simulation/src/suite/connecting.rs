@@ -3,90 +3,90 @@
 use std::io;
 use std::net::SocketAddr;
 
-use stilling_engine::driver::{Destination, Driver, Kind};
+use stilling_engine::driver::{Destination, Driver, SourceKind};
 
-use super::{News, Peer, Place, Rig, Stage};
+use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer};
 
-fn connected<R: Rig>(place: Place) {
-    let mut stage = Stage::<R>::new();
-    let (mut listener, destination) = stage.rig.peer_listener(place);
-    let token = stage.token();
-    stage.driver.connect(token, &destination).expect("a socket");
-    stage.expect(News::Connected(token));
-    let mut peer = accepted(&mut stage, &mut listener);
-    stage.send_whole(token, b"ping");
-    stage.expect_at_peer(&mut peer, b"ping");
-    stage.peer_writes(&mut peer, b"pong");
-    assert_eq!(stage.receive(token), News::Received(token, b"pong".to_vec()));
-    stage.driver.writable(token);
-    stage.expect(News::Writable(token));
-    stage.driver.close(token);
-    stage.expect(News::Closed(token));
+fn connected<R: DriverRig>(address_kind: AddressKind) {
+    let mut fixture = DriverFixture::<R>::new();
+    let (mut listener, destination) = fixture.rig.peer_listener(address_kind);
+    let token = fixture.token();
+    fixture.driver.connect(token, &destination).expect("a socket");
+    fixture.expect(ObservedEvent::Connected(token));
+    let mut peer = accepted(&mut fixture, &mut listener);
+    fixture.send_whole(token, b"ping");
+    fixture.expect_at_peer(&mut peer, b"ping");
+    fixture.peer_writes(&mut peer, b"pong");
+    assert_eq!(fixture.receive(token), ObservedEvent::Received(token, b"pong".to_vec()));
+    fixture.driver.await_writable(token);
+    fixture.expect(ObservedEvent::Writable(token));
+    fixture.driver.close(token);
+    fixture.expect(ObservedEvent::Closed(token));
 }
 
-fn accepted<R: Rig>(stage: &mut Stage<R>, listener: &mut R::PeerListener) -> R::Peer {
+fn accepted<R: DriverRig>(fixture: &mut DriverFixture<R>, listener: &mut R::PeerListener) -> R::Peer {
     loop {
-        if let Some(peer) = stage.rig.peer_accept(listener) {
+        if let Some(peer) = fixture.rig.peer_accept(listener) {
             return peer;
         }
-        stage.pass();
+        fixture.idle_turn();
     }
 }
 
 /// Row 5.1: connect, over both families.
-pub fn a_connect_succeeds_and_carries_bytes<R: Rig>() {
-    connected::<R>(Place::V4);
-    connected::<R>(Place::V6);
+pub fn a_connect_succeeds_and_carries_bytes<R: DriverRig>() {
+    connected::<R>(AddressKind::V4);
+    connected::<R>(AddressKind::V6);
 }
 
 /// Row 5.1: connect to a Unix socket.
-pub fn a_connect_to_a_unix_socket_succeeds<R: Rig>() {
-    connected::<R>(Place::Unix);
+pub fn a_connect_to_a_unix_socket_succeeds<R: DriverRig>() {
+    connected::<R>(AddressKind::Unix);
 }
 
 /// Row 4.34: nobody listens there.
-pub fn a_connect_to_nobody_fails<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let check = |stage: &mut Stage<R>, place, kind| {
-        let (token, vacant) = (stage.token(), stage.rig.vacant(place));
-        stage.driver.connect(token, &vacant).expect("a socket");
-        stage.expect(News::Failed(token, kind));
-        stage.expect_silence();
-        stage.driver.close(token);
-        stage.expect(News::Closed(token));
+pub fn a_connect_to_nobody_fails<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let check = |fixture: &mut DriverFixture<R>, address_kind, kind| {
+        let (token, unused_destination) = (fixture.token(), fixture.rig.unused_destination(address_kind));
+        fixture.driver.connect(token, &unused_destination).expect("a socket");
+        fixture.expect(ObservedEvent::Failed(token, kind));
+        fixture.expect_silence();
+        fixture.driver.close(token);
+        fixture.expect(ObservedEvent::Closed(token));
     };
-    check(&mut stage, Place::V4, io::ErrorKind::ConnectionRefused);
-    check(&mut stage, Place::V6, io::ErrorKind::ConnectionRefused);
-    check(&mut stage, Place::Unix, io::ErrorKind::NotFound);
+    check(&mut fixture, AddressKind::V4, io::ErrorKind::ConnectionRefused);
+    check(&mut fixture, AddressKind::V6, io::ErrorKind::ConnectionRefused);
+    check(&mut fixture, AddressKind::Unix, io::ErrorKind::NotFound);
 }
 
 /// Row 5.1: a connect from a named source address.
-pub fn a_connect_comes_from_the_address_it_was_given<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (mut listener, destination) = stage.rig.peer_listener(Place::V4);
+pub fn a_connect_comes_from_the_address_it_was_given<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (mut listener, destination) = fixture.rig.peer_listener(AddressKind::V4);
     let Destination::Tcp { to, .. } = destination else { panic!("{destination:?} is no TCP address") };
-    let (token, from) = (stage.token(), SocketAddr::from(([127, 0, 0, 77], 0)));
-    stage.driver.connect(token, &Destination::Tcp { to, from: Some(from) }).expect("a socket");
-    stage.expect(News::Connected(token));
-    let peer = accepted(&mut stage, &mut listener);
+    let (token, from) = (fixture.token(), SocketAddr::from(([127, 0, 0, 77], 0)));
+    fixture.driver.connect(token, &Destination::Tcp { to, from: Some(from) }).expect("a socket");
+    fixture.expect(ObservedEvent::Connected(token));
+    let peer = accepted(&mut fixture, &mut listener);
     assert_eq!(peer.remote_addr().expect("it has an address").ip(), from.ip());
 }
 
 /// Row 5.1: a Unix stream that somebody else connected.
-pub fn a_unix_pair_carries_bytes_both_ways<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (socket, mut peer) = stage.rig.pair();
-    let token = stage.attach(socket, Kind::Stream);
-    stage.peer_writes(&mut peer, b"over");
-    assert_eq!(stage.receive(token), News::Received(token, b"over".to_vec()));
-    stage.send_whole(token, b"and out");
-    stage.expect_at_peer(&mut peer, b"and out");
-    let sent = stage.fill(token, 0);
-    stage.driver.writable(token);
-    stage.expect_silence();
+pub fn a_unix_pair_carries_bytes_both_ways<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (socket, mut peer) = fixture.rig.pair();
+    let token = fixture.attach(socket, SourceKind::Stream);
+    fixture.peer_writes(&mut peer, b"over");
+    assert_eq!(fixture.receive(token), ObservedEvent::Received(token, b"over".to_vec()));
+    fixture.send_whole(token, b"and out");
+    fixture.expect_at_peer(&mut peer, b"and out");
+    let sent = fixture.fill(token, 0);
+    fixture.driver.await_writable(token);
+    fixture.expect_silence();
     let bytes: Vec<u8> = (0..sent).map(super::pattern).collect();
-    stage.expect_at_peer(&mut peer, &bytes);
-    stage.expect(News::Writable(token));
+    fixture.expect_at_peer(&mut peer, &bytes);
+    fixture.expect(ObservedEvent::Writable(token));
     drop(peer);
-    assert_eq!(stage.receive(token), News::Ended(token));
+    assert_eq!(fixture.receive(token), ObservedEvent::Ended(token));
 }

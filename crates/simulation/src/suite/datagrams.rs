@@ -3,59 +3,67 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use stilling_engine::Token;
-use stilling_engine::driver::{BufferId, Destination, Driver, Event, Gather, Kind, Outgoing, Wait};
+use stilling_engine::driver::{
+    BufferId, Destination, Driver, DriverEvent, Gather, Outgoing, SourceKind, Wait,
+};
 use stilling_engine::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 
-use super::{DatagramPeer, News, Place, Rig, Stage, pattern};
+use super::{AddressKind, DatagramPeer, DriverFixture, DriverRig, ObservedEvent, pattern};
 
 /// A datagram socket that receives.
-fn open<R: Rig>(stage: &mut Stage<R>, place: Place) -> (Token, SocketAddr) {
-    let (socket, address) = stage.rig.datagram_socket(place);
-    let token = stage.attach(socket, Kind::Datagram);
-    stage.driver.receive(token);
+fn open<R: DriverRig>(fixture: &mut DriverFixture<R>, address_kind: AddressKind) -> (Token, SocketAddr) {
+    let (socket, address) = fixture.rig.datagram_socket(address_kind);
+    let token = fixture.attach(socket, SourceKind::Datagram);
+    fixture.driver.receive(token);
     (token, address)
 }
 
 /// The buffer of the next event, which must be a datagram.
 #[track_caller]
-fn lent<R: Rig>(stage: &mut Stage<R>, token: Token) -> BufferId {
-    match stage.next_event() {
-        Event::Datagram { token: of, buffer } if of == token => buffer,
+fn lent<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) -> BufferId {
+    match fixture.next_event() {
+        DriverEvent::Datagram { token: of, buffer } if of == token => buffer,
         event => panic!("expected a datagram, got {event:?}"),
     }
 }
 
 /// The next datagram: from whom, what, and whether it was cut.
 #[track_caller]
-fn heard<R: Rig>(stage: &mut Stage<R>, token: Token) -> (SocketAddr, Vec<u8>, bool) {
-    let buffer = lent(stage, token);
-    let datagram = stage.driver.datagram(buffer);
+fn received_datagram<R: DriverRig>(
+    fixture: &mut DriverFixture<R>,
+    token: Token,
+) -> (SocketAddr, Vec<u8>, bool) {
+    let buffer = lent(fixture, token);
+    let datagram = fixture.driver.datagram(buffer);
     let copy = (datagram.from, datagram.payload.to_vec(), datagram.truncated);
-    stage.driver.release(buffer);
+    fixture.driver.release(buffer);
     copy
 }
 
-fn heard_at<R: Rig>(stage: &mut Stage<R>, peer: &mut R::DatagramPeer) -> (SocketAddr, Vec<u8>) {
+fn received_datagram_at<R: DriverRig>(
+    fixture: &mut DriverFixture<R>,
+    peer: &mut R::DatagramPeer,
+) -> (SocketAddr, Vec<u8>) {
     loop {
         if let Some(datagram) = peer.receive() {
             return datagram;
         }
-        stage.pass();
+        fixture.idle_turn();
     }
 }
 
-fn come_and_go<R: Rig>(place: Place) {
+fn come_and_go<R: DriverRig>(address_kind: AddressKind) {
     const DATAGRAMS: usize = 100;
-    let mut stage = Stage::<R>::new();
-    let (token, address) = open(&mut stage, place);
-    let mut peers = [stage.rig.datagram_peer(place), stage.rig.datagram_peer(place)];
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, address) = open(&mut fixture, address_kind);
+    let mut peers = [fixture.rig.datagram_peer(address_kind), fixture.rig.datagram_peer(address_kind)];
     let payload = |at: usize| -> Vec<u8> { (at..at + 1 + 7 * at).map(pattern).collect() };
     for at in 0..DATAGRAMS {
         peers[at % 2].send(address, &payload(at));
     }
     let mut next = [0, 1];
     for _ in 0..DATAGRAMS {
-        let (from, bytes, truncated) = heard(&mut stage, token);
+        let (from, bytes, truncated) = received_datagram(&mut fixture, token);
         let who = peers.iter().position(|peer| peer.local_addr() == from).expect("a known sender");
         assert_eq!((bytes, truncated), (payload(next[who]), false));
         next[who] += 2;
@@ -72,132 +80,132 @@ fn come_and_go<R: Rig>(place: Place) {
             close: false,
         })
         .collect();
-    let stops = stage.turn(Wait::No, &outgoing);
+    let stops = fixture.turn(Wait::No, &outgoing);
     assert!(stops.is_empty(), "{stops:?}");
     for (at, answer) in answers.into_iter().enumerate() {
-        assert_eq!(heard_at(&mut stage, &mut peers[at % 2]), (address, answer));
+        assert_eq!(received_datagram_at(&mut fixture, &mut peers[at % 2]), (address, answer));
     }
-    assert_eq!(stage.driver.buffers_lent(), 0);
-    stage.expect_silence();
+    assert_eq!(fixture.driver.buffers_lent(), 0);
+    fixture.expect_silence();
 }
 
 /// Row 5.1: a batch of datagrams in and out, none lost, none mixed up.
-pub fn datagrams_come_and_go_with_their_addresses<R: Rig>() {
-    come_and_go::<R>(Place::V4);
+pub fn datagrams_come_and_go_with_their_addresses<R: DriverRig>() {
+    come_and_go::<R>(AddressKind::V4);
 }
 
 /// Row 5.1: the same over IPv6.
-pub fn datagrams_over_ipv6_keep_their_addresses<R: Rig>() {
-    come_and_go::<R>(Place::V6);
+pub fn datagrams_over_ipv6_keep_their_addresses<R: DriverRig>() {
+    come_and_go::<R>(AddressKind::V6);
 }
 
 /// Row 4.34: what is longer than a buffer is marked.
-pub fn a_long_datagram_is_cut_and_marked<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, address) = open(&mut stage, Place::V4);
-    let mut peer = stage.rig.datagram_peer(Place::V4);
+pub fn a_long_datagram_is_cut_and_marked<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, address) = open(&mut fixture, AddressKind::V4);
+    let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
     let long: Vec<u8> = (0..RECEIVE_BUFFER_SIZE + 1).map(pattern).collect();
     peer.send(address, &long);
     peer.send(address, b"short");
-    let (from, bytes, truncated) = heard(&mut stage, token);
+    let (from, bytes, truncated) = received_datagram(&mut fixture, token);
     assert_eq!((from, truncated), (peer.local_addr(), true));
     assert!(bytes.len() > RECEIVE_BUFFER_SIZE / 2, "only {} bytes came", bytes.len());
     assert!(long.starts_with(&bytes), "the bytes arrived changed");
-    assert_eq!(heard(&mut stage, token), (peer.local_addr(), b"short".to_vec(), false));
+    assert_eq!(received_datagram(&mut fixture, token), (peer.local_addr(), b"short".to_vec(), false));
 }
 
 /// Row 4.34: a datagram without payload has a sender all the same.
-pub fn an_empty_datagram_is_a_datagram<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, address) = open(&mut stage, Place::V4);
-    let mut peer = stage.rig.datagram_peer(Place::V4);
+pub fn an_empty_datagram_is_a_datagram<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, address) = open(&mut fixture, AddressKind::V4);
+    let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
     peer.send(address, b"");
-    assert_eq!(heard(&mut stage, token), (peer.local_addr(), Vec::new(), false));
+    assert_eq!(received_datagram(&mut fixture, token), (peer.local_addr(), Vec::new(), false));
     let to = Some(peer.local_addr());
     let bytes = Gather::One(b"");
-    let stops = stage.turn(Wait::No, &[Outgoing { token, bytes, to, from: None, close: false }]);
+    let stops = fixture.turn(Wait::No, &[Outgoing { token, bytes, to, from: None, close: false }]);
     assert!(stops.is_empty(), "{stops:?}");
-    assert_eq!(heard_at(&mut stage, &mut peer), (address, Vec::new()));
+    assert_eq!(received_datagram_at(&mut fixture, &mut peer), (address, Vec::new()));
 }
 
 /// Row 4.34: "port unreachable" is no reason to stop.
-pub fn a_datagram_to_nobody_harms_nothing<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, address) = open(&mut stage, Place::V4);
-    let mut peer = stage.rig.datagram_peer(Place::V4);
-    let Destination::Tcp { to: nobody, .. } = stage.rig.vacant(Place::V4) else {
+pub fn a_datagram_to_nobody_harms_nothing<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, address) = open(&mut fixture, AddressKind::V4);
+    let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
+    let Destination::Tcp { to: nobody, .. } = fixture.rig.unused_destination(AddressKind::V4) else {
         panic!("a vacant place has an address")
     };
     for round in 0..3 {
         let bytes = Gather::One(b"?");
-        stage.turn(Wait::No, &[Outgoing { token, bytes, to: Some(nobody), from: None, close: false }]);
-        stage.expect_silence();
+        fixture.turn(Wait::No, &[Outgoing { token, bytes, to: Some(nobody), from: None, close: false }]);
+        fixture.expect_silence();
         peer.send(address, &[round]);
-        assert_eq!(heard(&mut stage, token), (peer.local_addr(), vec![round], false));
+        assert_eq!(received_datagram(&mut fixture, token), (peer.local_addr(), vec![round], false));
     }
 }
 
 /// Row 4.34: datagrams for which there is no buffer stay where they are.
-pub fn datagrams_without_a_buffer_wait_in_the_socket<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, address) = open(&mut stage, Place::V4);
-    let mut peer = stage.rig.datagram_peer(Place::V4);
+pub fn datagrams_without_a_buffer_wait_in_the_socket<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, address) = open(&mut fixture, AddressKind::V4);
+    let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
     let mut kept = Vec::new();
     while kept.len() < RECEIVE_BUFFERS as usize {
         peer.send(address, &(kept.len() as u32).to_be_bytes());
-        kept.push(lent(&mut stage, token));
+        kept.push(lent(&mut fixture, token));
     }
     for late in 0..20_u8 {
         peer.send(address, &[late]);
     }
-    stage.expect_silence();
-    assert!(stage.driver.counters().starved >= 1);
+    fixture.expect_silence();
+    assert!(fixture.driver.counters().starved >= 1);
     for (at, buffer) in kept.iter().enumerate() {
-        assert_eq!(stage.driver.datagram(*buffer).payload, (at as u32).to_be_bytes());
+        assert_eq!(fixture.driver.datagram(*buffer).payload, (at as u32).to_be_bytes());
     }
     // One buffer at a time: the socket runs out again and again.
     for late in 0..3 {
-        stage.driver.release(kept.pop().expect("many are kept"));
-        kept.push(lent(&mut stage, token));
-        assert_eq!(stage.driver.datagram(kept[kept.len() - 1]).payload, [late]);
-        stage.expect_silence();
+        fixture.driver.release(kept.pop().expect("many are kept"));
+        kept.push(lent(&mut fixture, token));
+        assert_eq!(fixture.driver.datagram(kept[kept.len() - 1]).payload, [late]);
+        fixture.expect_silence();
     }
-    kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
+    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     for late in 3..20 {
-        assert_eq!(heard(&mut stage, token).1, [late]);
+        assert_eq!(received_datagram(&mut fixture, token).1, [late]);
     }
-    assert_eq!(stage.driver.buffers_lent(), 0);
+    assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
 /// Row 4.34: close ends the receiving of a datagram socket.
-pub fn a_closed_datagram_socket_is_silent<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, address) = open(&mut stage, Place::V4);
-    stage.expect_silence();
-    let mut peer = stage.rig.datagram_peer(Place::V4);
+pub fn a_closed_datagram_socket_is_silent<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, address) = open(&mut fixture, AddressKind::V4);
+    fixture.expect_silence();
+    let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
     peer.send(address, b"too late");
-    stage.driver.close(token);
-    stage.expect(News::Closed(token));
-    stage.expect_silence();
-    assert_eq!(stage.driver.buffers_lent(), 0);
+    fixture.driver.close(token);
+    fixture.expect(ObservedEvent::Closed(token));
+    fixture.expect_silence();
+    assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
 /// Row 5.1: on a machine with several addresses an answer comes from the one that was asked; a datagram that answers nothing
 /// can leave from any of them.
-pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (socket, port) = stage.rig.datagram_socket_on_all();
-    let token = stage.attach(socket, Kind::Datagram);
-    stage.driver.receive(token);
-    let mut peer = stage.rig.datagram_peer(Place::V4);
+pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (socket, port) = fixture.rig.datagram_socket_on_all();
+    let token = fixture.attach(socket, SourceKind::Datagram);
+    fixture.driver.receive(token);
+    let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
     let locals = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)].map(IpAddr::from);
     for local in locals {
         peer.send((local, port).into(), b"question");
-        let buffer = lent(&mut stage, token);
-        let datagram = stage.driver.datagram(buffer);
+        let buffer = lent(&mut fixture, token);
+        let datagram = fixture.driver.datagram(buffer);
         assert_eq!((datagram.from, datagram.local), (peer.local_addr(), Some(local)));
         assert_eq!(datagram.payload, b"question");
-        stage.driver.release(buffer);
+        fixture.driver.release(buffer);
     }
     let to = Some(peer.local_addr());
     let notices = locals.map(|local| Outgoing {
@@ -207,15 +215,15 @@ pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: Rig>() {
         from: Some(local),
         close: false,
     });
-    let stops = stage.turn(Wait::No, &notices);
+    let stops = fixture.turn(Wait::No, &notices);
     assert!(stops.is_empty(), "{stops:?}");
     for local in locals {
         let from = SocketAddr::from((local, port));
-        assert_eq!(heard_at(&mut stage, &mut peer), (from, b"notice".to_vec()));
+        assert_eq!(received_datagram_at(&mut fixture, &mut peer), (from, b"notice".to_vec()));
     }
-    let (bound, address) = open(&mut stage, Place::V4);
+    let (bound, address) = open(&mut fixture, AddressKind::V4);
     peer.send(address, b"question");
-    let buffer = lent(&mut stage, bound);
-    assert_eq!(stage.driver.datagram(buffer).local, None, "there is only one address to answer from");
-    stage.driver.release(buffer);
+    let buffer = lent(&mut fixture, bound);
+    assert_eq!(fixture.driver.datagram(buffer).local, None, "there is only one address to answer from");
+    fixture.driver.release(buffer);
 }

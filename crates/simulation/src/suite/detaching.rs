@@ -2,13 +2,13 @@
 //! said about it afterwards.
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Driver, Event, Kind};
+use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
 
 use super::receiving::keep_all_buffers;
-use super::{News, Peer, Place, Rig, Socket, Stage, pattern};
+use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, Socket, pattern};
 
 /// What came of a connection from the moment it was asked for until its socket came.
-struct Parting<R: Rig> {
+struct DetachedStream<R: DriverRig> {
     socket: Socket<R>,
     bytes: Vec<u8>,
     ended: bool,
@@ -16,227 +16,229 @@ struct Parting<R: Rig> {
 }
 
 /// Asks for the socket of `token` and takes in all news until it comes; there is no other connection.
-fn part<R: Rig>(stage: &mut Stage<R>, token: Token) -> Parting<R> {
-    stage.driver.detach(token);
+fn detach_stream<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) -> DetachedStream<R> {
+    fixture.driver.detach(token);
     let (mut bytes, mut ended, mut failed) = (Vec::new(), false, false);
     loop {
-        match stage.next_event() {
-            Event::Detached { token: of, socket } => {
+        match fixture.next_event() {
+            DriverEvent::Detached { token: of, socket } => {
                 let socket = socket.expect("descriptors are left");
                 assert_eq!(of, token);
-                return Parting { socket, bytes, ended, failed };
+                return DetachedStream { socket, bytes, ended, failed };
             }
-            Event::Received { token: of, buffer, len } => {
+            DriverEvent::Received { token: of, buffer, len } => {
                 assert_eq!(of, token);
-                bytes.extend_from_slice(&stage.driver.buffer(buffer)[..len as usize]);
-                stage.driver.release(buffer);
+                bytes.extend_from_slice(&fixture.driver.buffer(buffer)[..len as usize]);
+                fixture.driver.release(buffer);
             }
-            Event::Ended { token: of } if of == token => ended = true,
-            Event::Failed { token: of, .. } if of == token => failed = true,
-            Event::Readable { .. } | Event::Writable { .. } | Event::ReceiveCancelled { .. } => {}
+            DriverEvent::Ended { token: of } if of == token => ended = true,
+            DriverEvent::Failed { token: of, .. } if of == token => failed = true,
+            DriverEvent::Readable { .. }
+            | DriverEvent::Writable { .. }
+            | DriverEvent::ReceiveCancelled { .. } => {}
             event => panic!("unexpected: {event:?}"),
         }
     }
 }
 
 /// Whether the connection carries bytes both ways, and then closes it.
-fn carries_on<R: Rig>(stage: &mut Stage<R>, socket: Socket<R>, peer: &mut R::Peer) {
-    let token = stage.attach(socket, Kind::Stream);
-    stage.peer_writes(peer, b"still there?");
-    assert_eq!(stage.receive_bytes(token, 12), b"still there?");
-    stage.send_whole(token, b"still here");
-    stage.expect_at_peer(peer, b"still here");
-    stage.driver.close(token);
-    stage.expect(News::Closed(token));
-    assert_eq!(stage.peer_reads(peer).expect("the end"), b"");
+fn assert_works<R: DriverRig>(fixture: &mut DriverFixture<R>, socket: Socket<R>, peer: &mut R::Peer) {
+    let token = fixture.attach(socket, SourceKind::Stream);
+    fixture.peer_writes(peer, b"still there?");
+    assert_eq!(fixture.receive_bytes(token, 12), b"still there?");
+    fixture.send_whole(token, b"still here");
+    fixture.expect_at_peer(peer, b"still here");
+    fixture.driver.close(token);
+    fixture.expect(ObservedEvent::Closed(token));
+    assert_eq!(fixture.peer_reads(peer).expect("the end"), b"");
 }
 
 /// The slot of a source that was let go is another's, and the socket's news is nobody's.
-fn nothing_is_left<R: Rig>(stage: &mut Stage<R>, token: Token, peer: &mut R::Peer) {
+fn assert_drained<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token, peer: &mut R::Peer) {
     let tenant = Token::new(token.index(), token.generation() + 1);
-    let (socket, mut other) = stage.rig.pair();
-    stage.driver.attach(tenant, socket.into(), Kind::Stream, false).expect("attach in the same slot");
-    stage.driver.receive(tenant);
-    stage.peer_writes(peer, b"not yours");
-    stage.expect_silence();
-    stage.peer_writes(&mut other, b"mine");
-    stage.expect(News::Received(tenant, b"mine".to_vec()));
-    stage.driver.close(tenant);
-    stage.expect(News::Closed(tenant));
+    let (socket, mut other) = fixture.rig.pair();
+    fixture.driver.attach(tenant, socket.into(), SourceKind::Stream, false).expect("attach in the same slot");
+    fixture.driver.receive(tenant);
+    fixture.peer_writes(peer, b"not yours");
+    fixture.expect_silence();
+    fixture.peer_writes(&mut other, b"mine");
+    fixture.expect(ObservedEvent::Received(tenant, b"mine".to_vec()));
+    fixture.driver.close(tenant);
+    fixture.expect(ObservedEvent::Closed(tenant));
 }
 
 /// Rows 4.4, 4.5: a connection of which nothing is armed is given back, open and with what is in it.
-pub fn a_detached_socket_carries_on<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, mut peer) = stage.connection();
-    stage.peer_writes(&mut peer, b"unread");
-    let parting = part(&mut stage, token);
+pub fn a_detached_socket_carries_on<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, mut peer) = fixture.connection();
+    fixture.peer_writes(&mut peer, b"unread");
+    let parting = detach_stream(&mut fixture, token);
     assert_eq!(parting.bytes, b"");
-    let token = stage.attach(parting.socket, Kind::Stream);
-    assert_eq!(stage.receive_bytes(token, 6), b"unread");
-    let parting = part(&mut stage, token);
-    carries_on(&mut stage, parting.socket, &mut peer);
+    let token = fixture.attach(parting.socket, SourceKind::Stream);
+    assert_eq!(fixture.receive_bytes(token, 6), b"unread");
+    let parting = detach_stream(&mut fixture, token);
+    assert_works(&mut fixture, parting.socket, &mut peer);
 }
 
 /// Rows 4.4, 4.34: letting go while a receive or a wait is armed.
-pub fn detach_takes_back_what_is_armed<R: Rig>() {
-    let arms: [fn(&mut Stage<R>, Token); 4] = [
-        |stage, token| stage.driver.receive(token),
-        |stage, token| stage.driver.readable(token),
-        |stage, token| {
-            stage.driver.receive(token);
-            stage.driver.cancel_receive(token);
+pub fn detach_takes_back_what_is_armed<R: DriverRig>() {
+    let arms: [fn(&mut DriverFixture<R>, Token); 4] = [
+        |fixture, token| fixture.driver.receive(token),
+        |fixture, token| fixture.driver.await_readable(token),
+        |fixture, token| {
+            fixture.driver.receive(token);
+            fixture.driver.cancel_receive(token);
         },
-        |stage, token| {
-            stage.driver.receive(token);
-            stage.expect_silence();
-            stage.driver.cancel_receive(token);
-            stage.driver.writable(token);
+        |fixture, token| {
+            fixture.driver.receive(token);
+            fixture.expect_silence();
+            fixture.driver.cancel_receive(token);
+            fixture.driver.await_writable(token);
         },
     ];
     for settles in [false, true] {
         for arm in arms {
-            let mut stage = Stage::<R>::new();
-            let (token, mut peer) = stage.connection();
-            arm(&mut stage, token);
+            let mut fixture = DriverFixture::<R>::new();
+            let (token, mut peer) = fixture.connection();
+            arm(&mut fixture, token);
             if settles {
-                stage.pass();
-                stage.events.clear();
+                fixture.idle_turn();
+                fixture.events.clear();
             }
-            let parting = part(&mut stage, token);
+            let parting = detach_stream(&mut fixture, token);
             assert_eq!((parting.bytes, parting.ended, parting.failed), (Vec::new(), false, false));
-            nothing_is_left(&mut stage, token, &mut peer);
-            let token = stage.attach(parting.socket, Kind::Stream);
-            assert_eq!(stage.receive_bytes(token, 9), b"not yours");
-            let parting = part(&mut stage, token);
-            carries_on(&mut stage, parting.socket, &mut peer);
+            assert_drained(&mut fixture, token, &mut peer);
+            let token = fixture.attach(parting.socket, SourceKind::Stream);
+            assert_eq!(fixture.receive_bytes(token, 9), b"not yours");
+            let parting = detach_stream(&mut fixture, token);
+            assert_works(&mut fixture, parting.socket, &mut peer);
         }
     }
 }
 
 /// Row 4.4: bytes that come while the receive is taken back are given or stay, and are never lost.
-pub fn a_detach_that_races_with_data_loses_nothing<R: Rig>() {
+pub fn a_detach_that_races_with_data_loses_nothing<R: DriverRig>() {
     const ROUNDS: usize = 60;
     const CHUNK: usize = 700;
-    let mut stage = Stage::<R>::new();
-    let (mut token, mut peer) = stage.connection();
+    let mut fixture = DriverFixture::<R>::new();
+    let (mut token, mut peer) = fixture.connection();
     let mut received = Vec::new();
     for round in 0..ROUNDS {
         let chunk: Vec<u8> = (round * CHUNK..(round + 1) * CHUNK).map(pattern).collect();
-        stage.driver.receive(token);
+        fixture.driver.receive(token);
         if round % 3 == 0 {
-            stage.pass();
+            fixture.idle_turn();
         }
-        stage.peer_writes(&mut peer, &chunk);
+        fixture.peer_writes(&mut peer, &chunk);
         if round % 3 == 1 {
-            stage.driver.cancel_receive(token);
+            fixture.driver.cancel_receive(token);
         }
-        let mut parting = part(&mut stage, token);
+        let mut parting = detach_stream(&mut fixture, token);
         received.append(&mut parting.bytes);
-        token = stage.attach(parting.socket, Kind::Stream);
+        token = fixture.attach(parting.socket, SourceKind::Stream);
     }
-    let rest = stage.receive_bytes(token, ROUNDS * CHUNK - received.len());
+    let rest = fixture.receive_bytes(token, ROUNDS * CHUNK - received.len());
     received.extend(rest);
     assert!(received.into_iter().eq((0..ROUNDS * CHUNK).map(pattern)), "bytes were lost or changed");
-    assert_eq!(stage.driver.buffers_lent(), 0);
+    assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
 /// Row 4.34: a peer that resets meanwhile is told once, before or after.
-pub fn a_reset_while_detaching_is_told_once<R: Rig>() {
+pub fn a_reset_while_detaching_is_told_once<R: DriverRig>() {
     for waits in [false, true] {
-        let mut stage = Stage::<R>::new();
-        let (token, peer) = stage.connection();
-        stage.driver.receive(token);
+        let mut fixture = DriverFixture::<R>::new();
+        let (token, peer) = fixture.connection();
+        fixture.driver.receive(token);
         if waits {
-            stage.expect_silence();
+            fixture.expect_silence();
         }
         peer.reset();
-        let parting = part(&mut stage, token);
-        let token = stage.attach(parting.socket, Kind::Stream);
-        match stage.receive(token) {
-            News::Failed(of, _) => assert!(of == token && !parting.failed, "told twice"),
-            news => assert!(news == News::Ended(token) && parting.failed, "never told: {news:?}"),
+        let parting = detach_stream(&mut fixture, token);
+        let token = fixture.attach(parting.socket, SourceKind::Stream);
+        match fixture.receive(token) {
+            ObservedEvent::Failed(of, _) => assert!(of == token && !parting.failed, "told twice"),
+            news => assert!(news == ObservedEvent::Ended(token) && parting.failed, "never told: {news:?}"),
         }
     }
 }
 
 /// Row 4.33: a peer that has finished sending is still answered after the hand-over.
-pub fn a_half_closed_connection_can_be_detached<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, mut peer) = stage.connection();
-    stage.driver.receive(token);
+pub fn a_half_closed_connection_can_be_detached<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, mut peer) = fixture.connection();
+    fixture.driver.receive(token);
     peer.shutdown();
-    let parting = part(&mut stage, token);
-    let token = stage.attach(parting.socket, Kind::Stream);
-    assert_eq!(stage.receive(token), News::Ended(token));
-    stage.send_whole(token, b"the answer");
-    stage.expect_at_peer(&mut peer, b"the answer");
+    let parting = detach_stream(&mut fixture, token);
+    let token = fixture.attach(parting.socket, SourceKind::Stream);
+    assert_eq!(fixture.receive(token), ObservedEvent::Ended(token));
+    fixture.send_whole(token, b"the answer");
+    fixture.expect_at_peer(&mut peer, b"the answer");
 }
 
 /// Row 4.34: a receive that waits for a buffer is taken back; its bytes stay in the socket.
-pub fn a_starved_receive_can_be_detached<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (keeper, mut keeping) = stage.connection();
-    let (token, mut peer) = stage.connection();
-    let kept = keep_all_buffers(&mut stage, keeper, &mut keeping);
-    stage.driver.receive(token);
-    stage.peer_writes(&mut peer, b"later");
-    stage.expect_silence();
-    let parting = part(&mut stage, token);
+pub fn a_starved_receive_can_be_detached<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (keeper, mut keeping) = fixture.connection();
+    let (token, mut peer) = fixture.connection();
+    let kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    fixture.driver.receive(token);
+    fixture.peer_writes(&mut peer, b"later");
+    fixture.expect_silence();
+    let parting = detach_stream(&mut fixture, token);
     assert_eq!(parting.bytes, b"");
-    kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
-    stage.expect_silence();
-    let token = stage.attach(parting.socket, Kind::Stream);
-    assert_eq!(stage.receive_bytes(token, 5), b"later");
+    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    fixture.expect_silence();
+    let token = fixture.attach(parting.socket, SourceKind::Stream);
+    assert_eq!(fixture.receive_bytes(token, 5), b"later");
 }
 
 /// Row 4.4: who has the socket has it alone: the peer sees the end when it is dropped, and the driver may
 /// be gone before.
-pub fn a_detached_socket_is_its_owners_alone<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, mut peer) = stage.connection();
-    stage.driver.receive(token);
-    stage.pass();
-    let Parting { socket, .. } = part(&mut stage, token);
+pub fn a_detached_socket_is_its_owners_alone<R: DriverRig>() {
+    let mut fixture = DriverFixture::<R>::new();
+    let (token, mut peer) = fixture.connection();
+    fixture.driver.receive(token);
+    fixture.idle_turn();
+    let DetachedStream { socket, .. } = detach_stream(&mut fixture, token);
     drop(socket);
-    assert_eq!(stage.peer_reads(&mut peer).expect("the end"), b"");
-    let (token, mut peer) = stage.connection();
-    let Parting { socket, .. } = part(&mut stage, token);
-    stage.driver = stage.rig.driver();
-    carries_on(&mut stage, socket, &mut peer);
+    assert_eq!(fixture.peer_reads(&mut peer).expect("the end"), b"");
+    let (token, mut peer) = fixture.connection();
+    let DetachedStream { socket, .. } = detach_stream(&mut fixture, token);
+    fixture.driver = fixture.rig.driver();
+    assert_works(&mut fixture, socket, &mut peer);
 }
 
 /// Row 4.5: many leave in one turn.
-pub fn many_detach_in_one_turn<R: Rig>() {
+pub fn many_detach_in_one_turn<R: DriverRig>() {
     const CONNECTIONS: usize = 100;
-    let mut stage = Stage::<R>::new();
-    let (listener, destination) = stage.listen(Place::V4);
+    let mut fixture = DriverFixture::<R>::new();
+    let (listener, destination) = fixture.listen(AddressKind::V4);
     let mut peers = Vec::new();
     let mut tokens = Vec::new();
     for at in 0..CONNECTIONS {
-        peers.push(stage.rig.dial(&destination));
-        let socket = stage.accepted(listener);
-        let token = stage.attach(socket, Kind::Stream);
+        peers.push(fixture.rig.dial(&destination));
+        let socket = fixture.accepted(listener);
+        let token = fixture.attach(socket, SourceKind::Stream);
         if at % 2 == 0 {
-            stage.driver.receive(token);
+            fixture.driver.receive(token);
         }
         tokens.push(token);
     }
-    stage.pass();
-    tokens.iter().for_each(|token| stage.driver.detach(*token));
+    fixture.idle_turn();
+    tokens.iter().for_each(|token| fixture.driver.detach(*token));
     let mut sockets = Vec::new();
     while sockets.len() < CONNECTIONS {
-        match stage.next_event() {
-            Event::Detached { token, socket } => {
+        match fixture.next_event() {
+            DriverEvent::Detached { token, socket } => {
                 sockets.push((token, socket.expect("descriptors are left")));
             }
-            Event::ReceiveCancelled { .. } => {}
+            DriverEvent::ReceiveCancelled { .. } => {}
             event => panic!("unexpected: {event:?}"),
         }
     }
     sockets.sort_by_key(|(token, _)| *token);
     for ((token, socket), (expected, peer)) in sockets.into_iter().zip(tokens.iter().zip(&mut peers)) {
         assert_eq!(token, *expected);
-        carries_on(&mut stage, socket, peer);
+        assert_works(&mut fixture, socket, peer);
     }
 }

@@ -1,12 +1,12 @@
 //! One suite for every driver: the same promises, the same expectations.
 //!
-//! A promise is a generic function over a [`Rig`], which makes a driver and plays the other side of
+//! A promise is a generic function over a [`DriverRig`], which makes a driver and plays the other side of
 //! its sockets. [`every_promise!`](crate::every_promise) turns all of them into tests of one rig;
 //! [`every_system_promise!`](crate::every_system_promise) adds those that only a driver on the real
 //! system can be asked for: threads, waiting in real time, foreign event loops.
 //!
-//! Everything happens on one thread: a [`Stage`] lets the peer act, then turns the driver, until the
-//! expected news is there. How long that takes is never judged; [`Rig::is_patient`] only ends a test
+//! Everything happens on one thread: a [`DriverFixture`] lets the peer act, then turns the driver, until the
+//! expected news is there. How long that takes is never judged; [`DriverRig::is_within_limit`] only ends a test
 //! that would hang.
 
 mod accepting;
@@ -14,11 +14,11 @@ mod closing;
 mod connecting;
 mod datagrams;
 mod detaching;
+mod fixture;
 mod pieces;
 mod pipes;
 mod receiving;
 mod sending;
-mod stage;
 #[cfg(target_os = "linux")]
 pub mod system;
 
@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use stilling_engine::driver::{Destination, Driver};
 use stilling_ring::Time;
 
-pub use stage::{News, Stage};
+pub use fixture::{DriverFixture, ObservedEvent};
 
 /// The promises themselves, by mechanism; each is called by the test of its name.
 pub mod promises {
@@ -46,7 +46,7 @@ pub mod promises {
 
 /// Where a socket of a rig is to live; ports and paths are the rig's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AddressKind {
     /// An IPv4 loopback address.
     V4,
     /// An IPv6 loopback address.
@@ -56,7 +56,7 @@ pub enum Place {
 }
 
 /// A world for one driver: sockets for it, and their other ends.
-pub trait Rig: Sized {
+pub trait DriverRig: Sized {
     /// The driver under test.
     type Driver: Driver<Socket: Debug, Accepted: Debug>;
     /// The other end of a stream or pipe.
@@ -73,39 +73,39 @@ pub trait Rig: Sized {
     /// The time that the driver's waits refer to.
     fn now(&self) -> Time;
     /// False when a test has gone on for so long that it must hang.
-    fn is_patient(&self) -> bool;
+    fn is_within_limit(&self) -> bool;
 
     /// A listening socket for the driver, and where to dial it. Its connections have modest send
     /// buffers, so that a peer that does not read is noticed soon.
-    fn listener(&mut self, place: Place) -> (Socket<Self>, Destination);
+    fn listener(&mut self, address_kind: AddressKind) -> (Socket<Self>, Destination);
     /// Connects to a listener of the driver; it need not have been accepted yet.
     fn dial(&mut self, to: &Destination) -> Self::Peer;
     /// A listener on the other side, and where the driver may connect to.
-    fn peer_listener(&mut self, place: Place) -> (Self::PeerListener, Destination);
+    fn peer_listener(&mut self, address_kind: AddressKind) -> (Self::PeerListener, Destination);
     /// A connection that has come to a listener on the other side.
     fn peer_accept(&mut self, listener: &mut Self::PeerListener) -> Option<Self::Peer>;
     /// A destination where nobody listens.
-    fn vacant(&mut self, place: Place) -> Destination;
+    fn unused_destination(&mut self, address_kind: AddressKind) -> Destination;
     /// A connected pair of Unix stream sockets.
     fn pair(&mut self) -> (Socket<Self>, Self::Peer);
     /// A pipe that the driver reads.
     fn pipe_to_driver(&mut self) -> (Socket<Self>, Self::Peer);
     /// A pipe that the driver writes.
     fn pipe_from_driver(&mut self) -> (Socket<Self>, Self::Peer);
-    /// A bound datagram socket for the driver, and its address. Not for [`Place::Unix`].
-    fn datagram_socket(&mut self, place: Place) -> (Socket<Self>, SocketAddr);
+    /// A bound datagram socket for the driver, and its address. Not for [`AddressKind::Unix`].
+    fn datagram_socket(&mut self, address_kind: AddressKind) -> (Socket<Self>, SocketAddr);
     /// A datagram socket for the driver that is bound to all IPv4 addresses, among them all that begin with 127, and its
     /// port.
     fn datagram_socket_on_all(&mut self) -> (Socket<Self>, u16);
-    /// A bound datagram socket on the other side. Not for [`Place::Unix`].
-    fn datagram_peer(&mut self, place: Place) -> Self::DatagramPeer;
+    /// A bound datagram socket on the other side. Not for [`AddressKind::Unix`].
+    fn datagram_peer(&mut self, address_kind: AddressKind) -> Self::DatagramPeer;
 }
 
 /// The socket type of a rig's driver.
-pub type Socket<R> = <<R as Rig>::Driver as Driver>::Socket;
+pub type Socket<R> = <<R as DriverRig>::Driver as Driver>::Socket;
 
 /// What the driver of a rig accepts.
-pub type Accepted<R> = <<R as Rig>::Driver as Driver>::Accepted;
+pub type Accepted<R> = <<R as DriverRig>::Driver as Driver>::Accepted;
 
 /// The other end of a stream or pipe; never blocks. Dropping it closes it.
 pub trait Peer {
@@ -131,7 +131,7 @@ pub trait DatagramPeer {
     fn receive(&mut self) -> Option<(SocketAddr, Vec<u8>)>;
 }
 
-/// Makes a test of each promise, for one [`Rig`].
+/// Makes a test of each promise, for one [`DriverRig`].
 #[macro_export]
 macro_rules! every_promise {
     ($rig:ty) => {

@@ -15,14 +15,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{SockRef, Socket};
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
-use stilling_engine::driver::{Destination, Driver, Event, Gather, Kind, Outgoing, Wait};
+use stilling_engine::driver::{Destination, Driver, DriverEvent, Gather, Outgoing, SourceKind, Wait};
 use stilling_engine::net::{self, ListenOptions};
 use stilling_ring::{Clock, Time};
 
-use super::{DatagramPeer, News, Peer, Place, Rig, Stage};
+use super::{AddressKind, DatagramPeer, DriverFixture, DriverRig, ObservedEvent, Peer};
 
 /// After this a test hangs. It measures nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A way of running a driver on the real system.
 pub trait SystemDriver: Sized {
@@ -67,9 +67,9 @@ impl SystemDriver for DirectUring {
 }
 
 /// Sockets of the real system.
-pub struct System<D> {
+pub struct SystemRig<D> {
     clock: Clock,
-    began: Instant,
+    started_at: Instant,
     directory: tempfile::TempDir,
     paths: u32,
     driver: std::marker::PhantomData<D>,
@@ -86,18 +86,18 @@ pub enum SystemListener {
     Unix(UnixListener),
 }
 
-impl<D> System<D> {
+impl<D> SystemRig<D> {
     fn path(&mut self) -> PathBuf {
         self.paths += 1;
         self.directory.path().join(self.paths.to_string())
     }
 }
 
-fn loopback(place: Place) -> SocketAddr {
-    match place {
-        Place::V4 => (Ipv4Addr::LOCALHOST, 0).into(),
-        Place::V6 => (Ipv6Addr::LOCALHOST, 0).into(),
-        Place::Unix => panic!("a Unix socket has a path"),
+fn loopback(address_kind: AddressKind) -> SocketAddr {
+    match address_kind {
+        AddressKind::V4 => (Ipv4Addr::LOCALHOST, 0).into(),
+        AddressKind::V6 => (Ipv6Addr::LOCALHOST, 0).into(),
+        AddressKind::Unix => panic!("a Unix socket has a path"),
     }
 }
 
@@ -107,7 +107,7 @@ fn non_blocking(fd: impl Into<OwnedFd>) -> SystemPeer {
     SystemPeer(fd)
 }
 
-impl<D: SystemDriver> Rig for System<D> {
+impl<D: SystemDriver> DriverRig for SystemRig<D> {
     type Driver = D::Driver;
     type Peer = SystemPeer;
     type PeerListener = SystemListener;
@@ -115,9 +115,9 @@ impl<D: SystemDriver> Rig for System<D> {
 
     fn new() -> Self {
         net::raise_descriptor_limit();
-        System {
+        SystemRig {
             clock: Clock::real(),
-            began: Instant::now(),
+            started_at: Instant::now(),
             directory: tempfile::tempdir().expect("a directory for sockets"),
             paths: 0,
             driver: std::marker::PhantomData,
@@ -132,17 +132,17 @@ impl<D: SystemDriver> Rig for System<D> {
         self.clock.now()
     }
 
-    fn is_patient(&self) -> bool {
-        self.began.elapsed() < PATIENCE
+    fn is_within_limit(&self) -> bool {
+        self.started_at.elapsed() < WAIT_MAX
     }
 
-    fn listener(&mut self, place: Place) -> (OwnedFd, Destination) {
-        if place == Place::Unix {
+    fn listener(&mut self, address_kind: AddressKind) -> (OwnedFd, Destination) {
+        if address_kind == AddressKind::Unix {
             let path = self.path();
             return (net::listen_unix(&path).expect("listen"), Destination::Unix(path));
         }
         let options = ListenOptions { send_buffer: Some(16 * 1024), ..ListenOptions::default() };
-        let listener = net::listen_tcp(loopback(place), &options).expect("listen");
+        let listener = net::listen_tcp(loopback(address_kind), &options).expect("listen");
         let to = net::local_addr(&listener).expect("its address");
         (listener, Destination::Tcp { to, from: None })
     }
@@ -156,14 +156,14 @@ impl<D: SystemDriver> Rig for System<D> {
         non_blocking(socket)
     }
 
-    fn peer_listener(&mut self, place: Place) -> (SystemListener, Destination) {
-        if place == Place::Unix {
+    fn peer_listener(&mut self, address_kind: AddressKind) -> (SystemListener, Destination) {
+        if address_kind == AddressKind::Unix {
             let path = self.path();
             let listener = UnixListener::bind(&path).expect("listen");
             listener.set_nonblocking(true).expect("a non-blocking listener");
             return (SystemListener::Unix(listener), Destination::Unix(path));
         }
-        let listener = TcpListener::bind(loopback(place)).expect("listen");
+        let listener = TcpListener::bind(loopback(address_kind)).expect("listen");
         listener.set_nonblocking(true).expect("a non-blocking listener");
         let to = listener.local_addr().expect("its address");
         (SystemListener::Tcp(listener), Destination::Tcp { to, from: None })
@@ -177,11 +177,11 @@ impl<D: SystemDriver> Rig for System<D> {
         accepted.ok().map(non_blocking)
     }
 
-    fn vacant(&mut self, place: Place) -> Destination {
-        if place == Place::Unix {
+    fn unused_destination(&mut self, address_kind: AddressKind) -> Destination {
+        if address_kind == AddressKind::Unix {
             return Destination::Unix(self.path());
         }
-        let formerly = TcpListener::bind(loopback(place)).expect("listen");
+        let formerly = TcpListener::bind(loopback(address_kind)).expect("listen");
         Destination::Tcp { to: formerly.local_addr().expect("its address"), from: None }
     }
 
@@ -200,8 +200,8 @@ impl<D: SystemDriver> Rig for System<D> {
         (writer.into(), non_blocking(reader))
     }
 
-    fn datagram_socket(&mut self, place: Place) -> (OwnedFd, SocketAddr) {
-        let socket = net::bind_udp(loopback(place)).expect("bind");
+    fn datagram_socket(&mut self, address_kind: AddressKind) -> (OwnedFd, SocketAddr) {
+        let socket = net::bind_udp(loopback(address_kind)).expect("bind");
         let address = net::local_addr(&socket).expect("its address");
         (socket, address)
     }
@@ -212,8 +212,8 @@ impl<D: SystemDriver> Rig for System<D> {
         (socket, address.port())
     }
 
-    fn datagram_peer(&mut self, place: Place) -> UdpSocket {
-        let socket = UdpSocket::bind(loopback(place)).expect("bind");
+    fn datagram_peer(&mut self, address_kind: AddressKind) -> UdpSocket {
+        let socket = UdpSocket::bind(loopback(address_kind)).expect("bind");
         socket.set_nonblocking(true).expect("a non-blocking socket");
         socket
     }
@@ -262,7 +262,7 @@ impl DatagramPeer for UdpSocket {
 fn guard() -> mpsc::Sender<()> {
     let (alive, over) = mpsc::channel();
     std::thread::spawn(move || {
-        if over.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if over.recv_timeout(WAIT_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
             std::process::abort();
         }
     });
@@ -270,7 +270,7 @@ fn guard() -> mpsc::Sender<()> {
 }
 
 /// Whether the thread of this process sleeps in the system.
-fn sleeps(thread: rustix::process::Pid) -> bool {
+fn wait_until_asleep(thread: rustix::process::Pid) -> bool {
     let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     let stat = std::fs::read_to_string(path).expect("the thread lives");
     // proc_pid_stat(5): the state follows the command in parentheses.
@@ -280,22 +280,22 @@ fn sleeps(thread: rustix::process::Pid) -> bool {
 /// Row 5.1: a wake from another thread ends a wait that has begun.
 pub fn a_wake_ends_a_wait_without_limit<D: SystemDriver>() {
     let _guard = guard();
-    let mut stage = Stage::<System<D>>::new();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let waiting = rustix::thread::gettid();
     for _ in 0..20 {
-        let (wake, (may_wake, begin)) = (stage.driver.wake_handle(), mpsc::channel());
+        let (wake, (may_wake, begin)) = (fixture.driver.wake_handle(), mpsc::channel());
         let waker = std::thread::spawn(move || {
             begin.recv().expect("the test goes on");
-            while !sleeps(waiting) {
+            while !wait_until_asleep(waiting) {
                 std::thread::yield_now();
             }
             wake.wake();
         });
         may_wake.send(()).expect("the other thread waits");
-        while stage.events.is_empty() {
-            stage.turn(Wait::Forever, &[]);
+        while fixture.events.is_empty() {
+            fixture.turn(Wait::Forever, &[]);
         }
-        stage.expect(News::Woken);
+        fixture.expect(ObservedEvent::Woken);
         waker.join().expect("the other thread ends well");
     }
 }
@@ -303,8 +303,8 @@ pub fn a_wake_ends_a_wait_without_limit<D: SystemDriver>() {
 /// Row 5.1: a wake ends the wait whenever it comes: before, at the beginning, during.
 pub fn no_wake_is_lost<D: SystemDriver>() {
     let _guard = guard();
-    let mut stage = Stage::<System<D>>::new();
-    let wake = stage.driver.wake_handle();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let wake = fixture.driver.wake_handle();
     let (ask, asked) = mpsc::channel();
     let waker = std::thread::spawn(move || asked.into_iter().for_each(|()| wake.wake()));
     for round in 0..2000 {
@@ -313,11 +313,11 @@ pub fn no_wake_is_lost<D: SystemDriver>() {
         for _ in 0..round % 50 {
             std::hint::spin_loop();
         }
-        while stage.events.is_empty() {
-            stage.turn(Wait::Forever, &[]);
+        while fixture.events.is_empty() {
+            fixture.turn(Wait::Forever, &[]);
         }
-        stage.expect(News::Woken);
-        assert!(stage.events.is_empty(), "{:?}", stage.events);
+        fixture.expect(ObservedEvent::Woken);
+        assert!(fixture.events.is_empty(), "{:?}", fixture.events);
     }
     drop(ask);
     waker.join().expect("the other thread ends well");
@@ -326,79 +326,79 @@ pub fn no_wake_is_lost<D: SystemDriver>() {
 /// Rows 4.4, 4.5: letting go of a socket needs no news from its peer, so it does not wait for any.
 pub fn a_socket_asked_for_ends_a_wait_without_limit<D: SystemDriver>() {
     let _guard = guard();
-    let mut stage = Stage::<System<D>>::new();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
     for armed in [false, true] {
-        let (token, _peer) = stage.connection();
+        let (token, _peer) = fixture.connection();
         if armed {
-            stage.driver.receive(token);
-            stage.expect_silence();
+            fixture.driver.receive(token);
+            fixture.expect_silence();
         }
-        stage.driver.detach(token);
+        fixture.driver.detach(token);
         loop {
-            while stage.events.is_empty() {
-                stage.turn(Wait::Forever, &[]);
+            while fixture.events.is_empty() {
+                fixture.turn(Wait::Forever, &[]);
             }
-            match stage.next_event() {
-                Event::Detached { token: of, .. } if of == token => break,
-                Event::ReceiveCancelled { token: of } if of == token => {}
+            match fixture.next_event() {
+                DriverEvent::Detached { token: of, .. } if of == token => break,
+                DriverEvent::ReceiveCancelled { token: of } if of == token => {}
                 event => panic!("unexpected: {event:?}"),
             }
         }
-        assert!(stage.events.is_empty(), "{:?}", stage.events);
+        assert!(fixture.events.is_empty(), "{:?}", fixture.events);
     }
 }
 
 /// Row 0.9: a wait ends at its time, not before, also for times that are no whole milliseconds.
 pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
-    let mut stage = Stage::<System<D>>::new();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
     for micros in [0, 1, 300, 999, 1000, 1001, 3700] {
-        let until = stage.rig.now().after(Duration::from_micros(micros));
-        stage.turn(Wait::Until(until), &[]);
-        assert!(stage.events.is_empty(), "{:?}", stage.events);
-        assert!(stage.rig.now() >= until, "a wait of {micros} µs was early");
+        let until = fixture.rig.now().after(Duration::from_micros(micros));
+        fixture.turn(Wait::Until(until), &[]);
+        assert!(fixture.events.is_empty(), "{:?}", fixture.events);
+        assert!(fixture.rig.now() >= until, "a wait of {micros} µs was early");
     }
 }
 
 /// Row 5.1: what a driver comes across while it receives at once ends the next wait.
 pub fn a_receive_at_once_delays_no_news<D: SystemDriver>() {
     let _guard = guard();
-    let mut stage = Stage::<System<D>>::new();
-    let (told, mut telling) = stage.connection();
-    let (asked, mut asking) = stage.connection();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (told, mut telling) = fixture.connection();
+    let (asked, mut asking) = fixture.connection();
     for round in 0..20 {
-        stage.driver.receive(told);
-        stage.expect_silence();
-        stage.peer_writes(&mut telling, &[round]);
-        stage.peer_writes(&mut asking, &[round + 100]);
+        fixture.driver.receive(told);
+        fixture.expect_silence();
+        fixture.peer_writes(&mut telling, &[round]);
+        fixture.peer_writes(&mut asking, &[round + 100]);
         let mut into = [0; 4];
-        assert_eq!(stage.driver.recv_now(asked, &mut into).expect("a byte is there"), 1);
+        assert_eq!(fixture.driver.recv_now(asked, &mut into).expect("a byte is there"), 1);
         assert_eq!(into[0], round + 100);
-        let nothing = stage.driver.recv_now(asked, &mut into).expect_err("it was the last one");
+        let nothing = fixture.driver.recv_now(asked, &mut into).expect_err("it was the last one");
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
-        while stage.events.is_empty() {
-            stage.turn(Wait::Forever, &[]);
+        while fixture.events.is_empty() {
+            fixture.turn(Wait::Forever, &[]);
         }
-        stage.expect(News::Received(told, vec![round]));
+        fixture.expect(ObservedEvent::Received(told, vec![round]));
     }
 }
 
 /// Row 3.27: what cannot accept says why and rests; it does not try again and again.
 pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
-    let mut stage = Stage::<System<D>>::new();
-    let (socket, mut peer) = stage.rig.pipe_to_driver();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (socket, mut peer) = fixture.rig.pipe_to_driver();
     // Something to read, so that a driver that waits for readiness tries.
     peer.write(b"no connection").expect("there is room");
-    let listener = stage.token();
-    stage.driver.listen(listener, socket).expect("it is not known yet");
+    let listener = fixture.token();
+    fixture.driver.listen(listener, socket).expect("it is not known yet");
     for _ in 0..2 {
-        stage.driver.accept(listener);
-        match stage.next_event() {
-            Event::AcceptStopped { listener: of, error: Some(error), refused: 0 } if of == listener => {
+        fixture.driver.accept(listener);
+        match fixture.next_event() {
+            DriverEvent::AcceptStopped { listener: of, error: Some(error), refused: 0 } if of == listener => {
                 assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
             }
             event => panic!("unexpected: {event:?}"),
         }
-        stage.expect_silence();
+        fixture.expect_silence();
     }
 }
 
@@ -406,53 +406,53 @@ pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
 /// the listener came to it as a blocking socket.
 pub fn looking_for_nobody_does_not_block<D: SystemDriver>() {
     let _guard = guard();
-    let mut stage = Stage::<System<D>>::new();
-    let (socket, _) = stage.rig.listener(Place::V4);
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (socket, _) = fixture.rig.listener(AddressKind::V4);
     // Another process may have the listener, too, and change it at any time.
     let elsewhere = socket.try_clone().expect("a descriptor");
-    let listener = stage.token();
-    stage.driver.listen(listener, socket).expect("listen");
+    let listener = fixture.token();
+    fixture.driver.listen(listener, socket).expect("listen");
     net::set_blocking(&elsewhere).expect("a socket can be made blocking");
-    assert!(!stage.driver.refuse_one(listener));
+    assert!(!fixture.driver.refuse_one(listener));
     net::set_blocking(&elsewhere).expect("a socket can be made blocking");
-    assert!(stage.driver.accept_now(listener).expect("it can accept").is_none());
+    assert!(fixture.driver.accept_now(listener).expect("it can accept").is_none());
 }
 
 /// Row 5.1: a foreign event loop learns from one descriptor when to turn: it is told of all news, and
 /// what has been told more than once does not keep it turning.
 pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
-    let mut stage = Stage::<System<D>>::new();
-    let (token, mut peer) = stage.connection();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (token, mut peer) = fixture.connection();
     let mut idle_turns = 0;
     for round in 0..3 {
-        stage.driver.receive(token);
-        stage.expect_silence();
-        settle(&mut stage, &mut idle_turns);
-        stage.peer_writes(&mut peer, &[round]);
-        turn_when_told(&mut stage, &mut idle_turns);
-        stage.expect(News::Received(token, vec![round]));
-        stage.driver.wake_handle().wake();
-        turn_when_told(&mut stage, &mut idle_turns);
-        stage.expect(News::Woken);
+        fixture.driver.receive(token);
+        fixture.expect_silence();
+        turn_until_idle(&mut fixture, &mut idle_turns);
+        fixture.peer_writes(&mut peer, &[round]);
+        turn_when_signalled(&mut fixture, &mut idle_turns);
+        fixture.expect(ObservedEvent::Received(token, vec![round]));
+        fixture.driver.wake_handle().wake();
+        turn_when_signalled(&mut fixture, &mut idle_turns);
+        fixture.expect(ObservedEvent::Woken);
     }
-    let (socket, address) = stage.rig.datagram_socket(Place::V4);
-    let datagrams = stage.attach(socket, Kind::Datagram);
-    stage.driver.receive(datagrams);
-    stage.expect_silence();
-    settle(&mut stage, &mut idle_turns);
+    let (socket, address) = fixture.rig.datagram_socket(AddressKind::V4);
+    let datagrams = fixture.attach(socket, SourceKind::Datagram);
+    fixture.driver.receive(datagrams);
+    fixture.expect_silence();
+    turn_until_idle(&mut fixture, &mut idle_turns);
     let bytes = Gather::One(b"to myself");
     let outgoing = Outgoing { token: datagrams, bytes, to: Some(address), from: None, close: false };
     // More than one turn takes, so that work is left over.
     let many = [outgoing; 2 * stilling_engine::limits::DATAGRAMS_PER_TURN];
-    stage.turn(Wait::No, &many);
+    fixture.turn(Wait::No, &many);
     let mut received = 0;
     while received < many.len() {
-        if stage.events.is_empty() {
-            turn_when_told(&mut stage, &mut idle_turns);
+        if fixture.events.is_empty() {
+            turn_when_signalled(&mut fixture, &mut idle_turns);
         }
-        for event in stage.events.drain(..) {
-            let Event::Datagram { buffer, .. } = event else { panic!("{event:?}") };
-            stage.driver.release(buffer);
+        for event in fixture.events.drain(..) {
+            let DriverEvent::Datagram { buffer, .. } = event else { panic!("{event:?}") };
+            fixture.driver.release(buffer);
             received += 1;
         }
     }
@@ -463,19 +463,19 @@ pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
 const IDLE_TURNS_MAX: u32 = 100;
 
 /// Whether the waitable polls readable within `patience`.
-fn is_told<D: SystemDriver>(stage: &mut Stage<System<D>>, patience: Timespec) -> bool {
-    let waitable = duplicate(stage.driver.waitable().expect("a system driver has one"));
+fn is_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, patience: Timespec) -> bool {
+    let waitable = duplicate(fixture.driver.waitable().expect("a system driver has one"));
     let mut asked = [PollFd::from_borrowed_fd(waitable.as_fd(), PollFlags::IN)];
     rustix::event::poll(&mut asked, Some(&patience)).expect("poll") == 1
 }
 
 /// Turns as a foreign loop does, when the waitable says so, until there is news.
-fn turn_when_told<D: SystemDriver>(stage: &mut Stage<System<D>>, idle_turns: &mut u32) {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+fn turn_when_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
+    let patience = Timespec { tv_sec: WAIT_MAX.as_secs() as i64, tv_nsec: 0 };
     loop {
-        assert!(is_told(stage, patience), "there is news, and nobody told the loop");
-        stage.turn(Wait::No, &[]);
-        if !stage.events.is_empty() {
+        assert!(is_signalled(fixture, patience), "there is news, and nobody told the loop");
+        fixture.turn(Wait::No, &[]);
+        if !fixture.events.is_empty() {
             return;
         }
         count_idle(idle_turns);
@@ -483,10 +483,10 @@ fn turn_when_told<D: SystemDriver>(stage: &mut Stage<System<D>>, idle_turns: &mu
 }
 
 /// Turns without news until the waitable is quiet.
-fn settle<D: SystemDriver>(stage: &mut Stage<System<D>>, idle_turns: &mut u32) {
-    while is_told(stage, Timespec { tv_sec: 0, tv_nsec: 0 }) {
-        stage.turn(Wait::No, &[]);
-        assert!(stage.events.is_empty(), "nothing is to be done: {:?}", stage.events);
+fn turn_until_idle<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
+    while is_signalled(fixture, Timespec { tv_sec: 0, tv_nsec: 0 }) {
+        fixture.turn(Wait::No, &[]);
+        assert!(fixture.events.is_empty(), "nothing is to be done: {:?}", fixture.events);
         count_idle(idle_turns);
     }
 }

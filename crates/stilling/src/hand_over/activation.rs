@@ -8,7 +8,7 @@
 use std::fmt;
 use std::os::fd::{OwnedFd, RawFd};
 
-use stilling_engine::driver::inherited::{self, FIRST};
+use stilling_engine::driver::inherited::{self, FIRST_DESCRIPTOR};
 
 use super::limits::LISTENERS_HANDED_MAX;
 
@@ -43,7 +43,7 @@ impl std::error::Error for ActivationError {}
 
 /// A descriptor that the parent has passed.
 #[derive(Debug)]
-pub(crate) struct Passed {
+pub(crate) struct PassedListener {
     pub(crate) descriptor: OwnedFd,
     pub(crate) name: String,
 }
@@ -57,12 +57,12 @@ pub fn are_listeners_passed() -> Result<bool, ActivationError> {
 }
 
 /// Takes what the parent has passed, once.
-pub(crate) fn take() -> Result<Vec<Passed>, ActivationError> {
+pub(crate) fn take() -> Result<Vec<PassedListener>, ActivationError> {
     let names = announced()?;
-    let numbers = FIRST..;
+    let numbers = FIRST_DESCRIPTOR..;
     let take = |(number, name)| {
-        let descriptor = inherited::take(number).map_err(|_| ActivationError::Missing(number))?;
-        Ok(Passed { descriptor, name })
+        let descriptor = inherited::claim(number).map_err(|_| ActivationError::Missing(number))?;
+        Ok(PassedListener { descriptor, name })
     };
     numbers.zip(names).map(take).collect()
 }

@@ -20,11 +20,11 @@ use rustix::net::{
     socket_with,
 };
 
-use stilling_engine::driver::peer::{self, Peer};
+use stilling_engine::driver::peer::{self, PeerCredentials};
 
 use super::error::HandOverError;
 use super::limits::{DESCRIPTORS_PER_MESSAGE, MESSAGE_SIZE_MAX};
-use super::message::Message;
+use super::message::HandoverMessage;
 
 /// How every socket of a hand-over is made: nothing on this thread may hang, nothing may leak into children.
 pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -33,7 +33,7 @@ pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NO
 #[derive(Debug)]
 pub(super) enum Incoming {
     /// A message, with its descriptors.
-    Message(Message, Vec<OwnedFd>),
+    Received(HandoverMessage, Vec<OwnedFd>),
     /// The other process has ended, or has left.
     Ended,
     /// Nothing yet.
@@ -42,9 +42,9 @@ pub(super) enum Incoming {
 
 /// The process at the other end, for people.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process(Option<NonZeroU32>);
+pub(crate) struct PeerProcess(Option<NonZeroU32>);
 
-impl fmt::Display for Process {
+impl fmt::Display for PeerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(number) => write!(f, "process {number}"),
@@ -55,23 +55,26 @@ impl fmt::Display for Process {
 
 /// A connection to the other server.
 #[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
+pub(super) struct ControlConnection(OwnedFd);
 
-impl Channel {
+impl ControlConnection {
     /// The connection that was accepted.
-    pub(super) fn accepted(socket: OwnedFd) -> Channel {
-        Channel(socket)
+    pub(super) fn accepted(socket: OwnedFd) -> ControlConnection {
+        ControlConnection(socket)
     }
 
     /// Connects to the socket at `path`, waiting for room in its backlog until `deadline`. `None`: nobody
     /// listens there any more.
-    pub(super) fn connect(path: &Path, deadline: Instant) -> Result<Option<Channel>, HandOverError> {
+    pub(super) fn connect(
+        path: &Path,
+        deadline: Instant,
+    ) -> Result<Option<ControlConnection>, HandOverError> {
         let doing = || format!("connect to {}", path.display());
         let socket = packet_socket()?;
         let address = SocketAddrUnix::new(path).map_err(HandOverError::system(doing()))?;
         loop {
             match connect(&socket, &address) {
-                Ok(()) => return Ok(Some(Channel(socket))),
+                Ok(()) => return Ok(Some(ControlConnection(socket))),
                 Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
                 Err(Errno::INTR) => {}
                 // The backlog is full, and a Unix socket has no way of telling when it is not any more.
@@ -83,30 +86,30 @@ impl Channel {
 
     /// Both ends, for tests.
     #[cfg(test)]
-    pub(super) fn pair() -> (Channel, Channel) {
+    pub(super) fn pair() -> (ControlConnection, ControlConnection) {
         let types = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (one, other) = rustix::net::socketpair(types.0, types.1, FLAGS, None).unwrap();
-        (Channel(one), Channel(other))
+        (ControlConnection(one), ControlConnection(other))
     }
 
     /// Who is at the other end.
-    pub(super) fn peer(&self) -> Result<Peer, HandOverError> {
+    pub(super) fn peer(&self) -> Result<PeerCredentials, HandOverError> {
         peer::of(&self.0).map_err(HandOverError::system("ask who is at the other end of the control socket"))
     }
 
     /// Refuses to speak with a process of another user.
-    pub(super) fn check_peer(&self) -> Result<Process, HandOverError> {
+    pub(super) fn check_peer(&self) -> Result<PeerProcess, HandOverError> {
         let (peer, user) = (self.peer()?, rustix::process::geteuid().as_raw());
         if peer.user != user {
             return Err(HandOverError::ForeignPeer { peer: peer.user, user });
         }
-        Ok(Process(peer.process))
+        Ok(PeerProcess(peer.process))
     }
 
     /// Sends a message with descriptors, at most [`DESCRIPTORS_PER_MESSAGE`], by `deadline`.
     pub(super) fn send(
         &self,
-        message: &Message,
+        message: &HandoverMessage,
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<(), HandOverError> {
@@ -164,15 +167,15 @@ impl Channel {
             return Err(HandOverError::system("receive listeners: too few open files are allowed")(error));
         }
         let bytes = &bytes[..received.bytes];
-        let expects = |message: &Message| match message {
-            Message::Listeners { count } => *count,
+        let expects = |message: &HandoverMessage| match message {
+            HandoverMessage::Listeners { count } => *count,
             _ => 0,
         };
-        match Message::parse(bytes) {
+        match HandoverMessage::parse(bytes) {
             Ok(message)
                 if !received.flags.contains(ReturnFlags::TRUNC) && expects(&message) == descriptors.len() =>
             {
-                Ok(Incoming::Message(message, descriptors))
+                Ok(Incoming::Received(message, descriptors))
             }
             _ => {
                 let came = bytes.escape_ascii();
@@ -201,7 +204,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for ControlConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -251,18 +254,21 @@ mod tests {
     /// Row 4.37: descriptors arrive with their message, as many as one may carry.
     #[test]
     fn listeners_travel_with_their_message() {
-        let (from, to) = Channel::pair();
+        let (from, to) = ControlConnection::pair();
         let file = std::fs::File::open("/dev/null").unwrap();
         let files = vec![file.as_fd(); DESCRIPTORS_PER_MESSAGE];
-        let message = Message::Listeners { count: DESCRIPTORS_PER_MESSAGE };
+        let message = HandoverMessage::Listeners { count: DESCRIPTORS_PER_MESSAGE };
         from.send(&message, &files, soon()).unwrap();
-        from.send(&Message::End { total: 64 }, &[], soon()).unwrap();
+        from.send(&HandoverMessage::End { total: 64 }, &[], soon()).unwrap();
         let incoming = to.receive("listeners", soon(), Duration::ZERO).unwrap();
-        let Incoming::Message(came, descriptors) = incoming else { panic!("{incoming:?}") };
+        let Incoming::Received(came, descriptors) = incoming else { panic!("{incoming:?}") };
         assert_eq!((came, descriptors.len()), (message, DESCRIPTORS_PER_MESSAGE));
         let closed_on_exec = rustix::io::fcntl_getfd(&descriptors[0]).unwrap();
         assert_eq!(closed_on_exec, rustix::io::FdFlags::CLOEXEC);
-        assert!(matches!(to.receive_now("end"), Ok(Incoming::Message(Message::End { total: 64 }, _))));
+        assert!(matches!(
+            to.receive_now("end"),
+            Ok(Incoming::Received(HandoverMessage::End { total: 64 }, _))
+        ));
         assert!(matches!(to.receive_now("more"), Ok(Incoming::Nothing)));
     }
 
@@ -273,13 +279,13 @@ mod tests {
         for (line, descriptors) in
             [("listeners http 2\n", 1), ("listeners http 1\n", 0), ("ready\n", 1), ("end 1\n", 1)]
         {
-            let (from, to) = Channel::pair();
-            let message = Message::parse(line.as_bytes()).unwrap();
+            let (from, to) = ControlConnection::pair();
+            let message = HandoverMessage::parse(line.as_bytes()).unwrap();
             from.send(&message, &vec![file.as_fd(); descriptors], soon()).unwrap();
             let error = to.receive_now("something else").unwrap_err();
             assert!(matches!(error, HandOverError::Unexpected { .. }), "{error}");
         }
-        let (from, to) = Channel::pair();
+        let (from, to) = ControlConnection::pair();
         let long = format!("refused {}\n{}", "x".repeat(100), " ".repeat(MESSAGE_SIZE_MAX));
         send(&from.0, long.as_bytes(), SendFlags::empty()).unwrap();
         assert!(matches!(to.receive_now("ready"), Err(HandOverError::Unexpected { .. })));
@@ -288,25 +294,25 @@ mod tests {
     /// Row 4.37: whoever left without having read everything has still said what it said.
     #[test]
     fn the_last_words_of_one_that_left_are_heard() {
-        let (from, to) = Channel::pair();
-        to.send(&Message::Taken, &[], soon()).unwrap();
-        from.send(&Message::Refused("too late".to_owned()), &[], soon()).unwrap();
+        let (from, to) = ControlConnection::pair();
+        to.send(&HandoverMessage::PathTaken, &[], soon()).unwrap();
+        from.send(&HandoverMessage::Refused("too late".to_owned()), &[], soon()).unwrap();
         drop(from);
         let incoming = to.receive("anything", soon(), Duration::ZERO).unwrap();
-        assert!(matches!(incoming, Incoming::Message(Message::Refused(_), _)), "{incoming:?}");
+        assert!(matches!(incoming, Incoming::Received(HandoverMessage::Refused(_), _)), "{incoming:?}");
         assert!(matches!(to.receive_now("anything"), Ok(Incoming::Ended)));
-        assert!(to.send(&Message::Ready, &[], soon()).is_err());
+        assert!(to.send(&HandoverMessage::Ready, &[], soon()).is_err());
     }
 
     /// Row 4.37: one that neither speaks nor reads costs a bounded time.
     #[test]
     fn a_silent_peer_is_not_waited_for_for_ever() {
-        let (from, to) = Channel::pair();
+        let (from, to) = ControlConnection::pair();
         let past = Instant::now();
         let error = to.receive("ready", past, Duration::from_secs(7)).unwrap_err();
         assert!(error.to_string().contains("`ready` within 7 seconds"), "{error}");
         let full = loop {
-            if let Err(error) = from.send(&Message::Ready, &[], past) {
+            if let Err(error) = from.send(&HandoverMessage::Ready, &[], past) {
                 break error;
             }
         };

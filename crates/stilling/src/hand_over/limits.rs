@@ -38,7 +38,7 @@ pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 pub const APP_READY_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Between two looks whether a worker process has become ready.
-pub const APP_READY_LOOK: Duration = Duration::from_millis(10);
+pub const APP_READY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// For the old server to confirm. Then the successor gives up.
 pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,18 +50,18 @@ pub const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const ADDRESS_FREE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Between two looks whether an address has become free.
-pub const ADDRESS_FREE_LOOK: Duration = Duration::from_millis(10);
+pub const ADDRESS_FREE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the shards look into their listeners' queues from time to time (`ACCEPT_ANEW_EVERY`) after another
+/// How long the shards look into their listeners' queues from time to time (`ACCEPT_RECHECK_INTERVAL`) after another
 /// process has had a hand in them: long enough for the system to have cleared away what is left of it.
-pub const LOOK_AGAIN_FOR: Duration = Duration::from_secs(10);
+pub const QUEUE_CHECK_SPAN: Duration = Duration::from_secs(10);
 
 /// How long a server waits for another one that holds the path's lock. Then one that finds nobody to succeed ends; one
 /// that takes its path back does so without the lock, since whoever holds it that long removes nothing.
-pub const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two tries to take the lock.
-pub const LOCK_LOOK: Duration = Duration::from_millis(1);
+pub const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Before the porter tries again to let somebody in, after the system refused that.
-pub const REST: Duration = Duration::from_millis(100);
+pub const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(100);

@@ -18,10 +18,10 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use super::error::HandOverError;
-use super::limits::{LOCK_LOOK, LOCK_PATIENCE};
+use super::limits::{LOCK_RETRY_INTERVAL, LOCK_TIMEOUT};
 
 /// Behind the path while a server starts.
-const LOCK: &str = ".lock";
+const LOCK_SUFFIX: &str = ".lock";
 
 /// Who may open the file: the owner.
 const MODE: u32 = 0o600;
@@ -38,7 +38,7 @@ pub(super) struct StartLock {
 
 impl StartLock {
     /// Takes the lock of the control socket at `path`, whose folder has been checked. `None`: another process has it.
-    pub(super) fn take(path: &Path) -> Result<Option<StartLock>, HandOverError> {
+    pub(super) fn try_acquire(path: &Path) -> Result<Option<StartLock>, HandOverError> {
         let path = beside(path);
         loop {
             let doing = || format!("lock {}", path.display());
@@ -54,18 +54,18 @@ impl StartLock {
             let is_there = std::fs::symlink_metadata(&path).is_ok_and(|there| is_same(&there, &metadata));
             if is_there {
                 let mut lock = StartLock { file, path };
-                lock.tell_who();
+                lock.write_process_id();
                 return Ok(Some(lock));
             }
         }
     }
 
     /// The same, after those who hold it for a moment, to begin or to remove a file.
-    pub(super) fn take_soon(path: &Path) -> Result<Option<StartLock>, HandOverError> {
-        let deadline = Instant::now() + LOCK_PATIENCE;
+    pub(super) fn acquire(path: &Path) -> Result<Option<StartLock>, HandOverError> {
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            match Self::take(path) {
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOCK_LOOK),
+            match Self::try_acquire(path) {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
                 outcome => return outcome,
             }
         }
@@ -80,7 +80,7 @@ impl StartLock {
     }
 
     /// Whoever finds it locked can say by whom. A full disk leaves that unsaid.
-    fn tell_who(&mut self) {
+    fn write_process_id(&mut self) {
         let _ = self.file.set_len(0).and_then(|()| write!(self.file, "{}", std::process::id()));
     }
 }
@@ -117,7 +117,7 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
 
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(LOCK);
+    name.push(LOCK_SUFFIX);
     name.into()
 }
 
@@ -134,13 +134,13 @@ mod tests {
         let path = folder.path().join("control");
         // Left by a process that was killed.
         std::fs::write(beside(&path), "4294967295 and more").unwrap();
-        let first = StartLock::take(&path).unwrap().expect("nobody holds it");
-        assert!(StartLock::take(&path).unwrap().is_none());
+        let first = StartLock::try_acquire(&path).unwrap().expect("nobody holds it");
+        assert!(StartLock::try_acquire(&path).unwrap().is_none());
         assert_eq!(StartLock::holder(&path), Some(std::process::id()));
         drop(first);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         assert_eq!(StartLock::holder(&path), None);
-        drop(StartLock::take(&path).unwrap().expect("it is free again"));
+        drop(StartLock::try_acquire(&path).unwrap().expect("it is free again"));
     }
 
     /// Row 4.37: also where many take it, let go of it and remove its file all the time.
@@ -153,7 +153,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while held.load(Ordering::Relaxed) < 500 {
-                        let Some(lock) = StartLock::take(&path).unwrap() else { continue };
+                        let Some(lock) = StartLock::try_acquire(&path).unwrap() else { continue };
                         assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
                         std::thread::yield_now();
                         assert_eq!(holders.fetch_sub(1, Ordering::SeqCst), 1);
@@ -172,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         std::os::unix::fs::symlink(folder.path().join("elsewhere"), beside(&path)).unwrap();
-        let error = StartLock::take(&path).unwrap_err().to_string();
+        let error = StartLock::try_acquire(&path).unwrap_err().to_string();
         assert!(error.starts_with("cannot lock "), "{error}");
         assert!(!folder.path().join("elsewhere").exists());
     }

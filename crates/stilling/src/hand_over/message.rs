@@ -25,7 +25,7 @@ pub const VERSION: u32 = 2;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum HandoverMessage {
     /// The successor asks for the listeners, in that version of the conversation.
     Hello {
         /// The version.
@@ -44,9 +44,9 @@ pub enum Message {
     /// The successor accepts on all of them.
     Ready,
     /// The successor may take the path.
-    Yours,
+    PathGranted,
     /// The successor has taken the path: the old server may go.
-    Taken,
+    PathTaken,
     /// The old server has closed its streams and reads no datagram socket any more.
     Released,
     /// It is not to be, for that reason.
@@ -55,19 +55,19 @@ pub enum Message {
 
 /// A message that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedMessage;
 
-impl fmt::Display for Message {
+impl fmt::Display for HandoverMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Message::Hello { version } => write!(f, "hand-over {version}"),
-            Message::Listeners { count } => write!(f, "listeners http {count}"),
-            Message::End { total } => write!(f, "end {total}"),
-            Message::Ready => f.write_str("ready"),
-            Message::Yours => f.write_str("yours"),
-            Message::Taken => f.write_str("taken"),
-            Message::Released => f.write_str("released"),
-            Message::Refused(reason) => write!(f, "refused {}", plain(reason)),
+            HandoverMessage::Hello { version } => write!(f, "hand-over {version}"),
+            HandoverMessage::Listeners { count } => write!(f, "listeners http {count}"),
+            HandoverMessage::End { total } => write!(f, "end {total}"),
+            HandoverMessage::Ready => f.write_str("ready"),
+            HandoverMessage::PathGranted => f.write_str("yours"),
+            HandoverMessage::PathTaken => f.write_str("taken"),
+            HandoverMessage::Released => f.write_str("released"),
+            HandoverMessage::Refused(reason) => write!(f, "refused {}", plain(reason)),
         }
     }
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Message {
 /// The reason that a server gives which has just been succeeded: whoever hears it finds another server at the path.
 pub const SUCCEEDED: &str = "another server has just taken over; it is at the path now";
 
-impl Message {
+impl HandoverMessage {
     /// The message as it travels: its line and a line feed.
     pub fn to_line(&self) -> String {
         format!("{self}\n")
@@ -84,43 +84,43 @@ impl Message {
     /// Reads one message; `bytes` must be exactly that, as [`to_line`](Self::to_line) writes it.
     ///
     /// # Errors
-    /// [`Malformed`] for anything else.
-    pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
-        let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
-        let line = text.strip_suffix('\n').ok_or(Malformed)?;
+    /// [`MalformedMessage`] for anything else.
+    pub fn parse(bytes: &[u8]) -> Result<HandoverMessage, MalformedMessage> {
+        let text = std::str::from_utf8(bytes).map_err(|_| MalformedMessage)?;
+        let line = text.strip_suffix('\n').ok_or(MalformedMessage)?;
         if !line.bytes().all(is_plain) {
-            return Err(Malformed);
+            return Err(MalformedMessage);
         }
         if let Some(reason) = line.strip_prefix("refused ") {
             return match reason.len() {
-                1..=REASON_SIZE_MAX => Ok(Message::Refused(reason.to_owned())),
-                _ => Err(Malformed),
+                1..=REASON_SIZE_MAX => Ok(HandoverMessage::Refused(reason.to_owned())),
+                _ => Err(MalformedMessage),
             };
         }
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["hand-over", version] => Ok(Message::Hello { version: number(version)? }),
+            ["hand-over", version] => Ok(HandoverMessage::Hello { version: number(version)? }),
             ["listeners", "http", count] => match number(count)? as usize {
-                count @ 1..=DESCRIPTORS_PER_MESSAGE => Ok(Message::Listeners { count }),
-                _ => Err(Malformed),
+                count @ 1..=DESCRIPTORS_PER_MESSAGE => Ok(HandoverMessage::Listeners { count }),
+                _ => Err(MalformedMessage),
             },
             ["end", total] => match number(total)? as usize {
-                total @ 0..=LISTENERS_HANDED_MAX => Ok(Message::End { total }),
-                _ => Err(Malformed),
+                total @ 0..=LISTENERS_HANDED_MAX => Ok(HandoverMessage::End { total }),
+                _ => Err(MalformedMessage),
             },
-            ["ready"] => Ok(Message::Ready),
-            ["yours"] => Ok(Message::Yours),
-            ["taken"] => Ok(Message::Taken),
-            ["released"] => Ok(Message::Released),
-            _ => Err(Malformed),
+            ["ready"] => Ok(HandoverMessage::Ready),
+            ["yours"] => Ok(HandoverMessage::PathGranted),
+            ["taken"] => Ok(HandoverMessage::PathTaken),
+            ["released"] => Ok(HandoverMessage::Released),
+            _ => Err(MalformedMessage),
         }
     }
 }
 
 /// A number as it is written: digits alone, no zero before others.
-fn number(word: &str) -> Result<u32, Malformed> {
-    let number: u32 = word.parse().map_err(|_| Malformed)?;
-    if number.to_string() == word { Ok(number) } else { Err(Malformed) }
+fn number(word: &str) -> Result<u32, MalformedMessage> {
+    let number: u32 = word.parse().map_err(|_| MalformedMessage)?;
+    if number.to_string() == word { Ok(number) } else { Err(MalformedMessage) }
 }
 
 fn is_plain(byte: u8) -> bool {
@@ -144,20 +144,20 @@ mod tests {
     #[test]
     fn every_message_is_read_as_it_was_written() {
         for (message, line) in [
-            (Message::Hello { version: 2 }, "hand-over 2\n"),
-            (Message::Hello { version: u32::MAX }, "hand-over 4294967295\n"),
-            (Message::Listeners { count: 1 }, "listeners http 1\n"),
-            (Message::Listeners { count: DESCRIPTORS_PER_MESSAGE }, "listeners http 64\n"),
-            (Message::End { total: 0 }, "end 0\n"),
-            (Message::End { total: LISTENERS_HANDED_MAX }, "end 4096\n"),
-            (Message::Ready, "ready\n"),
-            (Message::Yours, "yours\n"),
-            (Message::Taken, "taken\n"),
-            (Message::Released, "released\n"),
-            (Message::Refused("it is late".to_owned()), "refused it is late\n"),
+            (HandoverMessage::Hello { version: 2 }, "hand-over 2\n"),
+            (HandoverMessage::Hello { version: u32::MAX }, "hand-over 4294967295\n"),
+            (HandoverMessage::Listeners { count: 1 }, "listeners http 1\n"),
+            (HandoverMessage::Listeners { count: DESCRIPTORS_PER_MESSAGE }, "listeners http 64\n"),
+            (HandoverMessage::End { total: 0 }, "end 0\n"),
+            (HandoverMessage::End { total: LISTENERS_HANDED_MAX }, "end 4096\n"),
+            (HandoverMessage::Ready, "ready\n"),
+            (HandoverMessage::PathGranted, "yours\n"),
+            (HandoverMessage::PathTaken, "taken\n"),
+            (HandoverMessage::Released, "released\n"),
+            (HandoverMessage::Refused("it is late".to_owned()), "refused it is late\n"),
         ] {
             assert_eq!(message.to_line(), line);
-            assert_eq!(Message::parse(line.as_bytes()), Ok(message));
+            assert_eq!(HandoverMessage::parse(line.as_bytes()), Ok(message));
         }
     }
 
@@ -194,21 +194,24 @@ mod tests {
             "refused a\tb\n",
             "yours\0\n",
         ] {
-            assert_eq!(Message::parse(bytes.as_bytes()), Err(Malformed), "{bytes:?}");
+            assert_eq!(HandoverMessage::parse(bytes.as_bytes()), Err(MalformedMessage), "{bytes:?}");
         }
-        assert_eq!(Message::parse(b"refused \xff\n"), Err(Malformed));
+        assert_eq!(HandoverMessage::parse(b"refused \xff\n"), Err(MalformedMessage));
         let long = format!("refused {}\n", "x".repeat(REASON_SIZE_MAX + 1));
-        assert_eq!(Message::parse(long.as_bytes()), Err(Malformed));
+        assert_eq!(HandoverMessage::parse(long.as_bytes()), Err(MalformedMessage));
     }
 
     /// Row 4.37: an error that quotes anything at all is still one line that fits.
     #[test]
     fn any_reason_travels_as_one_printable_line() {
         for reason in ["", "a\nb\0c", "größer", &"x".repeat(2000), "\u{1F600}".repeat(500).as_str()] {
-            let line = Message::Refused(reason.to_owned()).to_line();
+            let line = HandoverMessage::Refused(reason.to_owned()).to_line();
             assert!(line.len() <= MESSAGE_SIZE_MAX, "{line}");
-            assert!(matches!(Message::parse(line.as_bytes()), Ok(Message::Refused(_))), "{line}");
+            assert!(
+                matches!(HandoverMessage::parse(line.as_bytes()), Ok(HandoverMessage::Refused(_))),
+                "{line}"
+            );
         }
-        assert_eq!(Message::Refused("a\nb".to_owned()).to_line(), "refused a?b\n");
+        assert_eq!(HandoverMessage::Refused("a\nb".to_owned()).to_line(), "refused a?b\n");
     }
 }

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | `message.rs` | what is said: lines and their meaning, no I/O |
 //! | `channel.rs` | the connection: messages with descriptors, in bounded time |
-//! | `door.rs` | the path: who may own it, how it changes hands |
+//! | `control_socket.rs` | the path: who may own it, how it changes hands |
 //! | `lock.rs` | who may begin where nobody is: one at a time |
 //! | `successor.rs` | asking for the listeners, at the start |
 //! | `succession.rs` | the steps as they change the life of both servers, no I/O |
@@ -37,12 +37,12 @@
 
 mod activation;
 mod channel;
-mod door;
+mod control_socket;
 mod error;
+mod handover_thread;
 pub mod limits;
 mod lock;
 pub mod message;
-mod porter;
 pub(crate) mod succession;
 mod successor;
 #[cfg(test)]
@@ -58,83 +58,84 @@ use stilling_ring::Wake;
 pub use activation::{ActivationError, are_listeners_passed};
 pub use error::HandOverError;
 
-pub(crate) use activation::{Passed, take as take_passed};
-pub(crate) use porter::{Bell, Crew, Held, Porter};
+pub(crate) use activation::{PassedListener, take as take_passed_listeners};
+pub(crate) use handover_thread::{AppReadiness, HandedSockets, HandoverThread, HandoverWaker};
 
-pub(crate) use channel::Process;
+pub(crate) use channel::PeerProcess;
 
-use channel::Channel;
-use door::Door;
-use limits::{ADDRESS_FREE_LOOK, ADDRESS_FREE_TIMEOUT};
+use channel::ControlConnection;
+use control_socket::ControlSocket;
+use limits::{ADDRESS_FREE_CHECK_INTERVAL, ADDRESS_FREE_TIMEOUT};
 use lock::StartLock;
 
 /// How a server succeeds another, and is succeeded.
 #[derive(Clone, Debug)]
-pub struct TakeOver {
+pub struct TakeOverConfig {
     /// The control socket: whoever listens there is succeeded, then this server listens there.
     pub path: PathBuf,
     /// Is told in a line what becomes of a hand-over. Runs on a thread of its own.
-    pub tell: fn(&str),
+    pub report: fn(&str),
 }
 
 /// The beginning of a take-over: before this server has opened anything.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    config: TakeOver,
-    old: Option<Channel>,
+pub(crate) struct PendingTakeOver {
+    config: TakeOverConfig,
+    predecessor: Option<ControlConnection>,
     /// Held until this server is at the path, so that nobody else begins there.
     lock: Option<StartLock>,
     /// There was an old server, and it has ended, perhaps this very moment.
     has_ended: bool,
-    bell: Arc<Bell>,
+    waker: Arc<HandoverWaker>,
 }
 
 /// A server that is ready to start, and to tell the old one so.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    config: TakeOver,
-    old: Option<Channel>,
+pub(crate) struct PreparedTakeOver {
+    config: TakeOverConfig,
+    predecessor: Option<ControlConnection>,
     lock: Option<StartLock>,
-    door: Door,
-    bell: Arc<Bell>,
+    control_socket: ControlSocket,
+    waker: Arc<HandoverWaker>,
 }
 
-impl Arrival {
+impl PendingTakeOver {
     /// Asks whoever is at the path; returns what it has handed out.
-    pub(crate) fn ask(mut config: TakeOver) -> Result<(Arrival, Vec<OwnedFd>), HandOverError> {
+    pub(crate) fn ask(mut config: TakeOverConfig) -> Result<(PendingTakeOver, Vec<OwnedFd>), HandOverError> {
         // A process that goes into the background changes its folder.
         config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
-        let bell = Arc::new(Bell::new()?);
-        door::check(&config.path)?;
+        let waker = Arc::new(HandoverWaker::new()?);
+        control_socket::check(&config.path)?;
         // Before the look at the path: who begins there lets go of the lock only when it can be found.
-        let lock = StartLock::take_soon(&config.path)?;
-        let successor::Found { old, listeners, was_there } = successor::ask(&config.path)?;
-        if lock.is_none() && old.is_none() {
+        let lock = StartLock::acquire(&config.path)?;
+        let successor::PredecessorOffer { predecessor, listeners, socket_existed } =
+            successor::ask(&config.path)?;
+        if lock.is_none() && predecessor.is_none() {
             let process = StartLock::holder(&config.path);
             return Err(HandOverError::Starting { path: config.path, process });
         }
-        let has_ended = was_there && old.is_none();
-        Ok((Arrival { config, old, lock, has_ended, bell }, listeners))
+        let has_ended = socket_existed && predecessor.is_none();
+        Ok((PendingTakeOver { config, predecessor, lock, has_ended, waker }, listeners))
     }
 
     /// Whether there is a server to succeed.
-    pub(crate) fn has_old(&self) -> bool {
-        self.old.is_some()
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.predecessor.is_some()
     }
 
     /// The process that is succeeded.
-    pub(crate) fn predecessor(&self) -> Option<Process> {
-        self.old.as_ref()?.check_peer().ok()
+    pub(crate) fn predecessor(&self) -> Option<PeerProcess> {
+        self.predecessor.as_ref()?.check_peer().ok()
     }
 
     /// A short wait for an address that is in use, again and again until it returns false: what is left of an old
     /// server that has ended may hold its addresses for a moment.
-    pub(crate) fn patience(&self) -> impl FnMut() -> bool + use<> {
+    pub(crate) fn address_retry(&self) -> impl FnMut() -> bool + use<> {
         let until = self.has_ended.then(|| Instant::now() + ADDRESS_FREE_TIMEOUT);
         move || {
             let waits = until.is_some_and(|until| Instant::now() < until);
             if waits {
-                std::thread::sleep(ADDRESS_FREE_LOOK);
+                std::thread::sleep(ADDRESS_FREE_CHECK_INTERVAL);
             }
             waits
         }
@@ -142,18 +143,18 @@ impl Arrival {
 
     /// Wakes the porter: when the server's life changes.
     pub(crate) fn wake(&self) -> Arc<Wake> {
-        let bell = Arc::clone(&self.bell);
-        Arc::new(Wake::new(move || bell.ring()))
+        let waker = Arc::clone(&self.waker);
+        Arc::new(Wake::new(move || waker.wake()))
     }
 
     /// All listeners are open: makes the control socket. Without an old server it is at its path at once.
-    pub(crate) fn settle(self) -> Result<Waiting, HandOverError> {
-        let Arrival { config, old, mut lock, bell, .. } = self;
-        let door = Door::beside(&config.path)?;
-        if old.is_none() {
-            door.move_in()?;
+    pub(crate) fn open_control_socket(self) -> Result<PreparedTakeOver, HandOverError> {
+        let PendingTakeOver { config, predecessor, mut lock, waker, .. } = self;
+        let control_socket = ControlSocket::beside(&config.path)?;
+        if predecessor.is_none() {
+            control_socket.claim_path()?;
             lock = None;
         }
-        Ok(Waiting { config, old, lock, door, bell })
+        Ok(PreparedTakeOver { config, predecessor, lock, control_socket, waker })
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use stilling_ring::planted;
 
-use crate::lifecycle::{Lifecycle, Stage};
+use crate::lifecycle::{HandoverStage, Lifecycle};
 
 /// What the predecessor says, or the end of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PredecessorEvent {
     /// It waits for `taken`.
-    Yours,
+    PathGranted,
     /// It has sealed its streams, and reads no datagrams any more.
     Released,
     /// Its process has ended.
@@ -21,7 +21,7 @@ pub enum PredecessorEvent {
 /// What the successor does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuccessionAction {
-    /// Takes the path, listens on what it has opened besides, and calls [`Succession::taken`].
+    /// Takes the path, listens on what it has opened besides, and calls [`Succession::path_taken`].
     TakeOver,
     /// Forgets the predecessor's files: the streams may be opened.
     Open,
@@ -36,9 +36,9 @@ enum SuccessionStep {
     /// `ready` is about to be said, or has been.
     Ready,
     /// It may take the path.
-    Taking,
+    ClaimingPath,
     /// It is the server.
-    Alone,
+    PathTaken,
     /// The predecessor holds nothing any more.
     Released,
 }
@@ -54,8 +54,12 @@ impl Succession {
     /// Called before anything else uses the lifecycle of a server with a predecessor. One that `has_workers` to wait for
     /// accepts nothing before [`serve_beside`](Succession::serve_beside).
     pub fn begin(lifecycle: &Lifecycle, has_workers: bool) {
-        lifecycle.begin_succession(if has_workers { Stage::Before } else { Stage::Beside });
-        lifecycle.accompany(true);
+        lifecycle.begin_succession(if has_workers {
+            HandoverStage::Preparing
+        } else {
+            HandoverStage::Overlapping
+        });
+        lifecycle.set_listeners_shared(true);
     }
 
     /// The succession of a server whose predecessor serves.
@@ -65,19 +69,19 @@ impl Succession {
 
     /// Requests could be answered now.
     pub fn serve_beside(&self) {
-        self.lifecycle.reach(Stage::Beside);
+        self.lifecycle.reach(HandoverStage::Overlapping);
     }
 
     /// The predecessor has said something, or has ended.
     pub fn receive(&mut self, event: PredecessorEvent) -> SuccessionAction {
         match (self.step, event) {
-            (SuccessionStep::Ready, PredecessorEvent::Yours | PredecessorEvent::Ended) => {
-                self.step = SuccessionStep::Taking;
+            (SuccessionStep::Ready, PredecessorEvent::PathGranted | PredecessorEvent::Ended) => {
+                self.step = SuccessionStep::ClaimingPath;
                 SuccessionAction::TakeOver
             }
-            (SuccessionStep::Alone, PredecessorEvent::Released | PredecessorEvent::Ended) => {
+            (SuccessionStep::PathTaken, PredecessorEvent::Released | PredecessorEvent::Ended) => {
                 self.step = SuccessionStep::Released;
-                self.lifecycle.reach(Stage::Released);
+                self.lifecycle.reach(HandoverStage::Released);
                 SuccessionAction::Open
             }
             (SuccessionStep::Released, PredecessorEvent::Ended) => SuccessionAction::Nothing,
@@ -87,13 +91,13 @@ impl Succession {
 
     /// Whether the predecessor holds nothing any more, or there was none.
     pub(super) fn is_over(&self) -> bool {
-        self.lifecycle.has_reached(Stage::Released)
+        self.lifecycle.has_reached(HandoverStage::Released)
     }
 
     /// The path is this server's: `taken` may be said.
-    pub fn taken(&mut self) {
-        self.step = SuccessionStep::Alone;
-        self.lifecycle.reach(Stage::Alone);
+    pub fn path_taken(&mut self) {
+        self.step = SuccessionStep::PathTaken;
+        self.lifecycle.reach(HandoverStage::PathTaken);
     }
 }
 
@@ -121,18 +125,18 @@ impl Retirement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::{Calendar, Phase};
+    use crate::lifecycle::{LifecyclePhase, WallClock};
 
     fn life() -> Arc<Lifecycle> {
-        Arc::new(Lifecycle::new(Vec::new(), Calendar::System))
+        Arc::new(Lifecycle::new(Vec::new(), WallClock::System))
     }
 
     /// Row 4.37: no step of a hand-over is left out, and the end of the predecessor stands for what it would have said.
     #[test]
     fn a_successor_takes_over_before_it_opens_whatever_it_hears() {
         for (first, second) in [
-            (PredecessorEvent::Yours, PredecessorEvent::Released),
-            (PredecessorEvent::Yours, PredecessorEvent::Ended),
+            (PredecessorEvent::PathGranted, PredecessorEvent::Released),
+            (PredecessorEvent::PathGranted, PredecessorEvent::Ended),
             (PredecessorEvent::Ended, PredecessorEvent::Ended),
         ] {
             let lifecycle = life();
@@ -140,11 +144,14 @@ mod tests {
             let mut succession = Succession::new(Arc::clone(&lifecycle));
             assert_eq!(succession.receive(PredecessorEvent::Released), SuccessionAction::Fail);
             assert_eq!(succession.receive(first), SuccessionAction::TakeOver);
-            assert!(!lifecycle.has_reached(Stage::Alone));
-            succession.taken();
-            assert!(lifecycle.has_reached(Stage::Alone) && !lifecycle.has_reached(Stage::Released));
+            assert!(!lifecycle.has_reached(HandoverStage::PathTaken));
+            succession.path_taken();
+            assert!(
+                lifecycle.has_reached(HandoverStage::PathTaken)
+                    && !lifecycle.has_reached(HandoverStage::Released)
+            );
             assert_eq!(succession.receive(second), SuccessionAction::Open);
-            assert!(lifecycle.has_reached(Stage::Released));
+            assert!(lifecycle.has_reached(HandoverStage::Released));
             assert_eq!(succession.receive(PredecessorEvent::Ended), SuccessionAction::Nothing);
         }
     }
@@ -155,7 +162,7 @@ mod tests {
         let lifecycle = life();
         lifecycle.hold_streams();
         let mut retirement = Retirement::begin(Arc::clone(&lifecycle));
-        assert_eq!(lifecycle.phase(), Phase::Draining);
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
         assert!(!retirement.releases());
         lifecycle.release_streams();
         assert!(retirement.releases());

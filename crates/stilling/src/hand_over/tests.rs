@@ -14,9 +14,9 @@ use rustix::net::{SendFlags, send};
 use stilling_engine::net::ListenOptions;
 
 use super::channel::Incoming;
-use super::message::{Message, VERSION};
+use super::message::{HandoverMessage, VERSION};
 use super::*;
-use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
+use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase, WallClock};
 
 /// After this, what has not happened is taken to never happen.
 const HANG: Duration = Duration::from_secs(60);
@@ -26,59 +26,60 @@ const YOURS: &str = "yours\n";
 const TAKEN: &str = "taken\n";
 
 /// What a successor says when all goes well.
-fn course() -> [String; 3] {
-    [Message::Hello { version: VERSION }.to_line(), READY.to_owned(), TAKEN.to_owned()]
+fn expected_lines() -> [String; 3] {
+    [HandoverMessage::Hello { version: VERSION }.to_line(), READY.to_owned(), TAKEN.to_owned()]
 }
 
 /// One server: its porter, without shards.
-struct Side {
+struct HandoverFixture {
     lifecycle: Arc<Lifecycle>,
-    bell: Arc<Bell>,
+    waker: Arc<HandoverWaker>,
     thread: JoinHandle<Result<(), HandOverError>>,
 }
 
-impl Side {
-    fn at(path: &Path, old: Option<Channel>) -> Side {
-        let bell = Arc::new(Bell::new().unwrap());
-        let arrival = Arrival {
-            config: TakeOver { path: path.to_owned(), tell: |_| {} },
-            old,
+impl HandoverFixture {
+    fn at(path: &Path, predecessor: Option<ControlConnection>) -> HandoverFixture {
+        let waker = Arc::new(HandoverWaker::new().unwrap());
+        let pending = PendingTakeOver {
+            config: TakeOverConfig { path: path.to_owned(), report: |_| {} },
+            predecessor,
             lock: None,
             has_ended: false,
-            bell: Arc::clone(&bell),
+            waker: Arc::clone(&waker),
         };
-        let lifecycle = Arc::new(Lifecycle::new(vec![arrival.wake()], Calendar::System));
-        if arrival.has_old() {
-            lifecycle.begin_succession(Stage::Beside);
+        let lifecycle = Arc::new(Lifecycle::new(vec![pending.wake()], WallClock::System));
+        if pending.has_predecessor() {
+            lifecycle.begin_succession(HandoverStage::Overlapping);
         }
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
-        let waiting = arrival.settle().unwrap();
+        let prepared = pending.open_control_socket().unwrap();
         let options = ListenOptions::default();
-        let held = Held { listeners: vec![listener], options, sockets: Vec::new() };
-        let porter = Porter::new(waiting, Arc::clone(&lifecycle), held, 0, None);
-        Side { lifecycle, bell, thread: std::thread::spawn(|| porter.keep()) }
+        let handed = HandedSockets { listeners: vec![listener], options, sockets: Vec::new() };
+        let handover_thread = HandoverThread::new(prepared, Arc::clone(&lifecycle), handed, 0, None);
+        HandoverFixture { lifecycle, waker, thread: std::thread::spawn(|| handover_thread.run()) }
     }
 
     fn is_running(&self) -> bool {
-        self.lifecycle.phase() == Phase::Running && !self.thread.is_finished()
+        self.lifecycle.phase() == LifecyclePhase::Running && !self.thread.is_finished()
     }
 
     fn end(self) -> Result<(), HandOverError> {
-        self.bell.ring_the_end();
+        self.waker.wake_to_end();
         self.thread.join().unwrap()
     }
 }
 
 /// Whether the server would hand over to who comes to the path. It may have to notice first that somebody has left,
 /// and to take its path back.
-fn is_offered(path: &Path, side: &Side) -> bool {
+fn is_offered(path: &Path, fixture: &HandoverFixture) -> bool {
     let deadline = Instant::now() + HANG;
-    while side.is_running() && Instant::now() < deadline {
-        let Ok(Some(channel)) = Channel::connect(path, deadline) else { continue };
-        say(&channel, &course()[0]);
+    while fixture.is_running() && Instant::now() < deadline {
+        let Ok(Some(channel)) = ControlConnection::connect(path, deadline) else { continue };
+        send_line(&channel, &expected_lines()[0]);
         match channel.receive("listeners", deadline, HANG) {
-            Ok(Incoming::Message(Message::Listeners { count: 1 }, _)) => return true,
-            Ok(Incoming::Message(Message::Refused(reason), _)) if reason.contains("at this moment") => {}
+            Ok(Incoming::Received(HandoverMessage::Listeners { count: 1 }, _)) => return true,
+            Ok(Incoming::Received(HandoverMessage::Refused(reason), _))
+                if reason.contains("at this moment") => {}
             // What a successor had left at the path is gone in this moment.
             Ok(Incoming::Ended) => {}
             _ => return false,
@@ -88,15 +89,15 @@ fn is_offered(path: &Path, side: &Side) -> bool {
 }
 
 /// Waits until the server has noticed that whoever came before has left: it has heard somebody out who wants nothing.
-fn await_leisure(path: &Path, side: &Side) {
+fn await_idle(path: &Path, fixture: &HandoverFixture) {
     let deadline = Instant::now() + HANG;
-    while side.is_running() {
+    while fixture.is_running() {
         assert!(Instant::now() < deadline, "the server has no time");
-        let Ok(Some(channel)) = Channel::connect(path, deadline) else { continue };
-        say(&channel, "refused by nobody\n");
+        let Ok(Some(channel)) = ControlConnection::connect(path, deadline) else { continue };
+        send_line(&channel, "refused by nobody\n");
         let mut was_heard = false;
-        while let Ok(Incoming::Message(said, _)) = channel.receive("a refusal", deadline, HANG) {
-            was_heard |= matches!(said, Message::Refused(reason) if reason.contains("by nobody"));
+        while let Ok(Incoming::Received(said, _)) = channel.receive("a refusal", deadline, HANG) {
+            was_heard |= matches!(said, HandoverMessage::Refused(reason) if reason.contains("by nobody"));
         }
         if was_heard {
             return;
@@ -104,7 +105,7 @@ fn await_leisure(path: &Path, side: &Side) {
     }
 }
 
-fn say(channel: &Channel, line: &str) {
+fn send_line(channel: &ControlConnection, line: &str) {
     // One that has gone hears nothing.
     let _ = send(channel.as_fd(), line.as_bytes(), SendFlags::NOSIGNAL);
 }
@@ -112,7 +113,7 @@ fn say(channel: &Channel, line: &str) {
 /// Lines that are messages, right or wrong, and lines that are none.
 fn line() -> impl Strategy<Value = String> {
     prop_oneof![
-        3 => (0..3usize).prop_map(|at| course()[at].clone()),
+        3 => (0..3usize).prop_map(|at| expected_lines()[at].clone()),
         2 => Just(YOURS.to_owned()),
         1 => Just("refused enough\n".to_owned()),
         1 => prop_oneof![
@@ -126,7 +127,7 @@ fn line() -> impl Strategy<Value = String> {
 /// What a successor says: as it should for a while, and then anything.
 fn script() -> impl Strategy<Value = Vec<String>> {
     (0..=3usize, vec(line(), 0..3)).prop_map(|(right, rest)| {
-        let mut script = course()[..right].to_vec();
+        let mut script = expected_lines()[..right].to_vec();
         script.extend(rest);
         script
     })
@@ -136,38 +137,40 @@ fn script() -> impl Strategy<Value = Vec<String>> {
 /// Returns what it holds as the server, if it is.
 fn play(
     path: &Path,
-    side: &Side,
+    fixture: &HandoverFixture,
     script: &[String],
     stays: bool,
     moves: bool,
-) -> Option<(Option<Door>, Channel)> {
-    let channel = Channel::connect(path, Instant::now() + HANG).unwrap()?;
-    let course = course();
-    let mut door = None;
-    let hear = || channel.receive("anything", Instant::now() + HANG, HANG);
+) -> Option<(Option<ControlSocket>, ControlConnection)> {
+    let channel = ControlConnection::connect(path, Instant::now() + HANG).unwrap()?;
+    let expected_lines = expected_lines();
+    let mut control_socket = None;
+    let receive_next = || channel.receive("anything", Instant::now() + HANG, HANG);
     for (at, line) in script.iter().enumerate() {
-        say(&channel, line);
-        if moves && at == 1 && script[..2] == course[..2] {
-            while !matches!(hear(), Ok(Incoming::Message(Message::Yours, _)) | Ok(Incoming::Ended) | Err(_)) {
-            }
-            let next = Door::beside(path).unwrap();
-            next.move_in().unwrap();
-            door = Some(next);
+        send_line(&channel, line);
+        if moves && at == 1 && script[..2] == expected_lines[..2] {
+            while !matches!(
+                receive_next(),
+                Ok(Incoming::Received(HandoverMessage::PathGranted, _)) | Ok(Incoming::Ended) | Err(_)
+            ) {}
+            let next = ControlSocket::beside(path).unwrap();
+            next.claim_path().unwrap();
+            control_socket = Some(next);
         }
     }
     // As long as it has said nothing wrong and not all, it would be waited for.
-    let is_waited_for = course.starts_with(script) && script.len() < course.len();
+    let is_waited_for = expected_lines.starts_with(script) && script.len() < expected_lines.len();
     if is_waited_for || !stays {
         return None;
     }
-    while side.is_running() {
+    while fixture.is_running() {
         match channel.receive_now("anything") {
             Ok(Incoming::Nothing) => std::thread::yield_now(),
-            Ok(Incoming::Ended | Incoming::Message(Message::Refused(_), _)) => return None,
-            Ok(Incoming::Message(..)) | Err(_) => {}
+            Ok(Incoming::Ended | Incoming::Received(HandoverMessage::Refused(_), _)) => return None,
+            Ok(Incoming::Received(..)) | Err(_) => {}
         }
     }
-    Some((door, channel))
+    Some((control_socket, channel))
 }
 
 /// Row 4.37: a successor that hangs with the listeners in its hands keeps nobody waiting: the shards look again and again.
@@ -175,16 +178,16 @@ fn play(
 fn a_successor_that_hangs_does_not_hide_who_waits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
-    let side = Side::at(&path, None);
+    let fixture = HandoverFixture::at(&path, None);
     let deadline = Instant::now() + HANG;
-    let channel = Channel::connect(&path, deadline).unwrap().expect("somebody is there");
-    say(&channel, &course()[0]);
-    while side.lifecycle.looks() < 2 {
-        assert!(side.is_running() && Instant::now() < deadline, "nobody looks");
+    let channel = ControlConnection::connect(&path, deadline).unwrap().expect("somebody is there");
+    send_line(&channel, &expected_lines()[0]);
+    while fixture.lifecycle.queue_checks() < 2 {
+        assert!(fixture.is_running() && Instant::now() < deadline, "nobody looks");
         std::thread::park_timeout(Duration::from_millis(1));
     }
     drop(channel);
-    assert!(side.end().is_ok());
+    assert!(fixture.end().is_ok());
 }
 
 proptest! {
@@ -197,16 +200,16 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
-        let side = Side::at(&path, None);
+        let fixture = HandoverFixture::at(&path, None);
         let mut may_have_gone = false;
         let mut server = None;
         for (script, stays, moves) in &visits {
-            await_leisure(&path, &side);
-            server = play(&path, &side, script, *stays, *moves);
+            await_idle(&path, &fixture);
+            server = play(&path, &fixture, script, *stays, *moves);
             let went = server.is_some();
-            may_have_gone |= script.starts_with(&course());
+            may_have_gone |= script.starts_with(&expected_lines());
             prop_assert!(!went || may_have_gone, "it went after {script:?}");
-            prop_assert!(went || !*stays || *script != course(), "it did not go");
+            prop_assert!(went || !*stays || *script != expected_lines(), "it did not go");
             if may_have_gone {
                 break;
             }
@@ -214,14 +217,14 @@ proptest! {
         if may_have_gone {
             // One that left at its last word may have been noticed or not: the old server has gone, or serves.
             let deadline = Instant::now() + HANG;
-            while side.is_running() && !is_offered(&path, &side) {
+            while fixture.is_running() && !is_offered(&path, &fixture) {
                 prop_assert!(Instant::now() < deadline, "it neither goes nor serves");
             }
         } else {
-            prop_assert!(is_offered(&path, &side), "nobody serves");
+            prop_assert!(is_offered(&path, &fixture), "nobody serves");
         }
         drop(server);
-        prop_assert!(side.end().is_ok());
+        prop_assert!(fixture.end().is_ok());
     }
 
     /// Row 4.37: a successor is the server when the old one has said so or has gone, and ends otherwise, whatever
@@ -230,38 +233,38 @@ proptest! {
     fn a_successor_serves_or_ends_and_says_so(said in vec(line(), 0..4), yours in any::<bool>(), stays in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
-        let (ours, theirs) = Channel::pair();
+        let (ours, theirs) = ControlConnection::pair();
         let mut said = said;
         if yours {
             said.insert(0, YOURS.to_owned());
         }
         for line in &said {
-            say(&ours, line);
+            send_line(&ours, line);
         }
-        let side = Side::at(&path, Some(theirs));
+        let fixture = HandoverFixture::at(&path, Some(theirs));
         // A silent one would be waited for.
         let ours = (stays && !said.is_empty()).then_some(ours);
         let is_refused = |at: usize| said.get(at).is_some_and(|line| {
-            matches!(Message::parse(line.as_bytes()), Ok(Message::Refused(_)))
+            matches!(HandoverMessage::parse(line.as_bytes()), Ok(HandoverMessage::Refused(_)))
         });
         let takes = said.first().is_none_or(|line| line == YOURS);
         if takes && !is_refused(1) {
             let deadline = Instant::now() + HANG;
-            while !side.lifecycle.has_reached(Stage::Alone) {
-                prop_assert!(Instant::now() < deadline && !side.thread.is_finished(), "it does not serve");
+            while !fixture.lifecycle.has_reached(HandoverStage::PathTaken) {
+                prop_assert!(Instant::now() < deadline && !fixture.thread.is_finished(), "it does not serve");
                 std::thread::yield_now();
             }
-            prop_assert!(is_offered(&path, &side), "nobody can reach it");
-            prop_assert!(side.end().is_ok());
+            prop_assert!(is_offered(&path, &fixture), "nobody can reach it");
+            prop_assert!(fixture.end().is_ok());
         } else {
-            let error = side.thread.join().unwrap().expect_err("it was not to go on");
+            let error = fixture.thread.join().unwrap().expect_err("it was not to go on");
             prop_assert_eq!(matches!(error, HandOverError::TakenBack(_)), takes, "{}", error);
             // The old server sees the end of the connection, and nobody else is at the path.
             if let Some(ours) = ours {
-                let hear = || ours.receive("anything", Instant::now() + HANG, HANG);
-                prop_assert!(matches!(hear(), Ok(Incoming::Message(Message::Ready, _))));
-                prop_assert_eq!(takes, matches!(hear(), Ok(Incoming::Message(Message::Taken, _))));
-                prop_assert!(matches!(hear(), Ok(Incoming::Ended)));
+                let receive_next = || ours.receive("anything", Instant::now() + HANG, HANG);
+                prop_assert!(matches!(receive_next(), Ok(Incoming::Received(HandoverMessage::Ready, _))));
+                prop_assert_eq!(takes, matches!(receive_next(), Ok(Incoming::Received(HandoverMessage::PathTaken, _))));
+                prop_assert!(matches!(receive_next(), Ok(Incoming::Ended)));
             }
             prop_assert!(!path.exists());
         }

@@ -32,13 +32,14 @@ pub(super) struct MediaType {
 /// are no media ranges are left out.
 pub(super) fn weight(head: &RequestHead<'_>, media: &MediaType) -> Option<(Weight, Precision)> {
     let fields = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(b"accept"));
-    let ranges = fields.flat_map(|(_, value)| split(value, b',')).filter_map(|range| fit(range, media));
+    let ranges =
+        fields.flat_map(|(_, value)| split(value, b',')).filter_map(|range| match_range(range, media));
     // Of several that are equally exact the greatest counts.
     ranges.max_by_key(|&(weight, precision)| (precision, weight))
 }
 
 /// The weight in a media range, if it fits.
-fn fit(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
+fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
     let mut parts = split(range, b';');
     let name = parts.next()?;
     let slash = name.iter().position(|&byte| byte == b'/')?;
@@ -119,17 +120,17 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+    use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
 
     use super::*;
 
     const TEXT: MediaType = MediaType { kind: "text", subtype: "plain", version: "0.0.4" };
 
-    fn found(fields: &str) -> Option<(Weight, Precision)> {
+    fn parsed_weight(fields: &str) -> Option<(Weight, Precision)> {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut decoder = RequestDecoder::default();
-        match decoder.decode(&Limits::default(), request.as_bytes()).expect("a head").event {
-            Event::Head(head) => weight(&head, &TEXT),
+        match decoder.decode(&HttpLimits::default(), request.as_bytes()).expect("a head").event {
+            RequestEvent::Head(head) => weight(&head, &TEXT),
             other => panic!("{other:?}"),
         }
     }
@@ -162,7 +163,7 @@ mod tests {
             ("Accept: text/plain;q=1.000\r\n", Some((1000, Subtype))),
             ("Accept: text/plain;q=0.001\r\n", Some((1, Subtype))),
         ] {
-            assert_eq!(found(fields), expected, "{fields}");
+            assert_eq!(parsed_weight(fields), expected, "{fields}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub struct HttpCounters {
     /// Answers of worker processes with a status that has no counter of its own.
     pub answers_other: Counter,
     /// Requests that a worker process had still when nobody waited for their answers any more.
-    pub app_leftovers: Counter,
+    pub app_requests_abandoned: Counter,
     /// Events of requests to worker processes for peers of datagram sockets whose protocol takes none.
     pub app_replies_dropped: Counter,
     /// Requests whose answer came from a worker, or was to.
@@ -68,8 +68,8 @@ impl HttpCounters {
 
     /// Memory for an answer; `None` when all answers together would hold more than `max`.
     pub(super) fn reserve_for_answer(&self, bytes: usize, max: usize) -> Option<MemoryReservation> {
-        let mut held = MemoryReservation::new(&self.answers_held);
-        held.grow(bytes, max).then_some(held)
+        let mut reservation = MemoryReservation::new(&self.answers_held);
+        reservation.grow(bytes, max).then_some(reservation)
     }
 
     /// Answers with `status`.
@@ -107,7 +107,7 @@ impl Default for HttpCounters {
         HttpCounters {
             answers: [const { Counter::new() }; Status::ALL.len()],
             answers_other: Counter::new(),
-            app_leftovers: Counter::new(),
+            app_requests_abandoned: Counter::new(),
             app_replies_dropped: Counter::new(),
             jobs: Counter::new(),
             jobs_refused: Counter::new(),
@@ -127,16 +127,16 @@ impl Default for HttpCounters {
 
 /// Counts one connection as delegated until it is dropped.
 #[derive(Debug)]
-pub(super) struct DelegatedNow(Arc<HttpCounters>);
+pub(super) struct DelegatedGuard(Arc<HttpCounters>);
 
-impl DelegatedNow {
+impl DelegatedGuard {
     pub(super) fn new(counters: &Arc<HttpCounters>) -> Self {
         counters.delegated.fetch_add(1, Ordering::Relaxed);
-        DelegatedNow(Arc::clone(counters))
+        DelegatedGuard(Arc::clone(counters))
     }
 }
 
-impl Drop for DelegatedNow {
+impl Drop for DelegatedGuard {
     fn drop(&mut self) {
         self.0.delegated.fetch_sub(1, Ordering::Relaxed);
     }

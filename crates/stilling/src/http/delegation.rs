@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use stilling_engine::{Detached, net};
 
-use super::counters::DelegatedNow;
-use super::delegated::{Delegate, Delegated};
+use super::counters::DelegatedGuard;
+use super::delegated_connection::{Delegate, DelegatedConnection};
 use super::session::HttpSession;
-use super::shard::{HttpShard, JobOutcome, Work};
+use super::shard::{HttpShard, JobOutcome, JobProduct};
 
 impl HttpShard {
     /// Gives a connection that has left the shard to a worker. Full queue: it is closed, which
@@ -20,14 +20,14 @@ impl HttpShard {
         let Some(Delegate(serve)) = session.into_delegate() else { return };
         let timeouts = [self.config.timeouts.idle, self.config.write_timeout];
         // Nobody waits for the result: the connection's slot has a new tenant by then.
-        let now = DelegatedNow::new(&self.counters);
+        let now = DelegatedGuard::new(&self.counters);
         let job = move |_: &mut _| {
             // Until its server returns, or panics.
             let _now = now;
             if let Ok(stream) = prepare(socket, timeouts) {
-                serve(Delegated::new(stream, unread));
+                serve(DelegatedConnection::new(stream, unread));
             }
-            JobOutcome(Work::Delegated)
+            JobOutcome(JobProduct::DelegatedConnection)
         };
         self.counters.jobs.add(1);
         if self.lane.submit(u64::MAX, job).is_err() {

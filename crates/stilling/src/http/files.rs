@@ -48,7 +48,7 @@ impl Directory {
         match self.open(&wanted) {
             Ok(file) => Response::file(request, file, &content_type(&wanted)),
             // Of these, 503 says that the server itself has no descriptors or no memory left.
-            Err(status) => Response::status_line(status).refusing(),
+            Err(status) => Response::status_line(status).into_refusal(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Response {
             Ok(_) => return Response::status_line(Status::NotFound),
             Err(_) => return Response::status_line(Status::InternalServerError),
         };
-        let seen = Version {
+        let seen = FileVersion {
             etag: format!("\"{:x}-{:x}-{:x}\"", metadata.mtime(), metadata.mtime_nsec(), metadata.len()),
             modified: whole_seconds(metadata.modified().unwrap_or(UNIX_EPOCH)),
         };
@@ -121,22 +121,23 @@ impl Response {
             response.with_header("Last-Modified", httpdate::fmt_http_date(seen.modified))
         };
         match seen.conditions(request) {
-            Condition::Fails => return Response::status_line(Status::PreconditionFailed),
-            Condition::NotModified => return described(Response::new(Status::NotModified)),
-            Condition::Holds => {}
+            PreconditionOutcome::Fails => return Response::status_line(Status::PreconditionFailed),
+            PreconditionOutcome::NotModified => return described(Response::new(Status::NotModified)),
+            PreconditionOutcome::Holds => {}
         }
         let length = metadata.len();
         // RFC 9110 §14.2: ranges are for GET alone.
         let has_range = request.method() == Method::Get && seen.is_in_range(request);
         let range = request.header("range").filter(|_| has_range);
-        let (start, end, status) = match range.map_or(Range::Whole, |range| Range::parse(range, length)) {
-            Range::Whole => (0, length, Status::Ok),
-            Range::Part { start, end } => (start, end, Status::PartialContent),
-            Range::Unsatisfiable => {
-                let response = Response::status_line(Status::RangeNotSatisfiable);
-                return response.with_header("Content-Range", format!("bytes */{length}"));
-            }
-        };
+        let (start, end, status) =
+            match range.map_or(ByteRange::Whole, |range| ByteRange::parse(range, length)) {
+                ByteRange::Whole => (0, length, Status::Ok),
+                ByteRange::Part { start, end } => (start, end, Status::PartialContent),
+                ByteRange::Unsatisfiable => {
+                    let response = Response::status_line(Status::RangeNotSatisfiable);
+                    return response.with_header("Content-Range", format!("bytes */{length}"));
+                }
+            };
         let mut file = file;
         if start > 0 && file.seek(SeekFrom::Start(start)).is_err() {
             return Response::status_line(Status::InternalServerError);
@@ -168,39 +169,39 @@ fn whole_seconds(time: SystemTime) -> SystemTime {
 }
 
 /// What tells one state of a file from another.
-struct Version {
+struct FileVersion {
     etag: String,
     modified: SystemTime,
 }
 
-enum Condition {
+enum PreconditionOutcome {
     Holds,
     NotModified,
     Fails,
 }
 
-impl Version {
+impl FileVersion {
     /// RFC 9110 §13.2.2, in its order.
-    fn conditions(&self, request: &Request<'_>) -> Condition {
+    fn conditions(&self, request: &Request<'_>) -> PreconditionOutcome {
         if let Some(wanted) = request.header("if-match") {
             if !self.is_current(wanted) {
-                return Condition::Fails;
+                return PreconditionOutcome::Fails;
             }
         } else if let Some(date) = request.header("if-unmodified-since").and_then(parse_date)
             && self.modified > date
         {
-            return Condition::Fails;
+            return PreconditionOutcome::Fails;
         }
         if let Some(known) = request.header("if-none-match") {
             if self.is_listed(known) {
-                return Condition::NotModified;
+                return PreconditionOutcome::NotModified;
             }
         } else if let Some(date) = request.header("if-modified-since").and_then(parse_date)
             && self.modified <= date
         {
-            return Condition::NotModified;
+            return PreconditionOutcome::NotModified;
         }
-        Condition::Holds
+        PreconditionOutcome::Holds
     }
 
     /// RFC 9110 §13.1.1: `If-Match` compares strongly, and a weak tag never equals another then.
@@ -230,36 +231,36 @@ fn parse_date(value: &[u8]) -> Option<SystemTime> {
     httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()
 }
 
-/// What a `Range` field asks for; `end` is exclusive.
+/// What a `ByteRange` field asks for; `end` is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Range {
+enum ByteRange {
     Whole,
     Part { start: u64, end: u64 },
     Unsatisfiable,
 }
 
-impl Range {
+impl ByteRange {
     /// RFC 9110 §14.1.2. Several ranges, other units and what cannot be read get the whole file, as
     /// §14.2 allows.
-    fn parse(value: &[u8], length: u64) -> Range {
+    fn parse(value: &[u8], length: u64) -> ByteRange {
         let of = |text: &str| text.parse::<u64>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
         let Some(spec) = std::str::from_utf8(value).ok().and_then(|text| text.strip_prefix("bytes=")) else {
-            return Range::Whole;
+            return ByteRange::Whole;
         };
-        let Some((first, last)) = spec.trim().split_once('-') else { return Range::Whole };
+        let Some((first, last)) = spec.trim().split_once('-') else { return ByteRange::Whole };
         match (first.is_empty(), of(first), last.is_empty(), of(last)) {
-            (true, _, false, Some(0)) => Range::Unsatisfiable,
-            (true, _, false, Some(_)) if length == 0 => Range::Unsatisfiable,
+            (true, _, false, Some(0)) => ByteRange::Unsatisfiable,
+            (true, _, false, Some(_)) if length == 0 => ByteRange::Unsatisfiable,
             (true, _, false, Some(suffix)) => {
-                Range::Part { start: length.saturating_sub(suffix), end: length }
+                ByteRange::Part { start: length.saturating_sub(suffix), end: length }
             }
-            (false, Some(start), true, _) if start < length => Range::Part { start, end: length },
+            (false, Some(start), true, _) if start < length => ByteRange::Part { start, end: length },
             (false, Some(start), false, Some(last)) if start <= last && start < length => {
-                Range::Part { start, end: length.min(last.saturating_add(1)) }
+                ByteRange::Part { start, end: length.min(last.saturating_add(1)) }
             }
-            (false, Some(start), false, Some(last)) if start > last => Range::Whole,
-            (false, Some(_), true, _) | (false, Some(_), false, Some(_)) => Range::Unsatisfiable,
-            _ => Range::Whole,
+            (false, Some(start), false, Some(last)) if start > last => ByteRange::Whole,
+            (false, Some(_), true, _) | (false, Some(_), false, Some(_)) => ByteRange::Unsatisfiable,
+            _ => ByteRange::Whole,
         }
     }
 }
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_range_is_what_the_rfc_says() {
-        let part = |start, end| Range::Part { start, end };
+        let part = |start, end| ByteRange::Part { start, end };
         for (value, length, expected) in [
             ("bytes=0-0", 10, part(0, 1)),
             ("bytes=2-5", 10, part(2, 6)),
@@ -279,20 +280,20 @@ mod tests {
             ("bytes=-30", 10, part(0, 10)),
             ("bytes=5-99", 10, part(5, 10)),
             ("bytes=9-18446744073709551615", 10, part(9, 10)),
-            ("bytes=10-", 10, Range::Unsatisfiable),
-            ("bytes=10-12", 10, Range::Unsatisfiable),
-            ("bytes=-0", 10, Range::Unsatisfiable),
-            ("bytes=-1", 0, Range::Unsatisfiable),
-            ("bytes=0-", 0, Range::Unsatisfiable),
-            ("bytes=5-2", 10, Range::Whole),
-            ("bytes=0-1,3-4", 10, Range::Whole),
-            ("bytes=+1-2", 10, Range::Whole),
-            ("bytes=", 10, Range::Whole),
-            ("bytes=-", 10, Range::Whole),
-            ("lines=1-2", 10, Range::Whole),
-            ("bytes=99999999999999999999-", 10, Range::Whole),
+            ("bytes=10-", 10, ByteRange::Unsatisfiable),
+            ("bytes=10-12", 10, ByteRange::Unsatisfiable),
+            ("bytes=-0", 10, ByteRange::Unsatisfiable),
+            ("bytes=-1", 0, ByteRange::Unsatisfiable),
+            ("bytes=0-", 0, ByteRange::Unsatisfiable),
+            ("bytes=5-2", 10, ByteRange::Whole),
+            ("bytes=0-1,3-4", 10, ByteRange::Whole),
+            ("bytes=+1-2", 10, ByteRange::Whole),
+            ("bytes=", 10, ByteRange::Whole),
+            ("bytes=-", 10, ByteRange::Whole),
+            ("lines=1-2", 10, ByteRange::Whole),
+            ("bytes=99999999999999999999-", 10, ByteRange::Whole),
         ] {
-            assert_eq!(Range::parse(value.as_bytes(), length), expected, "{value} of {length}");
+            assert_eq!(ByteRange::parse(value.as_bytes(), length), expected, "{value} of {length}");
         }
     }
 }

@@ -16,12 +16,14 @@ use std::time::Duration;
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::{RequestHead, Status};
 
-use super::answer::{self, Terms};
-use super::forwarded::ForwardedRequest;
-use super::session::{HttpSession, Kept, Waiting};
+use super::forwarded_request::ForwardedRequest;
+use super::response_writer::{self, ResponseTerms};
+use super::session::{ActiveRequest, HttpSession, HttpWait};
 use super::shard::{HttpContext, Timeouts};
 use crate::memory::MemoryReservation;
-use crate::upstream::limits::{ANSWER_HELD_MAX, CLIENT_LOOK, HELD_SHARE, PIECE_SIZE_MAX, SLOT_RATE_MIN};
+use crate::upstream::limits::{
+    ANSWER_HELD_MAX, CLIENT_CHECK_INTERVAL, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX, SLOT_RATE_MIN,
+};
 use crate::upstream::{
     BodyFraming, ClientMessage, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamRequest,
     UpstreamResponse,
@@ -47,27 +49,29 @@ impl HttpSession {
         let mut request = self.upstream_request(head, cx);
         let has_room = request.hold_head(cx.http.config.requests_held_max);
         match has_room {
-            true => self.kept = Kept::Forwarded(ForwardedRequest::new(Some(request), None)),
+            true => {
+                self.active_request = ActiveRequest::Forwarded(ForwardedRequest::new(Some(request), None))
+            }
             false => self.shed(io, cx),
         }
         has_room
     }
 
     fn upstream_request(&self, head: &RequestHead<'_>, cx: &mut HttpContext<'_>) -> Box<UpstreamRequest> {
-        let held = cx.http.counters.reserve_for_request();
-        UpstreamRequest::new(head, self.peer.as_deref().copied(), cx.http.take_buffer(), held)
+        let reservation = cx.http.counters.reserve_for_request();
+        UpstreamRequest::new(head, self.peer.as_deref().copied(), cx.http.take_buffer(), reservation)
     }
 
     /// A piece of the body has come.
     pub(super) fn forward_body(&mut self, piece: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let Kept::Forwarded(forwarded) = &mut self.kept else { return };
+        let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         match &mut forwarded.request {
             Some(request) => {
                 let max = cx.http.config.requests_held_max;
                 if !request.push(piece, max) {
                     self.shed(io, cx);
                 } else if !request.may_grow(max) {
-                    self.submit_kept(io, cx);
+                    self.submit_buffered(io, cx);
                 }
             }
             None => {
@@ -80,20 +84,20 @@ impl HttpSession {
     }
 
     /// The body is complete.
-    pub(super) fn forward_end(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let Kept::Forwarded(forwarded) = &mut self.kept else { return };
+    pub(super) fn complete_forward_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         match &mut forwarded.request {
             Some(request) => {
                 request.end_body();
-                self.submit_kept(io, cx);
+                self.submit_buffered(io, cx);
             }
             None => self.send_forward_body(true, io, cx),
         }
     }
 
     /// All that was received has been decoded: what there is of the body goes on.
-    pub(super) fn forward_what_came(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        if let Kept::Forwarded(forwarded) = &self.kept
+    pub(super) fn forward_received_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if let ActiveRequest::Forwarded(forwarded) = &self.active_request
             && forwarded.is_body_wanted
             && !forwarded.body.is_empty()
         {
@@ -101,10 +105,10 @@ impl HttpSession {
         }
     }
 
-    fn submit_kept(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let Kept::Forwarded(forwarded) = &mut self.kept else { return };
+    fn submit_buffered(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         // The time and the bytes for which the slot is held count from here on.
-        (forwarded.waited, self.body_received) = (Duration::ZERO, 0);
+        (forwarded.client_wait, self.body_received) = (Duration::ZERO, 0);
         if let Some(request) = forwarded.request.take() {
             self.submit_forward(request, io, cx);
         }
@@ -120,28 +124,28 @@ impl HttpSession {
             return self.refuse_forward(Status::ServiceUnavailable, io, cx);
         };
         self.since = now;
-        match &mut self.kept {
-            Kept::Forwarded(forwarded) => forwarded.id = Some(id),
-            kept => *kept = Kept::Submitted(id),
+        match &mut self.active_request {
+            ActiveRequest::Forwarded(forwarded) => forwarded.id = Some(id),
+            active_request => *active_request = ActiveRequest::Submitted(id),
         }
         io.pause();
-        self.wait_for_upstream(Waiting::Upstream, io, cx);
+        self.wait_for_upstream(HttpWait::Upstream, io, cx);
     }
 
     /// Waits for the process, and checks now and then whether the client is still there.
-    fn wait_for_upstream(&mut self, waiting: Waiting, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        self.waiting = waiting;
-        let look = io.now().after(CLIENT_LOOK);
+    fn wait_for_upstream(&mut self, waiting_for: HttpWait, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        self.waiting_for = waiting_for;
+        let look = io.now().after(CLIENT_CHECK_INTERVAL);
         let late = self.since.after(cx.http.config.queue_age_max);
-        let is_queued = waiting == Waiting::Upstream && late > io.now();
+        let is_queued = waiting_for == HttpWait::Upstream && late > io.now();
         io.set_deadline(Some(if is_queued { look.min(late) } else { look }));
     }
 
     /// The id of the present request, while a process may have it.
     pub(super) fn request_id(&self) -> Option<RequestId> {
-        match &self.kept {
-            Kept::Submitted(id) => Some(*id),
-            Kept::Forwarded(forwarded) => forwarded.id,
+        match &self.active_request {
+            ActiveRequest::Submitted(id) => Some(*id),
+            ActiveRequest::Forwarded(forwarded) => forwarded.id,
             _ => None,
         }
     }
@@ -150,7 +154,7 @@ impl HttpSession {
     /// the connection to a process that has it keeps the time itself.
     pub(super) fn check_forward(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let late = self.since.after(cx.http.config.queue_age_max);
-        if self.waiting == Waiting::Upstream
+        if self.waiting_for == HttpWait::Upstream
             && io.now() >= late
             && let Some((id, upstream)) = self.request_id().zip(cx.upstream.as_mut())
             && upstream.is_queued(id)
@@ -162,38 +166,43 @@ impl HttpSession {
         if let Some((id, upstream)) = self.request_id().zip(cx.upstream.as_mut()) {
             upstream.check_timeout(id);
         }
-        io.look_for_peer();
-        self.wait_for_upstream(self.waiting, io, cx);
+        io.check_peer();
+        self.wait_for_upstream(self.waiting_for, io, cx);
     }
 
     /// Answers instead of a process.
     fn refuse_forward(&mut self, status: Status, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let is_cut_short = self.decoder.in_body();
         self.terms.persistent &= !is_cut_short;
-        let persistent = answer::send_status(&self.terms, status, io, cx);
-        self.end_forward(persistent, is_cut_short, io, cx);
+        let persistent = response_writer::send_status(&self.terms, status, io, cx);
+        self.finish_forward(persistent, is_cut_short, io, cx);
     }
 
     /// The answer is with the system, or on its way there for good.
-    fn end_forward(
+    fn finish_forward(
         &mut self,
         persistent: bool,
         is_cut_short: bool,
         io: &mut Io<'_>,
         cx: &mut HttpContext<'_>,
     ) {
-        self.kept = Kept::Nothing;
+        self.active_request = ActiveRequest::Idle;
         if is_cut_short {
             // The client may still be sending a body that no process takes.
             io.resume();
             return io.finish_lingering(CloseReason::Done);
         }
-        self.answered(persistent, io, cx);
+        self.finish_response(persistent, io, cx);
         io.resume();
     }
 
     /// The pool says something about the present request.
-    pub(super) fn forwarded(&mut self, event: UpstreamEvent, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    pub(super) fn handle_upstream_event(
+        &mut self,
+        event: UpstreamEvent,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
         match event {
             UpstreamEvent::Response(response) => self.begin_response(response, io, cx),
             UpstreamEvent::Piece(piece) => self.send_piece(piece, io, cx),
@@ -216,30 +225,32 @@ impl HttpSession {
 
     /// The process takes more of the body.
     fn resume_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let Kept::Forwarded(forwarded) = &mut self.kept else { return };
+        let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         forwarded.is_body_wanted = true;
         // The client's time goes on: until now it was the process's.
-        self.waiting = Waiting::Body;
-        self.since = io.now().before(forwarded.waited);
-        self.keep_deadline(io, cx);
+        self.waiting_for = HttpWait::Body;
+        self.since = io.now().before(forwarded.client_wait);
+        self.set_read_deadline(io, cx);
         io.resume();
     }
 
     /// Gives the process what has come of the body.
     fn send_forward_body(&mut self, is_last: bool, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let Kept::Forwarded(forwarded) = &mut self.kept else { return };
+        let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         forwarded.is_body_wanted = false;
-        forwarded.waited = io.now().since(self.since);
+        forwarded.client_wait = io.now().since(self.since);
         let bytes = std::mem::take(&mut forwarded.body);
         self.send_upstream(ClientMessage::Body { bytes, is_last }, cx);
         io.pause();
-        self.wait_for_upstream(Waiting::UpstreamPart, io, cx);
+        self.wait_for_upstream(HttpWait::UpstreamProgress, io, cx);
     }
 
     /// The least rate of the client while the request may have a slot, and otherwise.
     pub(super) fn body_rate_min(&self, timeouts: &Timeouts) -> u64 {
-        match &self.kept {
-            Kept::Forwarded(forwarded) if forwarded.id.is_some() => timeouts.body_rate_min.max(SLOT_RATE_MIN),
+        match &self.active_request {
+            ActiveRequest::Forwarded(forwarded) if forwarded.id.is_some() => {
+                timeouts.body_rate_min.max(SLOT_RATE_MIN)
+            }
             _ => timeouts.body_rate_min.max(1),
         }
     }
@@ -249,14 +260,14 @@ impl HttpSession {
         let UpstreamResponse { status, has_date, framing, head_len, piece } = response;
         // The caller keeps room for a head; a short body goes with it.
         let fits = piece.bytes.len() + FRAMING_SIZE_MAX <= io.spare_room();
-        let mut held = None;
+        let mut reservation = None;
         if !(fits && piece.is_last) {
             let behind = if piece.is_last { 0 } else { PIECE_SIZE_MAX };
             let (cost, max) = (piece.bytes.len() + behind, cx.http.config.answers_held_max);
-            held = cx.http.counters.reserve_for_answer(cost, max);
-            if held.is_none() {
+            reservation = cx.http.counters.reserve_for_answer(cost, max);
+            if reservation.is_none() {
                 cx.http.counters.answers_shed.add(1);
-                self.let_go(cx);
+                self.discard_request(cx);
                 return self.refuse_forward(Status::ServiceUnavailable, io, cx);
             }
         }
@@ -280,45 +291,45 @@ impl HttpSession {
             return;
         }
         if fits && piece.is_last {
-            cx.http.give_buffer(piece.bytes);
-            return self.end_forward(persistent, is_cut_short, io, cx);
+            cx.http.recycle_buffer(piece.bytes);
+            return self.finish_forward(persistent, is_cut_short, io, cx);
         }
         let start = if fits { piece.bytes.len() } else { piece.start };
-        self.keep_forward().held = held;
+        self.forwarded_mut().reservation = reservation;
         self.queue_piece(ResponsePiece { start, ..piece }, io, cx);
     }
 
-    fn keep_forward(&mut self) -> &mut ForwardedRequest {
-        if !matches!(self.kept, Kept::Forwarded(_)) {
-            self.kept = Kept::Forwarded(ForwardedRequest::new(None, self.request_id()));
+    fn forwarded_mut(&mut self) -> &mut ForwardedRequest {
+        if !matches!(self.active_request, ActiveRequest::Forwarded(_)) {
+            self.active_request = ActiveRequest::Forwarded(ForwardedRequest::new(None, self.request_id()));
         }
-        match &mut self.kept {
-            Kept::Forwarded(forwarded) => forwarded,
+        match &mut self.active_request {
+            ActiveRequest::Forwarded(forwarded) => forwarded,
             _ => unreachable!("it has just been put there"),
         }
     }
 
     /// The next piece of the response has come.
     fn send_piece(&mut self, piece: ResponsePiece, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        if let Some(held) = &mut self.keep_forward().held {
-            held.add(piece.bytes.len());
+        if let Some(reservation) = &mut self.forwarded_mut().reservation {
+            reservation.add(piece.bytes.len());
             if piece.is_last {
-                held.release(PIECE_SIZE_MAX);
+                reservation.release(PIECE_SIZE_MAX);
             }
         }
         self.queue_piece(piece, io, cx);
     }
 
     fn queue_piece(&mut self, piece: ResponsePiece, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let forwarded = self.keep_forward();
-        forwarded.owes_more = !piece.is_last;
+        let forwarded = self.forwarded_mut();
+        forwarded.next_piece_due = !piece.is_last;
         if piece.is_last {
             // The process has answered, and its slot is free.
             forwarded.id = None;
         }
         forwarded.pieces.push_back(piece);
         if forwarded.pieces.len() == 1 {
-            self.forward_on(io, cx);
+            self.resume_forwarded_response(io, cx);
         } else {
             self.ask_for_piece(cx);
         }
@@ -326,13 +337,13 @@ impl HttpSession {
 
     /// Asks for the next piece of the response, if the client has taken those before or more may be held.
     fn ask_for_piece(&mut self, cx: &mut HttpContext<'_>) {
-        let max = cx.http.config.answers_held_max / HELD_SHARE;
-        let Kept::Forwarded(forwarded) = &mut self.kept else { return };
-        let may_grow = |held: &MemoryReservation| {
-            held.bytes() < ANSWER_HELD_MAX as u64 && held.has_room(PIECE_SIZE_MAX, max)
+        let max = cx.http.config.answers_held_max / MEMORY_RESERVE_DIVISOR;
+        let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
+        let may_grow = |reservation: &MemoryReservation| {
+            reservation.bytes() < ANSWER_HELD_MAX as u64 && reservation.has_room(PIECE_SIZE_MAX, max)
         };
-        let has_room = forwarded.pieces.is_empty() || forwarded.held.as_ref().is_some_and(may_grow);
-        if has_room && std::mem::take(&mut forwarded.owes_more) {
+        let has_room = forwarded.pieces.is_empty() || forwarded.reservation.as_ref().is_some_and(may_grow);
+        if has_room && std::mem::take(&mut forwarded.next_piece_due) {
             self.send_upstream(ClientMessage::PieceWanted, cx);
         }
     }
@@ -345,35 +356,35 @@ impl HttpSession {
     }
 
     /// So much of the piece that was offered has gone.
-    pub(super) fn forward_taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        if let Kept::Forwarded(forwarded) = &mut self.kept
+    pub(super) fn forward_bytes_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if let ActiveRequest::Forwarded(forwarded) = &mut self.active_request
             && let Some(piece) = forwarded.pieces.front_mut()
         {
             piece.start += count;
-            forwarded.taken += count as u64;
-            forwarded.taking += io.now().since(forwarded.offered);
+            forwarded.sent_bytes += count as u64;
+            forwarded.send_duration += io.now().since(forwarded.offered_at);
             // As for bodies: a client that takes the response bit by bit holds its slot no longer than the least rate allows.
-            let (taken, taking) = (forwarded.taken, forwarded.taking);
+            let (sent_bytes, send_duration) = (forwarded.sent_bytes, forwarded.send_duration);
             let timeouts = &cx.http.config.timeouts;
-            let earned = Duration::from_secs(taken / self.body_rate_min(timeouts));
-            if taking > timeouts.body_grace + earned {
+            let earned = Duration::from_secs(sent_bytes / self.body_rate_min(timeouts));
+            if send_duration > timeouts.body_grace + earned {
                 return io.abort(CloseReason::WriteTimeout);
             }
-            self.forward_on(io, cx);
+            self.resume_forwarded_response(io, cx);
         }
     }
 
     /// Sends what there is room for; the rest when the client takes it.
-    pub(super) fn forward_on(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    pub(super) fn resume_forwarded_response(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         loop {
-            let Kept::Forwarded(forwarded) = &mut self.kept else { return };
+            let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
             let Some(piece) = forwarded.pieces.front_mut() else { break };
             let rest = &piece.bytes[piece.start..];
             if rest.len() > io.spare_room() {
                 // It stays here until the client takes it: the shard's store is not for long responses.
                 io.offer(rest);
-                forwarded.offered = io.now();
-                self.waiting = Waiting::Room;
+                forwarded.offered_at = io.now();
+                self.waiting_for = HttpWait::SendRoom;
                 // Time is kept by the engine: what the client does not take is subject to the write timeout.
                 io.set_deadline(None);
                 return self.ask_for_piece(cx);
@@ -383,18 +394,18 @@ impl HttpSession {
                 let _ = io.send(rest);
             }
             let Some(piece) = forwarded.pieces.pop_front() else { return };
-            if let Some(held) = &mut forwarded.held {
-                held.release(piece.bytes.len());
+            if let Some(reservation) = &mut forwarded.reservation {
+                reservation.release(piece.bytes.len());
             }
-            cx.http.give_buffer(piece.bytes);
+            cx.http.recycle_buffer(piece.bytes);
             if piece.is_last {
                 let is_cut_short = self.decoder.in_body();
-                return self.end_forward(self.terms.persistent, is_cut_short, io, cx);
+                return self.finish_forward(self.terms.persistent, is_cut_short, io, cx);
             }
             self.ask_for_piece(cx);
         }
         io.pause();
-        self.wait_for_upstream(Waiting::UpstreamPart, io, cx);
+        self.wait_for_upstream(HttpWait::UpstreamProgress, io, cx);
     }
 }
 
@@ -403,7 +414,7 @@ const FRAMING_SIZE_MAX: usize = 256;
 
 /// Appends what a process's own head lacks, and the empty line.
 #[inline]
-fn end_head(out: &mut Vec<u8>, date: Option<&[u8]>, terms: &Terms, framing: BodyFraming) {
+fn end_head(out: &mut Vec<u8>, date: Option<&[u8]>, terms: &ResponseTerms, framing: BodyFraming) {
     if let Some(date) = date {
         for part in [&b"Date: "[..], date, b"\r\n"] {
             out.extend_from_slice(part);

@@ -5,22 +5,22 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::kept_request::KeptRequest;
-use super::stream::Stream;
+use super::buffered_request::BufferedRequest;
+use super::stream::BodyStream;
 
 /// A value that the job takes when it begins, or the session when the job is withdrawn.
 #[derive(Debug)]
-pub(super) struct Shared<T>(Arc<Mutex<Option<T>>>);
+pub(super) struct CancellableInput<T>(Arc<Mutex<Option<T>>>);
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for CancellableInput<T> {
     fn clone(&self) -> Self {
-        Shared(Arc::clone(&self.0))
+        CancellableInput(Arc::clone(&self.0))
     }
 }
 
-impl<T> Shared<T> {
+impl<T> CancellableInput<T> {
     pub(super) fn new(value: T) -> Self {
-        Shared(Arc::new(Mutex::new(Some(value))))
+        CancellableInput(Arc::new(Mutex::new(Some(value))))
     }
 
     /// The job has begun. `None`: it was withdrawn.
@@ -40,9 +40,9 @@ impl<T> Shared<T> {
 #[derive(Debug)]
 pub(super) enum JobInput {
     /// The request that a handler is to answer.
-    Request(Shared<Box<KeptRequest>>),
+    Request(CancellableInput<Box<BufferedRequest>>),
     /// The body of which a piece is to be read.
-    Stream(Shared<Box<Stream>>),
+    Stream(CancellableInput<Box<BodyStream>>),
 }
 
 impl JobInput {

@@ -10,34 +10,34 @@
 //! cannot overtake each other and the peer is slowed down by TCP.
 
 mod accept;
-mod admission;
-mod answer;
+mod buffered_request;
 mod counters;
-mod delegated;
+mod delegated_connection;
 mod delegation;
 mod files;
 mod forward;
-mod forwarded;
-mod heads;
+mod forwarded_request;
+mod head_cache;
 mod job_input;
-mod kept_request;
-mod methods;
-mod outgoing;
+mod method_set;
 mod pages;
 mod patterns;
+mod pending_publication;
 pub(crate) mod publish;
-mod published;
+mod publish_admission;
 mod request;
+mod respond;
 mod response;
+mod response_writer;
 mod route;
 mod routes;
-mod sending;
 mod session;
 mod shard;
 mod status_page;
 mod stream;
+mod unsent_body;
 
-pub use delegated::Delegated;
+pub use delegated_connection::DelegatedConnection;
 pub(crate) use parts::*;
 pub use request::Request;
 pub use response::Response;
@@ -45,7 +45,7 @@ pub use routes::Routes;
 pub(crate) use session::HttpSession;
 pub use shard::Timeouts;
 pub(crate) use shard::{HttpContext, HttpShard};
-pub use stilling_wire::http1::{Fields, Limits, Method, RequestHead, Status};
+pub use stilling_wire::http1::{Fields, HttpLimits, Method, RequestHead, Status};
 
 /// What `crate::parts` shows of it.
 pub(crate) mod parts {

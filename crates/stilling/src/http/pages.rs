@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use stilling_engine::Io;
-use stilling_hub::Condition;
+use stilling_hub::StreamCondition;
 use stilling_wire::http1::Status;
 
-use super::answer::{self, Terms};
 use super::response::{Response, TEXT};
+use super::response_writer::{self, ResponseTerms};
 use super::shard::{HttpContext, HttpShard};
 use crate::metrics::{self, MetricsFormat};
 use crate::overview::Overview;
@@ -15,17 +15,17 @@ use crate::overview::Overview;
 /// `/metrics`.
 pub(super) fn metrics(http: &HttpShard, format: MetricsFormat) -> Response {
     // RFC 9110 §12.5.5.
-    fresh(format.media_type(), metrics::render_as(format, &http.overview)).with_header("Vary", "Accept")
+    uncached(format.media_type(), metrics::render_as(format, &http.overview)).with_header("Vary", "Accept")
 }
 
 /// `/readyz`: whether more work is welcome, and how many worker processes are ready for it. Not ready while a stream is frozen
 /// or waits for room: publications to it would be refused. Other trouble of streams is a line of its own.
-pub(super) fn ready(terms: &Terms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
-    let streams = StreamLines::of(&cx.http.overview);
+pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
+    let streams = StreamReadiness::of(&cx.http.overview);
     if cx.http.is_ready() && !streams.refusals.is_empty() {
         let text = streams.refusals + &streams.details;
         cx.http.counters.unavailable.add(1);
-        return answer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io, cx);
+        return response_writer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io, cx);
     }
     let details = streams.details;
     let has_process = cx.http.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
@@ -34,43 +34,47 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) ->
     cx.http.counters.unavailable.add(u64::from(!is_ready));
     let Some(app) = &cx.http.overview.app else {
         return match is_ready {
-            true => answer::send(terms, status, TEXT, format!("ready\n{details}").as_bytes(), io, cx),
-            false => answer::send_status(terms, status, io, cx),
+            true => {
+                response_writer::send(terms, status, TEXT, format!("ready\n{details}").as_bytes(), io, cx)
+            }
+            false => response_writer::send_status(terms, status, io, cx),
         };
     };
     let counters = app.counters();
     let word = if is_ready { "ready" } else { "not ready" };
     let text = format!("{word}: {} of {} worker processes\n{details}", counters.ready, counters.wanted);
-    answer::send(terms, status, TEXT, text.as_bytes(), io, cx)
+    response_writer::send(terms, status, TEXT, text.as_bytes(), io, cx)
 }
 
 /// What `/readyz` says about streams, as much as has room in a short answer.
 #[derive(Default)]
-struct StreamLines {
+struct StreamReadiness {
     /// Which streams take nothing, and why.
     refusals: String,
     /// What else is wrong with streams.
     details: String,
 }
 
-impl StreamLines {
-    fn of(see: &Overview) -> StreamLines {
-        let mut lines = StreamLines::default();
-        for stream in see.hub.get().iter().flat_map(|hub| &hub.streams) {
+impl StreamReadiness {
+    fn of(overview: &Overview) -> StreamReadiness {
+        let mut lines = StreamReadiness::default();
+        for stream in overview.hub.get().iter().flat_map(|hub| &hub.streams) {
             let (name, health) = (&stream.name, stream.health.get());
             let reason = health.reason.as_deref().unwrap_or_default();
-            let is_refusing =
-                matches!(health.condition, Condition::Waiting | Condition::Closed | Condition::Frozen);
-            if is_refusing && lines.refusals.len() < STREAM_LINES_MAX {
+            let is_refusing = matches!(
+                health.condition,
+                StreamCondition::Waiting | StreamCondition::Closed | StreamCondition::Frozen
+            );
+            if is_refusing && lines.refusals.len() < STREAM_TEXT_SIZE_MAX {
                 let _ = writeln!(
                     lines.refusals,
                     "not ready: the stream {name} is {}: {reason}",
                     health.condition.name()
                 );
             }
-            let slow = (health.condition == Condition::Slow).then_some(reason);
+            let slow = (health.condition == StreamCondition::Slow).then_some(reason);
             for detail in health.details().chain(slow) {
-                if lines.details.len() < STREAM_LINES_MAX {
+                if lines.details.len() < STREAM_TEXT_SIZE_MAX {
                     let _ = writeln!(lines.details, "stream {name}: {detail}");
                 }
             }
@@ -80,9 +84,9 @@ impl StreamLines {
 }
 
 /// Bytes of each part of what `/readyz` says about streams, but for the line that reaches it. Full: further lines are left out.
-const STREAM_LINES_MAX: usize = 4 * 1024;
+const STREAM_TEXT_SIZE_MAX: usize = 4 * 1024;
 
 /// A page that is true now and not later.
-pub(super) fn fresh(content_type: &'static str, page: String) -> Response {
+pub(super) fn uncached(content_type: &'static str, page: String) -> Response {
     Response::bytes(content_type, page).with_header("Cache-Control", "no-store")
 }

@@ -7,12 +7,12 @@ use matchit::{InsertError, Router};
 pub(super) struct Patterns(Router<usize>);
 
 impl Patterns {
-    pub(super) fn insert(&mut self, pattern: &str, place: usize) -> Result<(), InsertError> {
-        self.0.insert(pattern, place)
+    pub(super) fn insert(&mut self, pattern: &str, index: usize) -> Result<(), InsertError> {
+        self.0.insert(pattern, index)
     }
 
     /// The place of the pattern that `path` matches.
-    pub(super) fn place(&self, path: &str) -> Option<usize> {
+    pub(super) fn index(&self, path: &str) -> Option<usize> {
         self.0.at(path).ok().map(|found| *found.value)
     }
 

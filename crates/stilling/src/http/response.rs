@@ -9,8 +9,8 @@ use std::io::Read;
 
 use stilling_wire::http1::Status;
 
-use super::delegated::{Delegate, Delegated};
-use super::stream::Stream;
+use super::delegated_connection::{Delegate, DelegatedConnection};
+use super::stream::BodyStream;
 
 /// An answer: status, fields, body.
 ///
@@ -24,17 +24,17 @@ pub struct Response {
     pub(super) status: Status,
     pub(super) content_type: Option<Cow<'static, str>>,
     pub(super) fields: Vec<(Cow<'static, str>, Cow<'static, str>)>,
-    pub(super) body: Body,
+    pub(super) body: ResponseBody,
     /// The server refuses with it by itself; otherwise it is what a handler or a page has to say.
     pub(super) is_refusal: bool,
 }
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum ResponseBody {
     Static(&'static [u8]),
     Bytes(Vec<u8>),
-    Stream(Box<Stream>),
+    Stream(Box<BodyStream>),
     /// The connection itself goes to a worker.
     Delegate(Delegate),
 }
@@ -46,14 +46,14 @@ impl Response {
             status,
             content_type: None,
             fields: Vec::new(),
-            body: Body::Static(b""),
+            body: ResponseBody::Static(b""),
             is_refusal: false,
         }
     }
 
     /// The same as a refusal by the server itself.
     #[must_use]
-    pub(super) fn refusing(self) -> Self {
+    pub(super) fn into_refusal(self) -> Self {
         Response { is_refusal: true, ..self }
     }
 
@@ -90,8 +90,8 @@ impl Response {
     /// at a time, when the client has taken the piece before; each call of `read` may block. A source
     /// that fails ends the connection, so that the client knows that something is missing.
     pub fn stream(content_type: impl Into<Cow<'static, str>>, source: impl Read + Send + 'static) -> Self {
-        let stream = Stream::new(Box::new(source), None);
-        Response { body: Body::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
+        let stream = BodyStream::new(Box::new(source), None);
+        Response { body: ResponseBody::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
     }
 
     /// The same with a length that is known beforehand, in bytes. What the source has beyond is not
@@ -101,8 +101,8 @@ impl Response {
         length: u64,
         source: impl Read + Send + 'static,
     ) -> Self {
-        let stream = Stream::new(Box::new(source), Some(length));
-        Response { body: Body::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
+        let stream = BodyStream::new(Box::new(source), Some(length));
+        Response { body: ResponseBody::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
     }
 
     /// The same answer with another status.
@@ -138,37 +138,37 @@ impl Response {
 
     fn with_text(self, text: Cow<'static, str>) -> Self {
         let body = match text {
-            Cow::Borrowed(text) => Body::Static(text.as_bytes()),
-            Cow::Owned(text) => Body::Bytes(text.into_bytes()),
+            Cow::Borrowed(text) => ResponseBody::Static(text.as_bytes()),
+            Cow::Owned(text) => ResponseBody::Bytes(text.into_bytes()),
         };
         Response { body, ..self }
     }
 
     fn with_body(self, bytes: Vec<u8>) -> Self {
-        Response { body: Body::Bytes(bytes), ..self }
+        Response { body: ResponseBody::Bytes(bytes), ..self }
     }
 
     /// The length of the body, where it is known.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.body {
-            Body::Static(bytes) => Some(bytes.len() as u64),
-            Body::Bytes(bytes) => Some(bytes.len() as u64),
-            Body::Stream(stream) => stream.length(),
-            Body::Delegate(_) => Some(0),
+            ResponseBody::Static(bytes) => Some(bytes.len() as u64),
+            ResponseBody::Bytes(bytes) => Some(bytes.len() as u64),
+            ResponseBody::Stream(stream) => stream.length(),
+            ResponseBody::Delegate(_) => Some(0),
         }
     }
 
     /// Reads the first piece of a streamed body, on the worker that has the handler's answer anyway. A
     /// body that is no longer than that is plain bytes from now on.
     pub(super) fn read_ahead(mut self) -> Self {
-        if let Body::Stream(mut stream) = self.body {
+        if let ResponseBody::Stream(mut stream) = self.body {
             stream.fill();
             self.body = match stream.into_short() {
-                Ok(bytes) => Body::Bytes(bytes),
+                Ok(bytes) => ResponseBody::Bytes(bytes),
                 Err(stream) if stream.has_failed() => {
                     return Response::status_line(Status::InternalServerError);
                 }
-                Err(stream) => Body::Stream(stream),
+                Err(stream) => ResponseBody::Stream(stream),
             };
         }
         self
@@ -203,8 +203,8 @@ impl Response {
     /// });
     /// # let _ = routes;
     /// ```
-    pub fn delegate(serve: impl FnOnce(Delegated) + Send + 'static) -> Self {
-        let body = Body::Delegate(Delegate(Box::new(serve)));
+    pub fn delegate(serve: impl FnOnce(DelegatedConnection) + Send + 'static) -> Self {
+        let body = ResponseBody::Delegate(Delegate(Box::new(serve)));
         Response { body, ..Response::new(Status::SwitchingProtocols) }
     }
 }

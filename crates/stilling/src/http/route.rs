@@ -3,9 +3,9 @@
 use stilling_wire::http1::{Method, RequestHead, Status};
 
 use super::accept::{self, MediaType, Precision};
-use super::admission;
-use super::methods::Methods;
-use super::routes::{Found, Routes};
+use super::method_set::MethodSet;
+use super::publish_admission;
+use super::routes::{RouteMatch, Routes};
 use super::shard::HttpConfig;
 use crate::metrics::MetricsFormat;
 
@@ -57,7 +57,7 @@ pub(super) enum Route {
     /// Nothing is there, or nobody can answer it.
     Refused(Status),
     /// Something is there, but for these methods only.
-    OtherMethods(Methods),
+    OtherMethods(MethodSet),
     /// The handler with this number.
     Handler(u16),
     /// A worker process.
@@ -75,45 +75,45 @@ impl Route {
         endpoint: HttpEndpoint,
         has_hub: bool,
     ) -> Route {
-        let publishes = has_hub && head.target.path.starts_with(admission::PREFIX);
+        let publishes = has_hub && head.target.path.starts_with(publish_admission::PUBLISH_PATH_PREFIX);
         match endpoint.scope {
-            HttpScope::Pages => Route::own(head, endpoint),
+            HttpScope::Pages => Route::built_in(head, endpoint),
             // Where nothing may be published the path is the program's.
             _ if config.has_app && publishes && endpoint.publishes => Route::publish(head),
-            _ if config.has_app => Route::beside_app(head, endpoint),
-            _ => Route::beside_handlers(head, &config.routes, endpoint, publishes),
+            _ if config.has_app => Route::app_route(head, endpoint),
+            _ => Route::handler_route(head, &config.routes, endpoint, publishes),
         }
     }
 
     /// A worker process answers everything but the pages for those who watch the server.
-    fn beside_app(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
+    fn app_route(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
         match head.target.path {
             b"/status" | b"/metrics" | b"/livez" | b"/readyz" if endpoint.has_pages() => {
-                Route::own(head, endpoint)
+                Route::built_in(head, endpoint)
             }
             _ if head.method == Method::Connect => Route::Refused(Status::NotImplemented),
             _ => Route::App,
         }
     }
 
-    fn beside_handlers(
+    fn handler_route(
         head: &RequestHead<'_>,
         routes: &Routes,
         endpoint: HttpEndpoint,
         publishes: bool,
     ) -> Route {
         match routes.find(head) {
-            Found::Handler(number) => Route::Handler(number),
-            Found::OtherMethods(methods) => Route::OtherMethods(methods),
-            // Without a fallback a listener that takes no publications says why (`admission::admit`).
-            Found::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
+            RouteMatch::Handler(number) => Route::Handler(number),
+            RouteMatch::OtherMethods(methods) => Route::OtherMethods(methods),
+            // Without a fallback a listener that takes no publications says why (`publish_admission::admit`).
+            RouteMatch::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
                 Route::publish(head)
             }
-            Found::Nothing => match (Route::own(head, endpoint), routes.fallback()) {
+            RouteMatch::Nothing => match (Route::built_in(head, endpoint), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
                 // The page at `/` is for a server that has nothing better to show there.
                 (Route::Status, Some(number)) if head.target.path == b"/" => Route::Handler(number),
-                (own, _) => own,
+                (built_in, _) => built_in,
             },
         }
     }
@@ -127,11 +127,11 @@ impl Route {
         match head.method {
             Method::Post => Route::Publish,
             Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
-            _ => Route::OtherMethods(Methods::POST),
+            _ => Route::OtherMethods(MethodSet::POST),
         }
     }
 
-    fn own(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
+    fn built_in(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
         let route = match head.target.path {
             b"/test/fast" if endpoint.demo => Route::Fast,
             b"/test/slow" if endpoint.demo => Route::Slow,
@@ -149,8 +149,8 @@ impl Route {
             Method::Post if matches!(route, Route::Fast | Route::Slow) => route,
             Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
             _ if matches!(route, Route::Refused(_)) => route,
-            _ if matches!(route, Route::Fast | Route::Slow) => Route::OtherMethods(Methods::GET_AND_POST),
-            _ => Route::OtherMethods(Methods::GET),
+            _ if matches!(route, Route::Fast | Route::Slow) => Route::OtherMethods(MethodSet::GET_AND_POST),
+            _ => Route::OtherMethods(MethodSet::GET),
         }
     }
 }

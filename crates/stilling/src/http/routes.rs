@@ -11,25 +11,25 @@ use std::sync::Arc;
 use stilling_wire::http1::{Method, RequestHead};
 
 use super::files::Directory;
-use super::methods::Methods;
+use super::method_set::MethodSet;
 use super::patterns::Patterns;
 use super::request::Request;
 use super::response::Response;
 
 /// A handler's function. It runs on any thread, many times at once.
-pub(super) type Answer = dyn Fn(&Request<'_>) -> Response + Send + Sync;
+pub(super) type HandlerFn = dyn Fn(&Request<'_>) -> Response + Send + Sync;
 
 /// A handler, by where it runs.
 #[derive(Clone)]
 pub(super) enum Handler {
     /// In the shard, between two events: it must not block.
-    Inline(Arc<Answer>),
+    Inline(Arc<HandlerFn>),
     /// In a worker, where it may take its time.
-    Worker(Arc<Answer>),
+    Worker(Arc<HandlerFn>),
 }
 
 impl Handler {
-    pub(super) fn answer(&self) -> &Arc<Answer> {
+    pub(super) fn answer(&self) -> &Arc<HandlerFn> {
         match self {
             Handler::Inline(answer) | Handler::Worker(answer) => answer,
         }
@@ -58,12 +58,12 @@ impl Handler {
 /// `/livez`, `/readyz`), by the fallback if there is one, or 404.
 #[derive(Clone, Default)]
 pub struct Routes {
-    /// From a path to a place in `paths`.
+    /// From a path to a place in `handlers_by_pattern`.
     patterns: Patterns,
     /// The same from the pattern's own text.
-    places: BTreeMap<String, usize>,
+    indices: BTreeMap<String, usize>,
     /// For each pattern its handlers: numbers of `handlers`.
-    paths: Vec<Vec<(Method<'static>, u16)>>,
+    handlers_by_pattern: Vec<Vec<(Method<'static>, u16)>>,
     handlers: Vec<Handler>,
     /// The number of the handler for what no pattern matches.
     fallback: Option<u16>,
@@ -72,17 +72,17 @@ pub struct Routes {
 
 impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Routes({} patterns, {} handlers)", self.paths.len(), self.handlers.len())
+        write!(f, "Routes({} patterns, {} handlers)", self.handlers_by_pattern.len(), self.handlers.len())
     }
 }
 
 /// What the table says about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum RouteMatch {
     /// The number of a handler.
     Handler(u16),
     /// The path has handlers, for these methods.
-    OtherMethods(Methods),
+    OtherMethods(MethodSet),
     Nothing,
 }
 
@@ -104,7 +104,7 @@ impl Routes {
         pattern: &str,
         handler: impl Fn(&Request<'_>) -> R + Send + Sync + 'static,
     ) -> Self {
-        self.with(method, pattern, Handler::Inline(Arc::new(move |request| handler(request).into())))
+        self.with_handler(method, pattern, Handler::Inline(Arc::new(move |request| handler(request).into())))
     }
 
     /// Answers in a worker, where the handler may block. Requests wait for a worker in the order in which
@@ -119,7 +119,7 @@ impl Routes {
         pattern: &str,
         handler: impl Fn(&Request<'_>) -> R + Send + Sync + 'static,
     ) -> Self {
-        self.with(method, pattern, Handler::Worker(Arc::new(move |request| handler(request).into())))
+        self.with_handler(method, pattern, Handler::Worker(Arc::new(move |request| handler(request).into())))
     }
 
     /// Answers `GET` and `HEAD` below `prefix` with the files of a directory, read by workers: media type
@@ -142,17 +142,17 @@ impl Routes {
         if prefix.is_empty() { routes } else { of("", routes) }
     }
 
-    fn with(mut self, method: Method<'static>, pattern: &str, handler: Handler) -> Self {
+    fn with_handler(mut self, method: Method<'static>, pattern: &str, handler: Handler) -> Self {
         let number = self.next_number();
-        let new = self.paths.len();
-        let place = *self.places.entry(pattern.to_owned()).or_insert(new);
-        if place == new {
-            if let Err(error) = self.patterns.insert(pattern, place) {
+        let new = self.handlers_by_pattern.len();
+        let index = *self.indices.entry(pattern.to_owned()).or_insert(new);
+        if index == new {
+            if let Err(error) = self.patterns.insert(pattern, index) {
                 panic!("the route {pattern:?} cannot be added: {error}");
             }
-            self.paths.push(Vec::new());
+            self.handlers_by_pattern.push(Vec::new());
         }
-        let methods = &mut self.paths[place];
+        let methods = &mut self.handlers_by_pattern[index];
         let name = method.as_bytes().escape_ascii().to_string();
         assert!(
             methods.iter().all(|(present, _)| *present != method),
@@ -233,21 +233,21 @@ impl Routes {
         &self.handlers[usize::from(number)]
     }
 
-    pub(super) fn find(&self, head: &RequestHead<'_>) -> Found {
-        if self.paths.is_empty() {
-            return Found::Nothing;
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> RouteMatch {
+        if self.handlers_by_pattern.is_empty() {
+            return RouteMatch::Nothing;
         }
-        let Ok(path) = std::str::from_utf8(head.target.path) else { return Found::Nothing };
-        let Some(place) = self.patterns.place(path) else { return Found::Nothing };
-        let methods = &self.paths[place];
+        let Ok(path) = std::str::from_utf8(head.target.path) else { return RouteMatch::Nothing };
+        let Some(index) = self.patterns.index(path) else { return RouteMatch::Nothing };
+        let methods = &self.handlers_by_pattern[index];
         let of = |wanted: Method<'_>| methods.iter().find(|(method, _)| *method == wanted);
         let handler = match head.method {
             Method::Head => of(Method::Head).or_else(|| of(Method::Get)),
             method => of(method),
         };
         match handler {
-            Some((_, number)) => Found::Handler(*number),
-            None => Found::OtherMethods(methods.iter().map(|(method, _)| *method).collect()),
+            Some((_, number)) => RouteMatch::Handler(*number),
+            None => RouteMatch::OtherMethods(methods.iter().map(|(method, _)| *method).collect()),
         }
     }
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_ring::Time;
-use stilling_wire::http1::{Date, Limits};
+use stilling_wire::http1::{Date, HttpLimits};
 use stilling_workers::Lane;
 
 use super::counters::HttpCounters;
-use super::heads::{HeadKey, Heads};
+use super::head_cache::{HeadCache, HeadKey};
 use super::response::Response;
 use super::routes::Routes;
-use super::stream::Stream;
+use super::stream::BodyStream;
 use crate::hub::HubHandle;
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, LifecyclePhase};
 use crate::overview::Overview;
 use crate::upstream::UpstreamHandle;
 use crate::upstream::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
@@ -58,7 +58,7 @@ impl Default for Timeouts {
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
     /// What the decoder accepts.
-    pub limits: Limits,
+    pub limits: HttpLimits,
     /// How long clients may take.
     pub timeouts: Timeouts,
     /// How long slow work takes.
@@ -84,19 +84,19 @@ const DATE_STALE_MAX: Duration = Duration::from_millis(50);
 
 /// What a worker returns.
 #[derive(Debug)]
-pub struct JobOutcome(pub(super) Work);
+pub struct JobOutcome(pub(super) JobProduct);
 
 /// What a worker has done.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum JobProduct {
     /// The demo routes' pretended work.
     Demo,
     /// A handler's answer.
-    Answer(Box<Response>),
+    Response(Box<Response>),
     /// The next piece of an answer.
-    Piece(Box<Stream>),
+    Piece(Box<BodyStream>),
     /// A connection was served that the shard does not have any more.
-    Delegated,
+    DelegatedConnection,
 }
 
 /// What the HTTP sessions of one shard share.
@@ -111,11 +111,11 @@ pub(crate) struct HttpShard {
     second: u64,
     /// When the calendar is read again.
     date_until: Time,
-    heads: Heads,
+    head_cache: HeadCache,
     /// Memory for short texts.
     pub(super) scratch: Vec<u8>,
     /// Buffers for requests to worker processes and their answers.
-    spare: Vec<Vec<u8>>,
+    spare_buffers: Vec<Vec<u8>>,
 }
 
 /// What an HTTP session sees of its shard.
@@ -149,9 +149,9 @@ impl HttpShard {
             date: Date::from_unix_seconds(second),
             second,
             date_until: Time::ZERO,
-            heads: Heads::new(),
+            head_cache: HeadCache::new(),
             scratch: Vec::with_capacity(256),
-            spare: Vec::new(),
+            spare_buffers: Vec::new(),
         }
     }
 
@@ -167,13 +167,13 @@ impl HttpShard {
 
     /// A buffer that may have been used before.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+        self.spare_buffers.pop().unwrap_or_default()
     }
 
     /// Keeps a buffer for the next who needs one.
-    pub(super) fn give_buffer(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_BUFFERS_MAX && (1..=SPARE_SIZE_MAX).contains(&buffer.capacity()) {
-            self.spare.push(buffer);
+    pub(super) fn recycle_buffer(&mut self, buffer: Vec<u8>) {
+        if self.spare_buffers.len() < SPARE_BUFFERS_MAX && (1..=SPARE_SIZE_MAX).contains(&buffer.capacity()) {
+            self.spare_buffers.push(buffer);
         }
     }
 
@@ -192,7 +192,7 @@ impl HttpShard {
     /// An encoded head with the date now; `None`: it cannot be kept.
     pub(super) fn head(&mut self, now: Time, key: &HeadKey) -> Option<&[u8]> {
         self.refresh(now);
-        self.heads.get(key, self.second, &self.date)
+        self.head_cache.get(key, self.second, &self.date)
     }
 
     /// Whether the hub takes requests now; it does not while a predecessor still has the streams.
@@ -207,7 +207,7 @@ impl HttpShard {
 
     /// Whether the server is ready for more work.
     pub(super) fn is_ready(&self) -> bool {
-        self.lifecycle.phase() == Phase::Running
+        self.lifecycle.phase() == LifecyclePhase::Running
     }
 
     fn refresh(&mut self, now: Time) {

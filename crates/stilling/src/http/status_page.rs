@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use stilling_engine::CloseReason;
-use stilling_hub::{Condition, Door, Figure, Loss, StreamCounters};
+use stilling_hub::{Gauge, Ingress, Loss, StreamCondition, StreamCounters};
 use stilling_ring::Time;
 use stilling_wire::http1::Status;
 
-use super::pages::fresh;
+use super::pages::uncached;
 use super::response::Response;
 use super::shard::HttpShard;
 use crate::overview::Overview;
@@ -17,7 +17,7 @@ use crate::overview::Overview;
 const REFRESH_SECONDS: u32 = 3;
 
 /// Age from which a measurement of a disk is shown with it.
-const OLD_MEASUREMENT: Duration = Duration::from_secs(10);
+const MEASUREMENT_STALE_AFTER: Duration = Duration::from_secs(10);
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--text:#1c2733;--faint:#5a6b7b;--back:#f6f8fa;--card:#fff;--line:#dfe5ea;--link:#0b62a8;\
@@ -42,15 +42,15 @@ td+td,th+th{text-align:right;font-variant-numeric:tabular-nums;padding-right:0;p
 .bad{background:var(--bad-back);color:var(--bad)}.warn{background:var(--warn-back);color:var(--warn)}";
 
 /// `/status`.
-pub(super) fn answer(http: &HttpShard, now: Time) -> Response {
+pub(super) fn render(http: &HttpShard, now: Time) -> Response {
     // For the next look.
-    http.overview.volumes.ask();
-    fresh("text/html; charset=utf-8", page(&http.overview, http.is_ready(), now))
+    http.overview.volumes.request_measurement();
+    uncached("text/html; charset=utf-8", page(&http.overview, http.is_ready(), now))
 }
 
-fn page(see: &Overview, ready: bool, now: Time) -> String {
+fn page(overview: &Overview, ready: bool, now: Time) -> String {
     let mut page = String::with_capacity(12 * 1024);
-    let (alerts, is_refusing) = alerts(see);
+    let (alerts, is_refusing) = alerts(overview);
     let state = match (ready, is_refusing) {
         (false, _) => "draining",
         (true, true) => "not ready",
@@ -65,53 +65,55 @@ fn page(see: &Overview, ready: bool, now: Time) -> String {
          <p>up {uptime} · driver {driver} · {shards} shards · {workers} worker threads\
          <p>listening on {listeners} · <a href=/metrics>metrics</a>",
         version = env!("CARGO_PKG_VERSION"),
-        uptime = span(see.rates.uptime(now)),
-        driver = see.driver,
-        shards = grouped(see.engines.len() as u64),
-        workers = grouped(see.workers as u64),
-        listeners = see.listeners.join(", "),
+        uptime = span(overview.rates.uptime(now)),
+        driver = overview.driver,
+        shards = grouped(overview.engines.len() as u64),
+        workers = grouped(overview.workers as u64),
+        listeners = overview.listeners.join(", "),
     );
-    if let Some(fallback) = &see.driver_fallback {
+    if let Some(fallback) = &overview.driver_fallback {
         let _ = write!(page, "<p>{}", escape(fallback));
     }
-    figures(&mut page, see, now);
-    streams(&mut page, see);
+    figures(&mut page, overview, now);
+    streams(&mut page, overview);
     page.push_str("<div class=tables>");
-    refusals(&mut page, see);
-    work(&mut page, see);
-    connections(&mut page, see);
-    messages(&mut page, see);
+    refusals(&mut page, overview);
+    work(&mut page, overview);
+    connections(&mut page, overview);
+    messages(&mut page, overview);
     let answers: Vec<_> = (Status::ALL.iter())
-        .map(|status| (format!("{} {}", status.code(), status.reason()), see.http(|c| c.answers(*status))))
+        .map(|status| {
+            (format!("{} {}", status.code(), status.reason()), overview.http(|c| c.answers(*status)))
+        })
         .collect();
     let is_shown = |(name, count): &&(String, u64)| *count > 0 || name.starts_with("200");
     let rows = answers.iter().filter(is_shown).map(|(name, count)| (name.as_str(), *count));
     table(&mut page, "Answers", rows, |name| name.starts_with("503"));
-    let closed = CloseReason::ALL.map(|reason| (reason.name(), see.engine(|c| c.closed(reason))));
+    let closed = CloseReason::ALL.map(|reason| (reason.name(), overview.engine(|c| c.closed(reason))));
     table(&mut page, "Closed connections", closed, |_| false);
     page.push_str("</div></html>");
     page
 }
 
 /// What an operator looks for first.
-fn figures(page: &mut String, see: &Overview, now: Time) {
-    let recent = see.recent(now);
-    let counted = &recent.counted;
+fn figures(page: &mut String, overview: &Overview, now: Time) {
+    let recent = overview.recent(now);
+    let delta = &recent.delta;
     let rate = |count| rate(recent.per_second(count));
     page.push_str("<div class=figures>");
     let mut figure = |class: &str, value: &str, name: &str| {
         let _ = write!(page, "<div{class}><b>{value}</b><span>{name}</span></div>");
     };
-    let open = see.engine(|c| &c.open);
-    let work = see.work();
+    let open = overview.engine(|c| &c.open);
+    let work = overview.work();
     let wait = recent.mean_wait().map_or_else(|| "–".to_owned(), short_span);
-    figure("", &rate(counted.requests), "requests/s");
-    if see.hub.get().is_some() {
-        figure("", &rate(counted.messages), "messages/s");
-        figure("", &rate(counted.delivered), "deliveries/s");
+    figure("", &rate(delta.requests), "requests/s");
+    if overview.hub.get().is_some() {
+        figure("", &rate(delta.messages), "messages/s");
+        figure("", &rate(delta.delivered), "deliveries/s");
     }
-    let class = if counted.refused > 0 { " class=refused" } else { "" };
-    figure(class, &rate(counted.refused), "refusals/s");
+    let class = if delta.refused > 0 { " class=refused" } else { "" };
+    figure(class, &rate(delta.refused), "refusals/s");
     figure("", &wait, "wait in the queue, mean");
     figure("", &grouped(work.queued), "requests in the queue");
     figure("", &grouped(open), "connections");
@@ -119,20 +121,20 @@ fn figures(page: &mut String, see: &Overview, now: Time) {
 }
 
 /// What was refused since the start, if anything was.
-fn refusals(page: &mut String, see: &Overview) {
-    if see.refused() == 0 {
+fn refusals(page: &mut String, overview: &Overview) {
+    if overview.refused() == 0 {
         return;
     }
-    table(page, "Refused", see.refusals(), |_| true);
+    table(page, "Refused", overview.refusals(), |_| true);
 }
 
-fn work(page: &mut String, see: &Overview) {
-    let pool = see.work();
+fn work(page: &mut String, overview: &Overview) {
+    let pool = overview.work();
     let rows = [
         ("queued now", pool.queued),
         ("most ever queued", pool.queued_max),
         ("running now", pool.busy),
-        ("connections in workers' hands", see.http.iter().map(|counters| counters.delegated()).sum()),
+        ("connections in workers' hands", overview.http.iter().map(|counters| counters.delegated()).sum()),
         ("done", pool.done),
         ("refused, queue full", pool.refused),
         ("expired in the queue", pool.expired),
@@ -148,7 +150,7 @@ fn work(page: &mut String, see: &Overview) {
     table(page, "Work", rows, |name| {
         ["refused, queue full", "expired in the queue", "shed of them", "panicked"].contains(&name)
     });
-    let Some(app) = &see.app else { return };
+    let Some(app) = &overview.app else { return };
     let counters = app.counters();
     let rows = [
         ("ready now", counters.ready),
@@ -162,21 +164,21 @@ fn work(page: &mut String, see: &Overview) {
     table(page, "Worker processes", rows, |name| ["died", "killed"].contains(&name));
 }
 
-fn connections(page: &mut String, see: &Overview) {
+fn connections(page: &mut String, overview: &Overview) {
     let rows = [
-        ("open now", see.engine(|c| &c.open)),
-        ("capacity", u64::from(see.capacity) * see.engines.len() as u64),
-        ("accepted", see.engine(|c| &c.accepted)),
-        ("refused, no descriptors", see.engine(|c| &c.refused_descriptors)),
-        ("refused, no room", see.engine(|c| &c.refused_full)),
-        ("pauses of accepting", see.engine(|c| &c.gate_closed)),
+        ("open now", overview.engine(|c| &c.open)),
+        ("capacity", u64::from(overview.capacity) * overview.engines.len() as u64),
+        ("accepted", overview.engine(|c| &c.accepted)),
+        ("refused, no descriptors", overview.engine(|c| &c.refused_descriptors)),
+        ("refused, no room", overview.engine(|c| &c.refused_full)),
+        ("pauses of accepting", overview.engine(|c| &c.gate_closed)),
     ];
     table(page, "Connections", rows, |name| name.starts_with("refused"));
 }
 
-fn messages(page: &mut String, see: &Overview) {
-    let Some(hub) = see.hub.get() else { return };
-    let lost = |loss| Door::ALL.into_iter().map(|door| hub.losses(door, loss)).sum();
+fn messages(page: &mut String, overview: &Overview) {
+    let Some(hub) = overview.hub.get() else { return };
+    let lost = |loss| Ingress::ALL.into_iter().map(|ingress| hub.losses(ingress, loss)).sum();
     let pending_max = hub.streams.iter().map(|stream| stream.pending_max.get()).max().unwrap_or(0);
     let mut rows = vec![
         ("messages".to_owned(), hub.messages.get()),
@@ -188,55 +190,55 @@ fn messages(page: &mut String, see: &Overview) {
         ("consumers now".to_owned(), hub.consumers.get()),
     ];
     rows.extend(Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss))));
-    let dropped = see.engine(|c| &c.datagrams_dropped_by_kernel);
+    let dropped = overview.engine(|c| &c.datagrams_dropped_by_kernel);
     rows.push(("lost: datagrams dropped by the kernel".to_owned(), dropped));
     let rows = rows.iter().map(|(name, count)| (name.as_str(), *count));
     table(page, "Messages", rows, |name| name.starts_with("lost"));
 }
 
 /// The streams of the hub.
-fn streams(page: &mut String, see: &Overview) {
-    let Some(hub) = see.hub.get() else { return };
+fn streams(page: &mut String, overview: &Overview) {
+    let Some(hub) = overview.hub.get() else { return };
     page.push_str(
         "<section class=wide><h2>Streams</h2><table><tr><th>stream<th>first<th>last<th>visible<th>waiting for the disk\
          <th>state<th>on disk<th>free on its volume",
     );
     for stream in &hub.streams {
-        stream_row(page, see, stream);
+        stream_row(page, overview, stream);
     }
     page.push_str("</table></section>");
 }
 
-fn stream_row(page: &mut String, see: &Overview, stream: &StreamCounters) {
+fn stream_row(page: &mut String, overview: &Overview, stream: &StreamCounters) {
     let condition = stream.health.get().condition;
-    let class = if condition == Condition::Open { "" } else { " class=refused" };
+    let class = if condition == StreamCondition::Open { "" } else { " class=refused" };
     let [first, last, visible, pending] =
-        [&stream.first, &stream.last, &stream.visible, &stream.pending].map(Figure::get).map(grouped);
+        [&stream.first, &stream.last, &stream.visible, &stream.pending].map(Gauge::get).map(grouped);
     let _ = write!(
         page,
         "<tr{class}><td>{}<td>{first}<td>{last}<td>{visible}<td>{pending}<td>{}",
         escape(&stream.name),
         condition.name()
     );
-    let Some(usage) = see.volumes.usage(&stream.name) else {
+    let Some(usage) = overview.volumes.usage(&stream.name) else {
         page.push_str("<td>–<td>–");
         return;
     };
-    let _ = write!(page, "<td>{}<td>{}", binary(usage.bytes), binary(usage.free));
-    if usage.age > OLD_MEASUREMENT {
+    let _ = write!(page, "<td>{}<td>{}", binary_size(usage.bytes), binary_size(usage.free));
+    if usage.age > MEASUREMENT_STALE_AFTER {
         let _ = write!(page, " ({} ago)", span(usage.age));
     }
 }
 
 /// What is wrong with streams, for the top of the page, and whether one of them takes nothing.
-fn alerts(see: &Overview) -> (String, bool) {
+fn alerts(overview: &Overview) -> (String, bool) {
     let (mut page, mut is_refusing) = (String::new(), false);
-    for stream in see.hub.get().iter().flat_map(|hub| &hub.streams) {
+    for stream in overview.hub.get().iter().flat_map(|hub| &hub.streams) {
         let (name, health) = (escape(&stream.name), stream.health.get());
         if let Some(reason) = &health.reason {
             let (class, refuses) = match health.condition {
-                Condition::Waiting | Condition::Closed | Condition::Frozen => ("bad", true),
-                Condition::Slow | Condition::Open => ("warn", false),
+                StreamCondition::Waiting | StreamCondition::Closed | StreamCondition::Frozen => ("bad", true),
+                StreamCondition::Slow | StreamCondition::Open => ("warn", false),
             };
             is_refusing |= refuses;
             let (condition, reason) = (health.condition.name(), escape(reason));
@@ -293,7 +295,7 @@ fn rate(value: f64) -> String {
 }
 
 /// Bytes in the largest unit that leaves a whole number before the point: `1.5 GiB`.
-fn binary(bytes: u64) -> String {
+fn binary_size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = "B";
@@ -337,14 +339,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_for_people() {
+    fn numbers_are_formatted_for_reading() {
         let groups = [0, 7, 999, 1000, 12_345, 1_234_567, u64::MAX].map(grouped);
         assert_eq!(groups, ["0", "7", "999", "1,000", "12,345", "1,234,567", "18,446,744,073,709,551,615"]);
         assert_eq!(
             [0.0, 0.04, 0.25, 99.94, 99.96, 1234.5].map(rate),
             ["0", "< 0.1", "0.2", "99.9", "100", "1,235"]
         );
-        let sizes = [0, 1023, 1024, 1536, 5 << 30, u64::MAX].map(binary);
+        let sizes = [0, 1023, 1024, 1536, 5 << 30, u64::MAX].map(binary_size);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "16.0 EiB"]);
         let spans = [0, 59, 60, 3599, 3600, 86_399, 86_400, 100_000_000].map(Duration::from_secs).map(span);
         assert_eq!(

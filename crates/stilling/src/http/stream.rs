@@ -26,7 +26,7 @@ const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
 /// How the end of the body is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum StreamFraming {
     /// By its length, told beforehand, or by the end of the connection.
     Plain,
     /// By chunks.
@@ -34,7 +34,7 @@ pub(super) enum Framing {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+enum SourceState {
     More,
     Ended,
     /// The source failed or was shorter than it said.
@@ -42,37 +42,37 @@ enum State {
 }
 
 /// A source of bytes on its way to a client.
-pub(super) struct Stream {
+pub(super) struct BodyStream {
     source: Box<dyn Read + Send>,
     length: Option<u64>,
     read: u64,
     buffer: Vec<u8>,
-    framing: Framing,
+    framing: StreamFraming,
     /// Where what is to be sent begins in the buffer: behind room for a frame that is not there.
     start: usize,
-    state: State,
+    state: SourceState,
     /// Counts it among the answers that are held, from when it is sent.
-    held: Option<MemoryReservation>,
+    reservation: Option<MemoryReservation>,
 }
 
-impl std::fmt::Debug for Stream {
+impl std::fmt::Debug for BodyStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Stream({} bytes of {:?}, {:?})", self.read, self.length, self.state)
     }
 }
 
-impl Stream {
+impl BodyStream {
     pub(super) fn new(source: Box<dyn Read + Send>, length: Option<u64>) -> Box<Self> {
-        let state = if length == Some(0) { State::Ended } else { State::More };
-        Box::new(Stream {
+        let state = if length == Some(0) { SourceState::Ended } else { SourceState::More };
+        Box::new(BodyStream {
             source,
             length,
             read: 0,
             buffer: Vec::new(),
-            framing: Framing::Plain,
+            framing: StreamFraming::Plain,
             start: 0,
             state,
-            held: None,
+            reservation: None,
         })
     }
 
@@ -81,7 +81,7 @@ impl Stream {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == SourceState::Failed
     }
 
     /// Reads the next piece into the buffer, unframed, in place of the one before. May block.
@@ -91,35 +91,37 @@ impl Stream {
         let wanted = PIECE_SIZE.min(usize::try_from(left).unwrap_or(usize::MAX));
         // A source of unknown length may be one that has a little now and more later: it is taken at
         // once. Only where the length is known is it worth filling the piece.
-        while self.state == State::More && self.has() < wanted {
+        while self.state == SourceState::More && self.piece_len() < wanted {
             let at = self.buffer.len();
             self.buffer.resize(CHUNK_HEAD + wanted, 0);
             let read = self.source.read(&mut self.buffer[at..]);
             self.buffer.truncate(at + read.as_ref().map_or(0, |read| *read));
             match read {
-                Ok(0) => self.state = if self.length.is_some() { State::Failed } else { State::Ended },
+                Ok(0) => {
+                    self.state = if self.length.is_some() { SourceState::Failed } else { SourceState::Ended }
+                }
                 Ok(_) if self.length.is_none() => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.state = State::Failed,
+                Err(_) => self.state = SourceState::Failed,
             }
         }
-        self.read += self.has() as u64;
+        self.read += self.piece_len() as u64;
         if self.length == Some(self.read) {
-            self.state = State::Ended;
+            self.state = SourceState::Ended;
         }
     }
 
-    fn has(&self) -> usize {
+    fn piece_len(&self) -> usize {
         self.buffer.len() - CHUNK_HEAD
     }
 
     /// The whole body, if that is what the first piece has turned out to be.
     pub(super) fn into_short(mut self: Box<Self>) -> Result<Vec<u8>, Box<Self>> {
-        if self.state == State::More && self.length.is_none() && self.has() < PIECE_SIZE / 2 {
+        if self.state == SourceState::More && self.length.is_none() && self.piece_len() < PIECE_SIZE / 2 {
             return Err(self);
         }
-        if self.state == State::Ended && self.read == self.has() as u64 {
+        if self.state == SourceState::Ended && self.read == self.piece_len() as u64 {
             self.buffer.drain(..CHUNK_HEAD);
             return Ok(std::mem::take(&mut self.buffer));
         }
@@ -127,8 +129,8 @@ impl Stream {
     }
 
     /// Decides the framing, before the first piece is sent. What has been read already is framed now.
-    pub(super) fn begin(&mut self, framing: Framing, held: Option<MemoryReservation>) {
-        (self.framing, self.held) = (framing, held);
+    pub(super) fn set_framing(&mut self, framing: StreamFraming, reservation: Option<MemoryReservation>) {
+        (self.framing, self.reservation) = (framing, reservation);
         if self.has_piece() {
             self.frame();
         }
@@ -146,9 +148,9 @@ impl Stream {
     }
 
     fn frame(&mut self) {
-        let size = self.has();
+        let size = self.piece_len();
         self.start = CHUNK_HEAD;
-        if self.framing == Framing::Plain {
+        if self.framing == StreamFraming::Plain {
             return;
         }
         if size > 0 {
@@ -157,7 +159,7 @@ impl Stream {
             self.buffer.extend_from_slice(b"\r\n");
             self.start = 0;
         }
-        if self.state == State::Ended {
+        if self.state == SourceState::Ended {
             self.buffer.extend_from_slice(CHUNK_END);
         }
     }
@@ -169,6 +171,6 @@ impl Stream {
 
     /// Whether nothing comes behind this piece.
     pub(super) fn is_last(&self) -> bool {
-        self.state != State::More
+        self.state != SourceState::More
     }
 }

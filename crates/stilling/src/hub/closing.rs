@@ -11,21 +11,21 @@ use super::lazy_journal::LazyJournal;
 use super::limits::CLOSE_LOOK;
 use super::runner::Runner;
 use super::stepped::SteppedThreads;
-use crate::lifecycle::{Lifecycle, Phase, ReleaseOnDrop};
+use crate::lifecycle::{Lifecycle, LifecyclePhase, ReleaseOnDrop};
 
 /// How hubs come to their end that a shard leaves.
 #[derive(Clone)]
-pub(crate) enum Closers {
+pub(crate) enum HubCloser {
     /// On threads that are reported here.
     Threads { lifecycle: Arc<Lifecycle>, threads: mpsc::Sender<JoinHandle<()>> },
     /// In a simulation's steps.
     Stepped { lifecycle: Arc<Lifecycle>, threads: SteppedThreads },
 }
 
-impl Closers {
+impl HubCloser {
     pub(super) fn close(&self, runner: Runner<LazyJournal>, began: Now) {
         match self {
-            Closers::Threads { lifecycle, threads } => {
+            HubCloser::Threads { lifecycle, threads } => {
                 let mut hub = ClosingHub::new(runner, Arc::clone(lifecycle));
                 let lifecycle = Arc::clone(lifecycle);
                 let work = move || {
@@ -47,7 +47,7 @@ impl Closers {
                     let _ = threads.send(thread);
                 }
             }
-            Closers::Stepped { lifecycle, threads } => {
+            HubCloser::Stepped { lifecycle, threads } => {
                 threads.close(ClosingHub::new(runner, Arc::clone(lifecycle)));
             }
         }
@@ -70,7 +70,8 @@ impl ClosingHub {
 
     /// Does what there is to do now. Returns whether there may be more.
     pub(super) fn turn(&mut self, now: Now) -> bool {
-        let goes_on = |hub: &ClosingHub| !hub.runner.is_done() && hub.lifecycle.phase() != Phase::Stopping;
+        let goes_on =
+            |hub: &ClosingHub| !hub.runner.is_done() && hub.lifecycle.phase() != LifecyclePhase::Stopping;
         if goes_on(self) {
             self.runner.turn(now);
         }

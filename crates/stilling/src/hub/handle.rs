@@ -7,9 +7,9 @@ use stilling_engine::Token;
 use stilling_engine::counters::Counter;
 use stilling_hub::Now;
 use stilling_ring::Time;
-use stilling_wire::nats::Limits;
+use stilling_wire::nats::NatsLimits;
 
-use super::closing::Closers;
+use super::closing::HubCloser;
 use super::lazy_journal::LazyJournal;
 use super::limits::LEFT_LOOK;
 use super::port::{HubMail, Port};
@@ -21,7 +21,7 @@ pub(crate) struct HubHandle {
     pub(crate) port: Port,
     pub(crate) users: Arc<Users>,
     /// The bounds of a message and its subject.
-    pub(crate) limits: Limits,
+    pub(crate) limits: NatsLimits,
     pub(crate) counters: Arc<HubHandleCounters>,
     /// The hub itself, on the shard that runs it.
     pub(crate) runner: Option<Runner<LazyJournal>>,
@@ -32,7 +32,7 @@ pub(crate) struct HubHandle {
     pub(crate) publications: u32,
     /// When the last bytes of a publication by HTTP came.
     pub(crate) published: Time,
-    closers: Option<Closers>,
+    closer: Option<HubCloser>,
 }
 
 /// What one shard's sessions have counted.
@@ -41,7 +41,7 @@ pub struct HubHandleCounters {
     /// Clients that were disconnected as slow consumers.
     pub slow_consumers: Counter,
     /// Clients that were not let in.
-    pub shut_out: Counter,
+    pub unauthorized: Counter,
     /// Publications over NATS that were dropped because they had no valid subject or reply subject.
     pub publications_invalid: Counter,
     /// Publications by HTTP that found no room on the way to the hub for too long.
@@ -62,30 +62,30 @@ impl HubHandle {
         HubHandle {
             port,
             users,
-            limits: Limits { payload_size_max, ..Limits::default() },
+            limits: NatsLimits { payload_size_max, ..NatsLimits::default() },
             counters,
             runner,
             shard,
             streaming: 0,
             publications: 0,
             published: Time::ZERO,
-            closers: None,
+            closer: None,
         }
     }
 
     /// Has the hub come to its end on a thread of its own when this shard leaves it early.
-    pub(crate) fn with_closers(self, closers: Closers) -> HubHandle {
-        HubHandle { closers: Some(closers), ..self }
+    pub(crate) fn with_closer(self, closer: HubCloser) -> HubHandle {
+        HubHandle { closer: Some(closer), ..self }
     }
 
     /// Leaves the hub, which is to have nothing more from this shard. Where the shard runs it, it goes on on a thread of its
     /// own until the other shards have left and everything is written; then the streams are closed and released.
     pub(crate) fn leave(mut self: Box<Self>, now: Now) {
         let runner = self.runner.take();
-        let closers = self.closers.take();
+        let closer = self.closer.take();
         drop(self);
-        if let Some((runner, closers)) = runner.zip(closers) {
-            closers.close(runner, now);
+        if let Some((runner, closer)) = runner.zip(closer) {
+            closer.close(runner, now);
         }
     }
 
@@ -101,7 +101,7 @@ impl HubHandle {
         let left = self.port.has_removals().then_some(LEFT_LOOK);
         let Some(runner) = &mut self.runner else { return left };
         runner.turn(now());
-        runner.looks_again_in().into_iter().chain(left).min()
+        runner.next_check_in().into_iter().chain(left).min()
     }
 
     /// Whether there is something for a connection of the shard, or for the hub.
@@ -122,7 +122,7 @@ impl HubHandle {
 
 #[cfg(test)]
 mod tests {
-    use stilling_hub::{Request, Traits};
+    use stilling_hub::{ClientOptions, HubRequest};
 
     use super::super::testing::{GREEDY, fill, hub_of_one_shard};
     use super::*;
@@ -132,7 +132,7 @@ mod tests {
     fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
         let (mut port, mut runner, counters) = hub_of_one_shard();
         let (member, token) = (Token::from_bits(1), Token::from_bits(GREEDY));
-        port.subscribe(member, Traits::default(), (b"a", b"", b"1")).expect("there is room");
+        port.subscribe(member, ClientOptions::default(), (b"a", b"", b"1")).expect("there is room");
         for _ in 0..3 {
             fill(&mut port);
         }
@@ -143,10 +143,10 @@ mod tests {
         let mut order = String::new();
         while let Some((token, mail)) = port.next_mail() {
             match mail {
-                HubMail::Delivery => assert_eq!(token, member),
+                HubMail::DeliveryItem => assert_eq!(token, member),
                 HubMail::Room => {
                     while port.has_room() {
-                        port.ask(token, Traits::default(), &Request::Barrier);
+                        port.push_request(token, ClientOptions::default(), &HubRequest::Barrier);
                     }
                 }
             }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stilling_hub::{Opening, Storage, Threads, UnixNanos};
-use stilling_journal::{Answer, Batch, Chunk, IdleBatches, ReadOrder, Retention, StreamIndex};
+use stilling_hub::{JournalStorage, Storage, StreamOpening, UnixNanos};
+use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadOrder, StreamIndex};
 use stilling_ring::Receiver;
 
 use super::opening::{DeferredOpening, OpenedStream, OpeningEvent};
@@ -16,22 +16,22 @@ pub(crate) struct LazyJournal {
     /// The hub's number of each stream on disk.
     of_hub: Vec<usize>,
     /// By the hub's number: where an open stream is written.
-    places: Vec<Option<Place>>,
-    groups: Vec<Group>,
+    locations: Vec<Option<StreamLocation>>,
+    groups: Vec<JournalGroup>,
     /// What the hub has not been told yet.
-    openings: VecDeque<(StreamIndex, Opening)>,
+    openings: VecDeque<(StreamIndex, StreamOpening)>,
 }
 
 /// The group of a stream, and the stream's number in it.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct StreamLocation {
     group: usize,
     number: StreamIndex,
 }
 
 /// Streams that were opened together.
-struct Group {
-    threads: Threads,
+struct JournalGroup {
+    threads: JournalStorage,
     /// The hub's number of each.
     of_hub: Vec<StreamIndex>,
 }
@@ -41,7 +41,7 @@ pub(super) enum JournalState {
     Open,
     /// The directory is made with the first record.
     Absent(DeferredOpening),
-    Opening(Receiver<OpeningEvent>),
+    OpeningStreams(Receiver<OpeningEvent>),
     /// The opening thread has panicked, or could not be started.
     Dead,
 }
@@ -49,20 +49,20 @@ pub(super) enum JournalState {
 impl LazyJournal {
     /// A journal of those of `streams` streams whose numbers are `of_hub`.
     pub(super) fn new(state: JournalState, of_hub: Vec<usize>, streams: usize) -> LazyJournal {
-        let places = vec![None; streams];
-        LazyJournal { state, of_hub, places, groups: Vec::new(), openings: VecDeque::new() }
+        let locations = vec![None; streams];
+        LazyJournal { state, of_hub, locations, groups: Vec::new(), openings: VecDeque::new() }
     }
 
     /// Adds threads that write and read these streams, which are numbered as on disk.
-    pub(super) fn add(&mut self, threads: Threads, on_disk: &[usize]) {
+    pub(super) fn add(&mut self, threads: JournalStorage, on_disk: &[usize]) {
         let group = self.groups.len();
         let of_hub: Vec<StreamIndex> = on_disk.iter().map(|&at| self.number_in_hub(at)).collect();
         for (number, &stream) in of_hub.iter().enumerate() {
-            if let Some(place) = self.places.get_mut(stream as usize) {
-                *place = Some(Place { group, number: number as StreamIndex });
+            if let Some(location) = self.locations.get_mut(stream as usize) {
+                *location = Some(StreamLocation { group, number: number as StreamIndex });
             }
         }
-        self.groups.push(Group { threads, of_hub });
+        self.groups.push(JournalGroup { threads, of_hub });
     }
 
     fn number_in_hub(&self, on_disk: usize) -> StreamIndex {
@@ -70,15 +70,15 @@ impl LazyJournal {
     }
 
     /// The threads of an open stream, and its number there.
-    fn threads_of(&mut self, stream: StreamIndex) -> Option<(&mut Threads, StreamIndex)> {
-        let place = (*self.places.get(stream as usize)?)?;
-        Some((&mut self.groups.get_mut(place.group)?.threads, place.number))
+    fn threads_of(&mut self, stream: StreamIndex) -> Option<(&mut JournalStorage, StreamIndex)> {
+        let location = (*self.locations.get(stream as usize)?)?;
+        Some((&mut self.groups.get_mut(location.group)?.threads, location.number))
     }
 
     /// Whether an opening has come to something that the hub does not know.
-    pub(crate) fn has_opening_news(&self) -> bool {
+    pub(crate) fn has_opening_event(&self) -> bool {
         let has_event = match &self.state {
-            JournalState::Opening(events) => !events.is_empty() || events.is_closed(),
+            JournalState::OpeningStreams(events) => !events.is_empty() || events.is_closed(),
             JournalState::Open | JournalState::Absent(_) | JournalState::Dead => false,
         };
         has_event || !self.openings.is_empty()
@@ -86,12 +86,12 @@ impl LazyJournal {
 
     /// Whether the hub need not wait for an opening before it begins.
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(self.state, JournalState::Opening(_))
+        !matches!(self.state, JournalState::OpeningStreams(_))
     }
 
     /// Has the hub refuse what is for streams that are being opened, instead of waiting.
     pub(crate) fn refuse_until_open(&mut self, reason: &str) {
-        if matches!(self.state, JournalState::Opening(_)) {
+        if matches!(self.state, JournalState::OpeningStreams(_)) {
             self.fail(&reason.into());
         }
     }
@@ -99,8 +99,8 @@ impl LazyJournal {
     /// Reports that no stream is open that has not been opened by now.
     fn fail(&mut self, reason: &Arc<str>) {
         for &number in &self.of_hub {
-            if self.places[number].is_none() {
-                self.openings.push_back((number as StreamIndex, Opening::Failed(Arc::clone(reason))));
+            if self.locations[number].is_none() {
+                self.openings.push_back((number as StreamIndex, StreamOpening::Failed(Arc::clone(reason))));
             }
         }
     }
@@ -113,13 +113,13 @@ impl LazyJournal {
             return;
         };
         match begin() {
-            Ok(events) => self.state = JournalState::Opening(events),
+            Ok(events) => self.state = JournalState::OpeningStreams(events),
             Err(error) => self.fail(&format!("cannot start a thread: {error}").into()),
         }
     }
 
     fn receive_opening(&mut self) {
-        let JournalState::Opening(events) = &mut self.state else { return };
+        let JournalState::OpeningStreams(events) = &mut self.state else { return };
         // Asked first: what is there afterwards is all there will be.
         let is_over = events.is_closed();
         match events.pop() {
@@ -129,18 +129,18 @@ impl LazyJournal {
                     self.add(*threads, &on_disk);
                 }
                 for OpenedStream { stream, recovered } in opened {
-                    self.openings.push_back((self.number_in_hub(stream), Opening::Opened(recovered)));
+                    self.openings.push_back((self.number_in_hub(stream), StreamOpening::Opened(recovered)));
                 }
                 for (stream, reason) in failed {
-                    self.openings.push_back((self.number_in_hub(stream), Opening::Failed(reason)));
+                    self.openings.push_back((self.number_in_hub(stream), StreamOpening::Failed(reason)));
                 }
-                if self.of_hub.iter().all(|&number| self.places[number].is_some()) {
+                if self.of_hub.iter().all(|&number| self.locations[number].is_some()) {
                     self.state = JournalState::Open;
                 }
             }
             Some(OpeningEvent::Absent(empty, begin)) => {
                 for (&number, empty) in self.of_hub.iter().zip(empty) {
-                    self.openings.push_back((number as StreamIndex, Opening::Opened(empty)));
+                    self.openings.push_back((number as StreamIndex, StreamOpening::Opened(empty)));
                 }
                 self.state = JournalState::Absent(begin);
             }
@@ -165,19 +165,19 @@ impl Storage for LazyJournal {
     }
 
     fn writer(&self, stream: StreamIndex) -> Option<usize> {
-        let place = self.places.get(stream as usize).copied().flatten();
-        place.map(|place| place.group)
+        let location = self.locations.get(stream as usize).copied().flatten();
+        location.map(|location| location.group)
     }
 
     fn idle(&self, stream: StreamIndex) -> IdleBatches {
-        let place = self.places.get(stream as usize).copied().flatten();
-        let group = place.and_then(|place| Some((self.groups.get(place.group)?, place.number)));
+        let location = self.locations.get(stream as usize).copied().flatten();
+        let group = location.and_then(|location| Some((self.groups.get(location.group)?, location.number)));
         group.map_or(IdleBatches::None, |(group, number)| group.threads.idle(number))
     }
 
-    fn give_back(&mut self, stream: StreamIndex, batch: Batch) {
+    fn return_batch(&mut self, stream: StreamIndex, batch: Batch) {
         if let Some((threads, number)) = self.threads_of(stream) {
-            threads.give_back(number, batch);
+            threads.return_batch(number, batch);
         }
     }
 
@@ -187,7 +187,7 @@ impl Storage for LazyJournal {
         }
     }
 
-    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool {
+    fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool {
         let Some((threads, number)) = self.threads_of(stream) else { return false };
         threads.retain(number, retention, now_ns)
     }
@@ -203,15 +203,15 @@ impl Storage for LazyJournal {
         }
     }
 
-    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
-        for Group { threads, of_hub } in &mut self.groups {
+    fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
+        for JournalGroup { threads, of_hub } in &mut self.groups {
             if let Some((mut answer, batch)) = threads.next_answer() {
-                let (Answer::Durable { stream, .. }
-                | Answer::Frozen { stream, .. }
-                | Answer::Waiting { stream, .. }
-                | Answer::WriteFailed { stream, .. }
-                | Answer::Resumed { stream }
-                | Answer::Retained { stream, .. }) = &mut answer;
+                let (JournalAnswer::Durable { stream, .. }
+                | JournalAnswer::Frozen { stream, .. }
+                | JournalAnswer::Waiting { stream, .. }
+                | JournalAnswer::WriteFailed { stream, .. }
+                | JournalAnswer::Resumed { stream }
+                | JournalAnswer::Retained { stream, .. }) = &mut answer;
                 *stream = of_hub.get(*stream as usize).copied().unwrap_or(0);
                 return Some((answer, batch));
             }
@@ -220,7 +220,7 @@ impl Storage for LazyJournal {
     }
 
     fn next_chunk(&mut self) -> Option<Chunk> {
-        for Group { threads, of_hub } in &mut self.groups {
+        for JournalGroup { threads, of_hub } in &mut self.groups {
             if let Some(mut chunk) = threads.next_chunk() {
                 chunk.stream = of_hub.get(chunk.stream as usize).copied().unwrap_or(0);
                 return Some(chunk);
@@ -229,7 +229,7 @@ impl Storage for LazyJournal {
         None
     }
 
-    fn next_opening(&mut self) -> Option<(StreamIndex, Opening)> {
+    fn next_opening(&mut self) -> Option<(StreamIndex, StreamOpening)> {
         if self.openings.is_empty() {
             self.receive_opening();
         }
@@ -237,10 +237,10 @@ impl Storage for LazyJournal {
     }
 
     fn has_answer(&self) -> bool {
-        self.groups.iter().any(|group| group.threads.has_answer()) || self.has_opening_news()
+        self.groups.iter().any(|group| group.threads.has_answer()) || self.has_opening_event()
     }
 
     fn is_quiet(&self) -> bool {
-        self.groups.iter().all(|group| group.threads.is_quiet()) && !self.has_opening_news()
+        self.groups.iter().all(|group| group.threads.is_quiet()) && !self.has_opening_event()
     }
 }

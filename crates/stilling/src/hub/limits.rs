@@ -43,4 +43,4 @@ pub(crate) const READ_ORDERS_MAX: usize = 64;
 
 /// How often a shard removes subscriptions of connections that have left, at least.
 pub(crate) const LEFT_LOOK: Duration =
-    Duration::from_nanos(stilling_hub::limits::LEFT_SUBSCRIPTIONS_EVERY_NS);
+    Duration::from_nanos(stilling_hub::limits::DEPARTED_REGISTRATIONS_EVERY_NS);

@@ -20,18 +20,18 @@ mod lazy_journal;
 pub(crate) mod limits;
 mod opened;
 mod opening;
-pub(crate) mod parting;
 mod port;
+pub(crate) mod quiet_wait;
 mod runner;
 mod stepped;
 #[cfg(test)]
 pub(crate) mod testing;
 mod wait_queue;
 
-pub(crate) use closing::{Closers, ClosingHub};
+pub(crate) use closing::{ClosingHub, HubCloser};
 pub(crate) use handle::{HubHandle, HubHandleCounters};
 pub(crate) use lazy_journal::LazyJournal;
-pub(crate) use opened::{RECORD_EXTRA_MAX, StreamFolder, Streams, Surroundings};
+pub(crate) use opened::{HubEnvironment, PreparedStreams, RECORD_EXTRA_MAX, StreamFolder};
 pub(crate) use opening::{OpeningThread, StreamStore};
 pub(crate) use port::{HubMail, Port};
 pub(crate) use runner::{Runner, StartGate, connect};

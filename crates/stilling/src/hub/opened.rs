@@ -16,11 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use stilling_hub::{Durability, HashKey, Hub, HubConfig, Resumed, StreamConfig, Threads, UnixNanos};
+use stilling_hub::{
+    Durability, HashKey, Hub, HubConfig, JournalStorage, ResumePoint, StreamConfig, UnixNanos,
+};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{
-    Config as LogConfig, Journal, JournalThreads, Limits, Log, OpenError, Preview, Recovery, Replay,
+    Journal, JournalLimits, JournalThreads, Log, LogConfig, OpenError, Preview, Recovery, Replay,
     ReplayThread, SpareThread,
 };
 use stilling_ring::Wake;
@@ -28,9 +30,10 @@ use stilling_ring::Wake;
 use super::lazy_journal::{JournalState, LazyJournal};
 use super::limits::READ_ORDERS_MAX;
 use super::opening::{
-    Opening, OpeningJob, OpeningThread, StreamStore, begin_opening, deferred, finding, recover, write_method,
+    OpeningJob, OpeningThread, StreamOpener, StreamStore, begin_opening, deferred, finding, recover,
+    write_method,
 };
-use super::runner::Mailboxes;
+use super::runner::ShardOutlets;
 use crate::config::ServeError;
 use crate::lifecycle::Lifecycle;
 use crate::settings::WriteMethodChoice;
@@ -42,16 +45,16 @@ const OPENING_THREAD: &str = "opening";
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
 /// The streams of a hub that does not run yet.
-pub(crate) struct Streams<S: StreamStore = StreamFolder> {
+pub(crate) struct PreparedStreams<S: StreamStore = StreamFolder> {
     config: HubConfig,
     store: S,
-    directories: Directories<S::Disk>,
+    directories: StreamDirectories<S::Disk>,
 }
 
-enum Directories<D: Disk> {
+enum StreamDirectories<D: Disk> {
     Open { logs: Vec<Log<D>>, recoveries: Vec<Recovery> },
     Absent,
-    Held,
+    HeldByPredecessor,
 }
 
 /// A directory with one for each stream.
@@ -60,7 +63,7 @@ pub(crate) struct StreamFolder {
     pub(crate) path: PathBuf,
     pub(crate) write_method: WriteMethodChoice,
     /// The memory between hub and journal.
-    pub(crate) limits: Limits,
+    pub(crate) limits: JournalLimits,
     spare: Arc<Mutex<SpareThreads>>,
 }
 
@@ -80,8 +83,8 @@ impl StreamFolder {
         write_method: WriteMethodChoice,
         message_size_max: usize,
     ) -> StreamFolder {
-        let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
-        let limits = Limits { batch_size, ..Limits::default() };
+        let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(JournalLimits::default().batch_size);
+        let limits = JournalLimits { batch_size, ..JournalLimits::default() };
         StreamFolder { path, write_method, limits, spare: Arc::default() }
     }
 
@@ -131,18 +134,23 @@ impl StreamStore for StreamFolder {
     }
 
     /// Starts the journal's two threads.
-    fn start(&self, logs: Vec<(usize, Log<FileDisk>)>, wake: &Arc<Wake>, _: Instant) -> io::Result<Threads> {
+    fn start(
+        &self,
+        logs: Vec<(usize, Log<FileDisk>)>,
+        wake: &Arc<Wake>,
+        _: Instant,
+    ) -> io::Result<JournalStorage> {
         let logs: Vec<Log<FileDisk>> = logs.into_iter().map(|(_, log)| log).collect();
         let sources = logs.iter().map(Log::source).collect();
         let writing = self.spare(|spare| spare.journal.take()).map_or_else(Journal::spare_threads, Ok)?;
         let reading = self.spare(|spare| spare.replay.take()).map_or_else(Replay::spare_thread, Ok)?;
         let journal = Journal::start_on(writing, logs, self.limits, Arc::clone(wake))?;
         let replay = Replay::start_on(reading, sources, READ_ORDERS_MAX, Arc::clone(wake));
-        Ok(Threads::new(journal, replay))
+        Ok(JournalStorage::new(journal, replay))
     }
 
     /// Opens on a thread that may wait for the disk.
-    fn run(mut opening: Opening<StreamFolder>) -> io::Result<Option<Thread>> {
+    fn run(mut opening: StreamOpener<StreamFolder>) -> io::Result<Option<Thread>> {
         let last_wake = ForceOnDrop(opening.wake());
         let spare = opening.store().spare(|spare| spare.opening.take());
         let spare = spare.map_or_else(|| SpareThread::start(OPENING_THREAD), Ok)?;
@@ -170,7 +178,7 @@ impl Drop for ForceOnDrop {
 }
 
 /// How the hub's runner and the rest of the server are reached.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct HubEnvironment<'a> {
     /// Wakes the runner.
     pub(crate) wake: &'a Arc<Wake>,
     pub(crate) lifecycle: &'a Arc<Lifecycle>,
@@ -180,10 +188,14 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) report: fn(&str),
 }
 
-impl<S: StreamStore> Streams<S> {
+impl<S: StreamStore> PreparedStreams<S> {
     /// Opens the streams of `config` in `store`, if that is there. `created_ns` is the creation time of streams that have none.
-    pub(crate) fn open(config: HubConfig, store: S, created_ns: UnixNanos) -> Result<Streams<S>, OpenError> {
-        let mut streams = Streams { config, store, directories: Directories::Absent };
+    pub(crate) fn open(
+        config: HubConfig,
+        store: S,
+        created_ns: UnixNanos,
+    ) -> Result<PreparedStreams<S>, OpenError> {
+        let mut streams = PreparedStreams { config, store, directories: StreamDirectories::Absent };
         let on_disk = streams.on_disk();
         if streams.store.exists() && !on_disk.is_empty() {
             let opened = on_disk
@@ -192,14 +204,14 @@ impl<S: StreamStore> Streams<S> {
                 .map(|(number, stream)| streams.store.open(number, stream, created_ns))
                 .collect::<Result<Vec<_>, OpenError>>()?;
             let (logs, recoveries) = opened.into_iter().unzip();
-            streams.directories = Directories::Open { logs, recoveries };
+            streams.directories = StreamDirectories::Open { logs, recoveries };
         }
         Ok(streams)
     }
 
     /// Streams that another server still writes: format and permissions are checked, nothing is changed or locked.
-    pub(crate) fn held(config: HubConfig, store: S) -> Result<Streams<S>, OpenError> {
-        let streams = Streams { config, store, directories: Directories::Held };
+    pub(crate) fn held_by_predecessor(config: HubConfig, store: S) -> Result<PreparedStreams<S>, OpenError> {
+        let streams = PreparedStreams { config, store, directories: StreamDirectories::HeldByPredecessor };
         for (number, stream) in streams.on_disk().iter().enumerate() {
             streams.store.check(number, stream)?;
         }
@@ -209,8 +221,8 @@ impl<S: StreamStore> Streams<S> {
     /// What opening found that is not as it was written, by stream.
     pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
         let recoveries = match &self.directories {
-            Directories::Open { recoveries, .. } => recoveries.as_slice(),
-            Directories::Absent | Directories::Held => &[],
+            StreamDirectories::Open { recoveries, .. } => recoveries.as_slice(),
+            StreamDirectories::Absent | StreamDirectories::HeldByPredecessor => &[],
         };
         recoveries.iter().zip(self.on_disk()).filter_map(|(recovery, stream)| finding(&stream.name, recovery))
     }
@@ -218,15 +230,15 @@ impl<S: StreamStore> Streams<S> {
     /// How each stream is written, as far as that is known before its directory is opened.
     pub(crate) fn write_methods(&self) -> impl Iterator<Item = String> {
         let logs = match &self.directories {
-            Directories::Open { logs, .. } => logs.as_slice(),
-            Directories::Absent | Directories::Held => &[],
+            StreamDirectories::Open { logs, .. } => logs.as_slice(),
+            StreamDirectories::Absent | StreamDirectories::HeldByPredecessor => &[],
         };
         logs.iter().map(write_method)
     }
 
     /// Whether they are opened only when another server has released them.
-    pub(crate) fn are_held(&self) -> bool {
-        matches!(self.directories, Directories::Held)
+    pub(crate) fn are_held_by_predecessor(&self) -> bool {
+        matches!(self.directories, StreamDirectories::HeldByPredecessor)
     }
 
     fn on_disk(&self) -> Vec<StreamConfig> {
@@ -237,11 +249,11 @@ impl<S: StreamStore> Streams<S> {
     /// Starts what is needed, and the hub. Streams that are new were created at `started_ns`; `now` is the journal's time.
     pub(crate) fn start(
         self,
-        outlets: Mailboxes,
+        outlets: ShardOutlets,
         shards: usize,
         (key, started_ns, now): (HashKey, UnixNanos, Instant),
-        around: &Surroundings<'_>,
-    ) -> Result<Hub<LazyJournal, Mailboxes>, ServeError> {
+        environment: &HubEnvironment<'_>,
+    ) -> Result<Hub<LazyJournal, ShardOutlets>, ServeError> {
         let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
         let of_hub: Vec<usize> =
             (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
@@ -250,35 +262,37 @@ impl<S: StreamStore> Streams<S> {
             streams: self.on_disk(),
             store: self.store,
             key,
-            wake: Arc::clone(around.wake),
-            thread: Arc::clone(around.opening_thread),
-            report: around.report,
+            wake: Arc::clone(environment.wake),
+            thread: Arc::clone(environment.opening_thread),
+            report: environment.report,
         };
-        if !of_hub.is_empty() && !matches!(self.directories, Directories::Open { .. }) {
+        if !of_hub.is_empty() && !matches!(self.directories, StreamDirectories::Open { .. }) {
             job.store.prepare().map_err(ServeError::Threads)?;
         }
         let (mut recovered, mut threads) = (Vec::new(), None);
         let state = match self.directories {
             _ if of_hub.is_empty() => JournalState::Open,
-            Directories::Absent => JournalState::Absent(deferred(job)),
-            Directories::Open { logs, recoveries } => {
+            StreamDirectories::Absent => JournalState::Absent(deferred(job)),
+            StreamDirectories::Open { logs, recoveries } => {
                 for ((stream, log), recovery) in job.streams.iter().zip(&logs).zip(&recoveries) {
-                    recovered.push(recover(stream, key, log, recovery).map_err(ServeError::Streams)?);
+                    recovered.push(recover(stream, key, log, recovery).map_err(ServeError::OpenStreams)?);
                 }
                 let logs = logs.into_iter().enumerate().collect();
                 threads = Some(job.store.start(logs, &job.wake, now).map_err(ServeError::Threads)?);
                 JournalState::Open
             }
-            Directories::Held => {
-                let lifecycle = Arc::clone(around.lifecycle);
-                JournalState::Opening(begin_opening(job, Some(lifecycle)).map_err(ServeError::Threads)?)
+            StreamDirectories::HeldByPredecessor => {
+                let lifecycle = Arc::clone(environment.lifecycle);
+                JournalState::OpeningStreams(
+                    begin_opening(job, Some(lifecycle)).map_err(ServeError::Threads)?,
+                )
             }
         };
         let mut journal = LazyJournal::new(state, of_hub.clone(), self.config.streams.len());
         if let Some(threads) = threads {
             journal.add(threads, &(0..of_hub.len()).collect::<Vec<_>>());
         }
-        let new = Resumed { created_ns: started_ns, ..Resumed::default() };
+        let new = ResumePoint { created_ns: started_ns, ..ResumePoint::default() };
         let resumed = vec![new; self.config.streams.len()];
         let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
         for (number, recovered) in of_hub.into_iter().zip(recovered) {

@@ -1,7 +1,7 @@
 //! Opens streams that were not open at the start, each by itself: one that fails is tried again, and the others are used
 //! meanwhile.
 //!
-//! An [`Opening`] does its work in steps and takes the time as an argument. In a server a thread that may wait for the disk
+//! An [`StreamOpener`] does its work in steps and takes the time as an argument. In a server a thread that may wait for the disk
 //! calls it; in a simulation the world does.
 
 use std::io;
@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use stilling_hub::{HashKey, Recovered, Resumed, StreamConfig, Threads, UnixNanos};
+use stilling_hub::{HashKey, JournalStorage, RecoveredStream, ResumePoint, StreamConfig, UnixNanos};
 use stilling_journal::disk::Disk;
-use stilling_journal::{Log, OpenError, Read, Recovery};
-use stilling_ring::{Full, Receiver, Sender, Wake, mailbox, planted};
+use stilling_journal::{Log, OpenError, ReadOutcome, Recovery};
+use stilling_ring::{MailboxFull, Receiver, Sender, Wake, mailbox, planted};
 
 use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_LOOK, OPEN_RETRY};
-use crate::lifecycle::{Lifecycle, Stage};
+use crate::lifecycle::{HandoverStage, Lifecycle};
 
 /// Events of an opening that may be unread. Full: the opening waits.
 const OPENING_EVENTS_MAX: usize = 4;
@@ -45,7 +45,7 @@ pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
         logs: Vec<(usize, Log<Self::Disk>)>,
         wake: &Arc<Wake>,
         now: Instant,
-    ) -> io::Result<Threads>;
+    ) -> io::Result<JournalStorage>;
 
     /// Starts the threads for streams that are opened later.
     ///
@@ -56,7 +56,7 @@ pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
     }
 
     /// Has an opening do its steps. Returns the thread that does them, if one does.
-    fn run(opening: Opening<Self>) -> io::Result<Option<Thread>>;
+    fn run(opening: StreamOpener<Self>) -> io::Result<Option<Thread>>;
 }
 
 /// Wakes the thread that waits for the predecessor's release.
@@ -86,23 +86,23 @@ pub(super) enum OpeningEvent {
     /// What became of the streams that were not open yet. Streams are numbered as on disk.
     Round {
         /// Those that write and read what was opened, in that order.
-        threads: Option<Box<Threads>>,
+        threads: Option<Box<JournalStorage>>,
         opened: Vec<OpenedStream>,
         /// These are tried again. Only those whose reason is new.
         failed: Vec<(usize, Arc<str>)>,
     },
     /// There is no directory: the streams are empty, and the first record makes it.
-    Absent(Vec<Recovered>, DeferredOpening),
+    Absent(Vec<RecoveredStream>, DeferredOpening),
 }
 
 /// A stream that was opened.
 pub(super) struct OpenedStream {
     pub(super) stream: usize,
-    pub(super) recovered: Recovered,
+    pub(super) recovered: RecoveredStream,
 }
 
 /// Streams that are being opened.
-pub(crate) struct Opening<S: StreamStore> {
+pub(crate) struct StreamOpener<S: StreamStore> {
     job: OpeningJob<S>,
     events: EventSender,
     phase: OpeningPhase,
@@ -117,9 +117,9 @@ pub(crate) struct Opening<S: StreamStore> {
 
 enum OpeningPhase {
     /// The predecessor has not released the streams.
-    Waits(Arc<Lifecycle>),
+    AwaitingRelease(Arc<Lifecycle>),
     /// Locks that are held are tried again without a report until that time.
-    Opens(Option<Instant>),
+    Opening(Option<Instant>),
     Done,
 }
 
@@ -145,7 +145,7 @@ impl EventSender {
     /// Whether nothing waits for room any more.
     pub(super) fn flush(&mut self) -> bool {
         let Some(event) = self.unsent.take() else { return true };
-        if let Err(Full(event)) = self.events.push(event) {
+        if let Err(MailboxFull(event)) = self.events.push(event) {
             self.unsent = Some(event);
             return false;
         }
@@ -155,7 +155,7 @@ impl EventSender {
     }
 }
 
-impl<S: StreamStore> Opening<S> {
+impl<S: StreamStore> StreamOpener<S> {
     /// Does what there is to do at `now`. Returns how long nothing is to be done, if nothing changes; none if it has come to
     /// its end, because all streams are open or the hub has gone.
     pub(crate) fn step(&mut self, now: Instant) -> Option<Duration> {
@@ -166,20 +166,20 @@ impl<S: StreamStore> Opening<S> {
             return Some(OPEN_LOOK);
         }
         match &self.phase {
-            OpeningPhase::Waits(lifecycle) => {
-                if !lifecycle.has_reached(Stage::Released) && !planted!("early opening") {
+            OpeningPhase::AwaitingRelease(lifecycle) => {
+                if !lifecycle.has_reached(HandoverStage::Released) && !planted!("early opening") {
                     return Some(OPEN_LOOK);
                 }
                 if self.job.store.exists() {
                     // A process that is ending may hold the locks a moment longer.
-                    self.phase = OpeningPhase::Opens(Some(now + LOCK_WAIT));
+                    self.phase = OpeningPhase::Opening(Some(now + LOCK_WAIT));
                 } else {
                     self.phase = OpeningPhase::Done;
                     self.events.send(self.job.absent());
                 }
                 Some(Duration::ZERO)
             }
-            OpeningPhase::Opens(patient_until) => self.round(*patient_until, now),
+            OpeningPhase::Opening(lock_deadline) => self.round(*lock_deadline, now),
             OpeningPhase::Done => None,
         }
     }
@@ -194,28 +194,29 @@ impl<S: StreamStore> Opening<S> {
         Arc::clone(&self.job.wake)
     }
 
-    fn round(&mut self, patient_until: Option<Instant>, now: Instant) -> Option<Duration> {
-        let (failures, are_locks) = self.try_all();
+    fn round(&mut self, lock_deadline: Option<Instant>, now: Instant) -> Option<Duration> {
+        let (failures, are_locks) = self.open_closed();
         if !self.logs.is_empty() {
             self.logs_since.get_or_insert(now);
         }
-        let is_patient = !failures.is_empty() && are_locks && patient_until.is_some_and(|until| now < until);
+        let retries_locks =
+            !failures.is_empty() && are_locks && lock_deadline.is_some_and(|until| now < until);
         // A lock that another process keeps delays no other stream for long.
-        if is_patient && self.logs_since.is_none_or(|since| now < since + LOCK_GRACE) {
+        if retries_locks && self.logs_since.is_none_or(|since| now < since + LOCK_GRACE) {
             return Some(OPEN_LOOK);
         }
-        if let Some(event) = self.conclude(failures, now) {
+        if let Some(event) = self.finish_round(failures, now) {
             self.events.send(event);
         }
         if self.closed.is_empty() {
             self.phase = OpeningPhase::Done;
             return Some(Duration::ZERO);
         }
-        Some(if is_patient { OPEN_LOOK } else { OPEN_RETRY })
+        Some(if retries_locks { OPEN_LOOK } else { OPEN_RETRY })
     }
 
     /// Opens those that are closed, each by itself. Returns the failures, and whether all of them are locks.
-    fn try_all(&mut self) -> (Vec<(usize, Arc<str>)>, bool) {
+    fn open_closed(&mut self) -> (Vec<(usize, Arc<str>)>, bool) {
         let (mut failures, mut are_locks) = (Vec::new(), true);
         let (job, logs, opened) = (&self.job, &mut self.logs, &mut self.opened);
         self.closed.retain(|&(stream, _)| match job.open(stream) {
@@ -234,7 +235,7 @@ impl<S: StreamStore> Opening<S> {
     }
 
     /// What the hub is to know of a round; nothing if it knows everything.
-    fn conclude(&mut self, mut failures: Vec<(usize, Arc<str>)>, now: Instant) -> Option<OpeningEvent> {
+    fn finish_round(&mut self, mut failures: Vec<(usize, Arc<str>)>, now: Instant) -> Option<OpeningEvent> {
         let (logs, mut opened) = (std::mem::take(&mut self.logs), std::mem::take(&mut self.opened));
         self.logs_since = None;
         let mut threads = None;
@@ -268,7 +269,7 @@ impl<S: StreamStore> Opening<S> {
 }
 
 impl<S: StreamStore> OpeningJob<S> {
-    fn open(&self, number: usize) -> Result<(Log<S::Disk>, Recovered), OpenError> {
+    fn open(&self, number: usize) -> Result<(Log<S::Disk>, RecoveredStream), OpenError> {
         let stream = &self.streams[number];
         let (log, recovery) = self.store.open(number, stream, self.created_ns)?;
         let recovered = recover(stream, self.key, &log, &recovery)?;
@@ -280,8 +281,8 @@ impl<S: StreamStore> OpeningJob<S> {
     fn absent(&self) -> OpeningEvent {
         // Without threads of its own the next opening starts them.
         let _ = self.store.prepare();
-        let resumed = Resumed { created_ns: self.created_ns, ..Resumed::default() };
-        let empty = self.streams.iter().map(|stream| Recovered::new(stream, self.key, resumed));
+        let resumed = ResumePoint { created_ns: self.created_ns, ..ResumePoint::default() };
+        let empty = self.streams.iter().map(|stream| RecoveredStream::new(stream, self.key, resumed));
         OpeningEvent::Absent(empty.collect(), deferred(self.clone()))
     }
 }
@@ -292,22 +293,22 @@ pub(super) fn recover<D: Disk>(
     key: HashKey,
     log: &Log<D>,
     recovery: &Recovery,
-) -> Result<Recovered, OpenError> {
+) -> Result<RecoveredStream, OpenError> {
     let (first, created_ns) = (recovery.first.max(1), UnixNanos::from_nanos(log.created_ns()));
-    let resumed = Resumed { first, next: recovery.next, created_ns };
-    let mut recovered = Recovered::new(stream, key, resumed);
+    let resumed = ResumePoint { first, next: recovery.next, created_ns };
+    let mut recovered = RecoveredStream::new(stream, key, resumed);
     recovered.set_extent(log.extent());
     // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
     let from = if stream.dedup_time.is_zero() { recovery.next } else { recovery.deduplicate_from.max(1) };
-    let mut reader = log.source().read_from(stilling_journal::From::Sequence(from));
+    let mut reader = log.source().read_from(stilling_journal::StartAt::Sequence(from));
     loop {
         // With a part of the window missing, messages sent again would be stored again, unnoticed.
         let read = reader.read().map_err(|source| OpenError::Disk { place: log.place(), source })?;
         match read {
-            Read::Batch(_) if planted!("forgotten window") => {}
-            Read::Batch(batch) => recovered.remember(batch),
-            Read::Gap(gap) => recovered.report_unreadable(gap),
-            Read::End => break,
+            ReadOutcome::Batch(_) if planted!("forgotten window") => {}
+            ReadOutcome::Batch(batch) => recovered.restore_ids(batch),
+            ReadOutcome::Gap(gap) => recovered.report_unreadable(gap),
+            ReadOutcome::End => break,
         }
     }
     if !recovery.findings.is_empty() {
@@ -336,9 +337,9 @@ pub(super) fn begin_opening<S: StreamStore>(
 ) -> io::Result<Receiver<OpeningEvent>> {
     let (events, received) = mailbox(OPENING_EVENTS_MAX);
     let thread = Arc::clone(&job.thread);
-    let opening = Opening {
+    let opening = StreamOpener {
         events: EventSender::new(events, Arc::clone(&job.wake)),
-        phase: lifecycle.map_or(OpeningPhase::Opens(None), OpeningPhase::Waits),
+        phase: lifecycle.map_or(OpeningPhase::Opening(None), OpeningPhase::AwaitingRelease),
         closed: (0..job.streams.len()).map(|stream| (stream, None)).collect(),
         logs: Vec::new(),
         logs_since: None,
@@ -354,17 +355,17 @@ pub(super) fn begin_opening<S: StreamStore>(
 #[cfg(test)]
 mod tests {
     use stilling_journal::disk::simulated::SimulatedDisk;
-    use stilling_journal::{Config as LogConfig, Limits};
+    use stilling_journal::{JournalLimits, LogConfig};
 
     use super::super::stepped::{SharedDisks, SimulatedStore, SteppedOpening, SteppedThreads};
     use super::*;
-    use crate::lifecycle::Calendar;
+    use crate::lifecycle::WallClock;
 
     /// Steps within which something is reported: twice as many as `LOCK_WAIT` has looks.
     const STEPS_MAX: u128 = 2 * LOCK_WAIT.as_millis() / OPEN_LOOK.as_millis();
 
     /// Two streams whose predecessor has just released them, each on a disk of its own.
-    struct Behind {
+    struct OpeningFixture {
         disks: [SimulatedDisk; 2],
         opening: SteppedOpening,
         events: Receiver<OpeningEvent>,
@@ -372,18 +373,18 @@ mod tests {
         now: Instant,
     }
 
-    impl Behind {
-        fn a_release() -> Behind {
+    impl OpeningFixture {
+        fn after_release() -> OpeningFixture {
             let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
             let threads = SteppedThreads::default();
             let store = SimulatedStore {
                 disks: SharedDisks::new(disks.to_vec()),
                 log: LogConfig::default(),
-                limits: Limits::default(),
+                limits: JournalLimits::default(),
                 threads: threads.clone(),
             };
-            let lifecycle = Arc::new(Lifecycle::new(Vec::new(), Calendar::System));
-            lifecycle.begin_succession(Stage::Alone);
+            let lifecycle = Arc::new(Lifecycle::new(Vec::new(), WallClock::System));
+            lifecycle.begin_succession(HandoverStage::PathTaken);
             let named = |name: &str| StreamConfig { name: name.to_owned(), ..StreamConfig::default() };
             let job = OpeningJob {
                 streams: vec![named("a"), named("b")],
@@ -396,9 +397,9 @@ mod tests {
             };
             let events = begin_opening(job, Some(Arc::clone(&lifecycle))).expect("nothing is started");
             let opening = threads.take_opening().expect("it has begun");
-            lifecycle.reach(Stage::Released);
+            lifecycle.reach(HandoverStage::Released);
             let now = Instant::now();
-            Behind { disks, opening, events, began: now, now }
+            OpeningFixture { disks, opening, events, began: now, now }
         }
 
         /// Steps until something is reported. Returns which streams were opened, which failed, and how long that took since
@@ -425,7 +426,7 @@ mod tests {
     /// Row 4.37: a lock that another process keeps delays its own stream alone, which is opened soon after the lock has gone.
     #[test]
     fn a_foreign_lock_delays_its_own_stream_alone() {
-        let mut behind = Behind::a_release();
+        let mut behind = OpeningFixture::after_release();
         let lock = behind.disks[0].lock().expect("it is free");
         let (opened, failed, after) = behind.next_round();
         assert_eq!((opened, failed), (vec![1], vec![0]));
@@ -447,9 +448,9 @@ mod tests {
     /// Row 4.37: locks that a killed predecessor loses one after the other cost no refusal: the streams are opened together.
     #[test]
     fn locks_that_go_one_after_the_other_are_waited_for() {
-        let mut behind = Behind::a_release();
+        let mut behind = OpeningFixture::after_release();
         let locks = [0, 1].map(|stream| behind.disks[stream].lock().expect("it is free"));
-        let step_until = |behind: &mut Behind, at: Instant| {
+        let step_until = |behind: &mut OpeningFixture, at: Instant| {
             for _ in 0..STEPS_MAX {
                 if behind.now >= at {
                     break;
@@ -474,7 +475,7 @@ mod tests {
     /// Row 4.37: locks that do not go are reported in the end.
     #[test]
     fn locks_that_stay_are_reported() {
-        let mut behind = Behind::a_release();
+        let mut behind = OpeningFixture::after_release();
         let _locks = [0, 1].map(|stream| behind.disks[stream].lock().expect("it is free"));
         let (opened, failed, after) = behind.next_round();
         assert_eq!((opened, failed), (vec![], vec![0, 1]));

@@ -4,8 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use stilling_engine::Token;
-use stilling_hub::limits::DELIVERIES;
-use stilling_hub::{Counters, Deliveries, Delivery, Intake, Request, Routed, ShardTable, TooMany, Traits};
+use stilling_hub::limits::DELIVERY_BATCHES;
+use stilling_hub::{
+    ClientOptions, DeliveryBatch, DeliveryItem, HubCounters, HubRequest, PublicationBatch, RoutedBatch,
+    ShardTable, SubscriptionLimit,
+};
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 use super::wait_queue::WaitQueue;
@@ -17,32 +20,32 @@ const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limit
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
     /// There is a delivery for it: [`Port::take_current`].
-    Delivery,
+    DeliveryItem,
     /// There may be room again for what it wanted to ask for.
     Room,
 }
 
 /// The shard's end of the mailboxes.
 pub(crate) struct Port {
-    intake: Option<Intake>,
+    publication_batch: Option<PublicationBatch>,
     /// Requests that were made although every intake is with the hub. They take the place of the next one that comes
     /// back.
-    overflow: Option<Intake>,
-    intakes: Sender<Intake>,
-    returned: Receiver<Intake>,
-    routed: Receiver<Routed>,
-    emptied: Sender<Routed>,
+    overflow: Option<PublicationBatch>,
+    publication_batches: Sender<PublicationBatch>,
+    returned: Receiver<PublicationBatch>,
+    routed: Receiver<RoutedBatch>,
+    emptied: Sender<RoutedBatch>,
     /// The piece that is being expanded.
-    piece: Option<Routed>,
+    piece: Option<RoutedBatch>,
     /// What came of it, and is being handed out. None while a session looks at it.
-    current: Option<Deliveries>,
+    current: Option<DeliveryBatch>,
     /// How many more deliveries may be made before the end of the turn: what they hold for connections that do not read is
     /// copied, so a turn would be long with all that waits.
     expansions_left: usize,
     /// The subscriptions of the shard's connections.
     table: ShardTable,
     /// Where their figures go, and the number of the shard.
-    figures: Option<(Arc<Counters>, usize)>,
+    shard_counters: Option<(Arc<HubCounters>, usize)>,
     hub: Arc<Wake>,
     /// Connections that want to ask for something.
     waiting: WaitQueue,
@@ -62,30 +65,30 @@ pub(crate) struct Port {
 /// A request that cannot be put off until its connection is called again.
 #[derive(Clone, Copy, Debug)]
 enum ControlRequest {
-    Reached(u64),
-    EndPulls,
-    Farewell,
+    MarkReached(u64),
+    CancelPulls,
+    CloseAfterAcks,
 }
 
 impl Port {
     pub(super) fn new(
-        (intakes, returned): (Sender<Intake>, Receiver<Intake>),
-        (routed, emptied): (Receiver<Routed>, Sender<Routed>),
+        (publication_batches, returned): (Sender<PublicationBatch>, Receiver<PublicationBatch>),
+        (routed, emptied): (Receiver<RoutedBatch>, Sender<RoutedBatch>),
         table: ShardTable,
         hub: Arc<Wake>,
     ) -> Port {
         Port {
-            intake: None,
+            publication_batch: None,
             overflow: None,
-            intakes,
+            publication_batches,
             returned,
             routed,
             emptied,
             piece: None,
-            current: Some(Deliveries::new()),
-            expansions_left: DELIVERIES,
+            current: Some(DeliveryBatch::new()),
+            expansions_left: DELIVERY_BATCHES,
             table,
-            figures: None,
+            shard_counters: None,
             hub,
             waiting: WaitQueue::default(),
             parked: HashMap::new(),
@@ -97,15 +100,15 @@ impl Port {
     }
 
     /// Has the figures of the shard go there; it has this number.
-    pub(crate) fn set_figures(&mut self, counters: Arc<Counters>, shard: usize) {
-        self.figures = Some((counters, shard));
+    pub(crate) fn set_counters(&mut self, counters: Arc<HubCounters>, shard: usize) {
+        self.shard_counters = Some((counters, shard));
     }
 
     /// Whether something may be asked of the hub now. If not, [`wait`](Port::wait).
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
-        match &self.intake {
-            Some(intake) if !intake.is_full() => true,
+        match &self.publication_batch {
+            Some(publication_batch) if !publication_batch.is_full() => true,
             _ => self.next_intake(),
         }
     }
@@ -118,15 +121,15 @@ impl Port {
 
     fn next_intake(&mut self) -> bool {
         loop {
-            if let Some(full) = self.intake.take() {
+            if let Some(full) = self.publication_batch.take() {
                 self.hand_over(full);
                 self.publish();
             }
-            self.intake = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
-            let Some(intake) = &mut self.intake else { return false };
+            self.publication_batch = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
+            let Some(publication_batch) = &mut self.publication_batch else { return false };
             // Connections that wait for room take all there is: what is short, and cannot wait, goes in first.
-            push_control(&mut self.table, intake, &mut self.control);
-            if !intake.is_full() {
+            push_control(&mut self.table, publication_batch, &mut self.control);
+            if !publication_batch.is_full() {
                 return true;
             }
         }
@@ -155,49 +158,59 @@ impl Port {
     /// Whether the hub has not begun yet, so that nothing comes back for now.
     pub(crate) fn set_gathering(&mut self, is_gathering: bool) {
         if planted!("dropped wait") && self.is_gathering && !is_gathering {
-            self.intake.iter_mut().for_each(Intake::clear);
+            self.publication_batch.iter_mut().for_each(PublicationBatch::clear);
         }
         self.is_gathering = is_gathering;
     }
 
     /// Asks for something. There has to be [room](Port::has_room).
     #[inline]
-    pub(crate) fn ask(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
+    pub(crate) fn push_request(
+        &mut self,
+        token: Token,
+        client_options: ClientOptions,
+        request: &HubRequest<'_>,
+    ) {
         let has_room = self.has_room();
         debug_assert!(has_room, "asked without room: {request:?}");
-        self.ask_more(token, traits, request);
+        self.push_request_over_limit(token, client_options, request);
     }
 
     /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now. No
     /// request is lost.
     #[inline]
-    pub(crate) fn ask_more(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
-        let (table, intake) = self.open_intake();
-        table.push(intake, token.bits(), traits, request);
+    pub(crate) fn push_request_over_limit(
+        &mut self,
+        token: Token,
+        client_options: ClientOptions,
+        request: &HubRequest<'_>,
+    ) {
+        let (table, publication_batch) = self.open_intake();
+        table.push(publication_batch, token.bits(), client_options, request);
     }
 
     /// The intake that takes the next request, however full it is, with the table that counts requests.
     #[inline]
-    fn open_intake(&mut self) -> (&mut ShardTable, &mut Intake) {
-        let intake = match &mut self.intake {
-            Some(intake) => intake,
-            None => self.overflow.get_or_insert_with(Intake::new),
+    fn open_intake(&mut self) -> (&mut ShardTable, &mut PublicationBatch) {
+        let publication_batch = match &mut self.publication_batch {
+            Some(publication_batch) => publication_batch,
+            None => self.overflow.get_or_insert_with(PublicationBatch::new),
         };
-        (&mut self.table, intake)
+        (&mut self.table, publication_batch)
     }
 
-    /// Subscribes a connection to a filter, as a member of a queue if that has a name; like [`ask_more`](Self::ask_more).
+    /// Subscribes a connection to a filter, as a member of a queue if that has a name; like [`push_request_over_limit`](Self::push_request_over_limit).
     ///
     /// # Errors
     /// There is no room for one more subscription.
     pub(crate) fn subscribe(
         &mut self,
         token: Token,
-        traits: Traits,
+        client_options: ClientOptions,
         subscription: (&[u8], &[u8], &[u8]),
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), SubscriptionLimit> {
         self.prepare();
-        let subscribed = self.table.subscribe(token.bits(), traits, subscription);
+        let subscribed = self.table.subscribe(token.bits(), client_options, subscription);
         self.push_changes();
         subscribed
     }
@@ -212,8 +225,8 @@ impl Port {
     /// Reports changes of the shard's subscriptions to the hub.
     fn push_changes(&mut self) {
         if self.table.has_changes() {
-            let (table, intake) = self.open_intake();
-            table.push_changes(intake);
+            let (table, publication_batch) = self.open_intake();
+            table.push_changes(publication_batch);
         }
     }
 
@@ -240,32 +253,32 @@ impl Port {
     /// Prepares for changes of the table, which are to be the next requests: takes an intake if one has come back, and puts
     /// control requests into it.
     fn prepare(&mut self) {
-        if self.intake.is_none() {
+        if self.publication_batch.is_none() {
             self.next_intake();
         }
     }
 
     /// Has the hub end the connection's requests for messages of consumers, since the server drains.
     pub(crate) fn end_pulls(&mut self, token: Token) {
-        self.control.push_back((token, ControlRequest::EndPulls));
+        self.control.push_back((token, ControlRequest::CancelPulls));
     }
 
     /// Has the connection closed behind everything that is promised to it.
-    pub(crate) fn bid_farewell(&mut self, token: Token) {
-        self.control.push_back((token, ControlRequest::Farewell));
+    pub(crate) fn close_after_acks(&mut self, token: Token) {
+        self.control.push_back((token, ControlRequest::CloseAfterAcks));
     }
 
     /// Tells the hub that what stood before a mark has left.
-    pub(crate) fn reach(&mut self, token: Token, mark: u64) {
-        self.control.push_back((token, ControlRequest::Reached(mark)));
+    pub(crate) fn report_mark(&mut self, token: Token, mark: u64) {
+        self.control.push_back((token, ControlRequest::MarkReached(mark)));
     }
 
     /// Whether everything has been handed over, or the hub has ended.
     pub(crate) fn is_settled(&self) -> bool {
-        self.intakes.is_closed()
+        self.publication_batches.is_closed()
             || self.control.is_empty()
                 && self.overflow.is_none()
-                && self.intake.as_ref().is_none_or(Intake::is_empty)
+                && self.publication_batch.as_ref().is_none_or(PublicationBatch::is_empty)
     }
 
     /// Connections that are parked.
@@ -303,19 +316,19 @@ impl Port {
         while let Some(to) = current.advance() {
             let token = Token::from_bits(to);
             match current.current() {
-                Some(Delivery::Pause) => {
+                Some(DeliveryItem::Pause) => {
                     self.parked.insert(token, false);
                 }
-                Some(Delivery::Resume) if self.parked.remove(&token) == Some(true) => {
+                Some(DeliveryItem::Resume) if self.parked.remove(&token) == Some(true) => {
                     // Room for all is asked for like by others.
                     return Some((token, HubMail::Room));
                 }
-                Some(Delivery::Resume) => {}
+                Some(DeliveryItem::Resume) => {}
                 // Its connection cannot say that what was sent has left.
-                Some(Delivery::Mark(mark)) if !self.table.has_client(to) => {
-                    self.control.push_back((token, ControlRequest::Reached(mark)));
+                Some(DeliveryItem::Mark(mark)) if !self.table.has_client(to) => {
+                    self.control.push_back((token, ControlRequest::MarkReached(mark)));
                 }
-                _ => return Some((token, HubMail::Delivery)),
+                _ => return Some((token, HubMail::DeliveryItem)),
             }
         }
         None
@@ -342,7 +355,7 @@ impl Port {
         }
         self.push_changes();
         while let Some(mark) = self.table.next_unanswerable_mark() {
-            self.control.push_back((Token::from_bits(0), ControlRequest::Reached(mark)));
+            self.control.push_back((Token::from_bits(0), ControlRequest::MarkReached(mark)));
         }
         true
     }
@@ -357,8 +370,10 @@ impl Port {
 
     /// Whether [`next_mail`](Port::next_mail) would find something.
     pub(crate) fn has_mail(&self) -> bool {
-        let has_room =
-            || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
+        let has_room = || {
+            self.publication_batch.as_ref().is_some_and(|publication_batch| !publication_batch.is_full())
+                || !self.returned.is_empty()
+        };
         let is_wanted = self.wanted.iter().any(|token| !self.parked.contains_key(token));
         let is_behind = !self.control.is_empty() || self.overflow.is_some();
         let wants_room = !self.waiting.is_empty() || is_behind || is_wanted;
@@ -367,45 +382,49 @@ impl Port {
     }
 
     /// The deliveries that are being handed out, to be looked at and put [back](Port::put_back).
-    pub(crate) fn take_current(&mut self) -> Option<Deliveries> {
+    pub(crate) fn take_current(&mut self) -> Option<DeliveryBatch> {
         self.current.take()
     }
 
     /// Puts the deliveries back.
-    pub(crate) fn put_back(&mut self, current: Deliveries) {
+    pub(crate) fn put_back(&mut self, current: DeliveryBatch) {
         self.current = Some(current);
     }
 
     /// Ends a turn: hands over what has been asked for.
     pub(crate) fn flush(&mut self) {
-        self.expansions_left = DELIVERIES;
+        self.expansions_left = DELIVERY_BATCHES;
         self.remove_some();
         while (!self.control.is_empty() || self.overflow.is_some()) && self.has_room() {
-            if let Some(intake) = &mut self.intake {
-                push_control(&mut self.table, intake, &mut self.control);
+            if let Some(publication_batch) = &mut self.publication_batch {
+                push_control(&mut self.table, publication_batch, &mut self.control);
             }
         }
-        let gathers = |intake: &Intake| self.is_gathering && !intake.is_full();
-        if self.intake.as_ref().is_some_and(|intake| !intake.is_empty() && !gathers(intake))
-            && let Some(intake) = self.intake.take()
+        let gathers =
+            |publication_batch: &PublicationBatch| self.is_gathering && !publication_batch.is_full();
+        if self
+            .publication_batch
+            .as_ref()
+            .is_some_and(|publication_batch| !publication_batch.is_empty() && !gathers(publication_batch))
+            && let Some(publication_batch) = self.publication_batch.take()
         {
-            self.hand_over(intake);
+            self.hand_over(publication_batch);
         }
         self.publish();
-        if let Some((counters, shard)) = &self.figures
-            && let Some(figures) = counters.shards.get(*shard)
+        if let Some((counters, shard)) = &self.shard_counters
+            && let Some(shard_counters) = counters.shards.get(*shard)
         {
-            self.table.publish_figures(figures);
+            self.table.publish_figures(shard_counters);
         }
     }
 
-    fn hand_over(&mut self, intake: Intake) {
+    fn hand_over(&mut self, publication_batch: PublicationBatch) {
         // There is a place for every intake there is.
-        let _ = self.intakes.push(intake);
+        let _ = self.publication_batches.push(publication_batch);
     }
 
     fn publish(&mut self) {
-        let has_asked = self.intakes.publish();
+        let has_asked = self.publication_batches.publish();
         if self.emptied.publish() || has_asked {
             self.hub.notify();
         }
@@ -415,68 +434,68 @@ impl Port {
 /// Puts control requests into an intake, as far as it has room.
 fn push_control(
     table: &mut ShardTable,
-    intake: &mut Intake,
+    publication_batch: &mut PublicationBatch,
     control: &mut VecDeque<(Token, ControlRequest)>,
 ) {
-    while !intake.is_full()
+    while !publication_batch.is_full()
         && let Some((token, request)) = control.pop_front()
     {
         let request = match request {
-            ControlRequest::Reached(mark) => Request::Reached { mark },
-            ControlRequest::EndPulls => Request::EndPulls,
-            ControlRequest::Farewell => Request::Farewell,
+            ControlRequest::MarkReached(mark) => HubRequest::MarkReached { mark },
+            ControlRequest::CancelPulls => HubRequest::CancelPulls,
+            ControlRequest::CloseAfterAcks => HubRequest::CloseAfterAcks,
         };
-        table.push(intake, token.bits(), Traits::default(), &request);
+        table.push(publication_batch, token.bits(), ClientOptions::default(), &request);
     }
 }
 
 impl Drop for Port {
     /// The hub's runner looks whether its shards are gone, which it sees by the end of the mailbox.
     fn drop(&mut self) {
-        let (intakes, _) = mailbox(1);
-        drop(std::mem::replace(&mut self.intakes, intakes));
+        let (publication_batches, _) = mailbox(1);
+        drop(std::mem::replace(&mut self.publication_batches, publication_batches));
         self.hub.force();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use stilling_hub::limits::DELIVERIES_SIZE;
-    use stilling_hub::{Door, HashKey, Now, Payload, Publication};
+    use stilling_hub::limits::DELIVERY_BATCH_SIZE;
+    use stilling_hub::{HashKey, Ingress, Now, Payload, Publication};
     use stilling_ring::BlockWriter;
 
     use super::super::testing::hub_of_one_shard;
     use super::*;
 
     /// A port with one intake, and the hub's ends of its mailboxes.
-    struct Stage {
+    struct PortFixture {
         port: Port,
-        pieces: Sender<Routed>,
-        handed_over: Receiver<Intake>,
-        returned: Sender<Intake>,
-        _emptied: Receiver<Routed>,
+        pieces: Sender<RoutedBatch>,
+        handed_over: Receiver<PublicationBatch>,
+        returned: Sender<PublicationBatch>,
+        _emptied: Receiver<RoutedBatch>,
     }
 
     fn table() -> ShardTable {
         ShardTable::new(HashKey(1, 2), 8)
     }
 
-    impl Stage {
-        fn new() -> Stage {
-            let (intakes, to_hub) = mailbox(1);
+    impl PortFixture {
+        fn new() -> PortFixture {
+            let (publication_batches, to_hub) = mailbox(1);
             let (mut returned, from_hub) = mailbox(1);
             let (pieces, to_shard) = mailbox(1);
             let (emptied, from_shard) = mailbox(8);
-            let _ = returned.push(Intake::new());
+            let _ = returned.push(PublicationBatch::new());
             returned.publish();
             let hub = Arc::new(Wake::new(|| ()));
-            let port = Port::new((intakes, from_hub), (to_shard, emptied), table(), hub);
-            Stage { port, pieces, handed_over: to_hub, returned, _emptied: from_shard }
+            let port = Port::new((publication_batches, from_hub), (to_shard, emptied), table(), hub);
+            PortFixture { port, pieces, handed_over: to_hub, returned, _emptied: from_shard }
         }
 
         /// Has the hub hand a piece over. Returns which connections are called.
-        fn deliver(&mut self, write: impl FnOnce(&mut Routed)) -> Vec<(Token, HubMail)> {
-            let mut piece = Routed::new();
+        fn deliver(&mut self, write: impl FnOnce(&mut RoutedBatch)) -> Vec<(Token, HubMail)> {
+            let mut piece = RoutedBatch::new();
             write(&mut piece);
             let _ = self.pieces.push(piece);
             self.pieces.publish();
@@ -491,46 +510,50 @@ mod tests {
     #[test]
     fn a_parked_connection_has_no_room_before_it_is_resumed_and_others_have() {
         let (parked, other) = (Token::from_bits(PARKED), Token::from_bits(OTHER));
-        let mut stage = Stage::new();
-        assert!(stage.port.has_room_for(parked));
-        assert_eq!(stage.deliver(|piece| piece.pause(PARKED)), []);
-        assert!(!stage.port.has_room_for(parked) && stage.port.has_room_for(other));
-        stage.port.wait(parked);
-        stage.port.wait(other);
-        assert_eq!(stage.port.next_mail(), Some((other, HubMail::Room)), "the parked one is not in its way");
-        assert!(stage.port.next_mail().is_none() && !stage.port.has_mail());
-        assert_eq!(stage.deliver(|piece| piece.resume(PARKED)), [(parked, HubMail::Room)]);
-        assert!(stage.port.has_room_for(parked) && stage.port.parked.is_empty());
+        let mut fixture = PortFixture::new();
+        assert!(fixture.port.has_room_for(parked));
+        assert_eq!(fixture.deliver(|piece| piece.pause(PARKED)), []);
+        assert!(!fixture.port.has_room_for(parked) && fixture.port.has_room_for(other));
+        fixture.port.wait(parked);
+        fixture.port.wait(other);
+        assert_eq!(
+            fixture.port.next_mail(),
+            Some((other, HubMail::Room)),
+            "the parked one is not in its way"
+        );
+        assert!(fixture.port.next_mail().is_none() && !fixture.port.has_mail());
+        assert_eq!(fixture.deliver(|piece| piece.resume(PARKED)), [(parked, HubMail::Room)]);
+        assert!(fixture.port.has_room_for(parked) && fixture.port.parked.is_empty());
     }
 
     /// Nothing stays of a connection that did not wait, has left meanwhile, or was parked when it had left.
     #[test]
     fn nothing_is_left_of_connections_that_were_parked() {
         let parked = Token::from_bits(PARKED);
-        let mut stage = Stage::new();
-        assert_eq!(stage.deliver(|piece| piece.pause(PARKED)), []);
-        assert_eq!(stage.deliver(|piece| piece.resume(PARKED)), [], "it does not wait");
-        stage.port.leave(parked);
-        let both = stage.deliver(|piece| {
+        let mut fixture = PortFixture::new();
+        assert_eq!(fixture.deliver(|piece| piece.pause(PARKED)), []);
+        assert_eq!(fixture.deliver(|piece| piece.resume(PARKED)), [], "it does not wait");
+        fixture.port.leave(parked);
+        let both = fixture.deliver(|piece| {
             piece.pause(PARKED);
             piece.pause(OTHER);
             piece.resume(PARKED);
             piece.resume(OTHER);
         });
         assert_eq!(both, []);
-        assert!(stage.port.parked.is_empty() && stage.port.waiting.is_empty());
+        assert!(fixture.port.parked.is_empty() && fixture.port.waiting.is_empty());
     }
 
     /// A shard whose own publications are parked sleeps meanwhile, although there is room for others.
     #[test]
     fn a_shard_that_waits_for_room_under_a_parked_token_has_no_mail() {
-        let mut stage = Stage::new();
-        stage.port.set_wanted(std::iter::once(Token::from_bits(PARKED)));
-        assert!(stage.port.has_mail());
-        stage.deliver(|piece| piece.pause(PARKED));
-        assert!(!stage.port.has_mail());
-        stage.deliver(|piece| piece.resume(PARKED));
-        assert!(stage.port.has_mail());
+        let mut fixture = PortFixture::new();
+        fixture.port.set_wanted(std::iter::once(Token::from_bits(PARKED)));
+        assert!(fixture.port.has_mail());
+        fixture.deliver(|piece| piece.pause(PARKED));
+        assert!(!fixture.port.has_mail());
+        fixture.deliver(|piece| piece.resume(PARKED));
+        assert!(fixture.port.has_mail());
     }
 
     /// Invariant 7: a message to very many connections keeps neither others from publishing nor the shard from ending its turn.
@@ -540,14 +563,15 @@ mod tests {
         let (mut port, mut runner, _) = hub_of_one_shard();
         for number in 0..SUBSCRIPTIONS {
             let (token, sid) = (Token::from_bits(100 + number as u64 / 1000), number.to_string());
-            port.subscribe(token, Traits::default(), (b"a", b"", sid.as_bytes())).expect("there is room");
+            port.subscribe(token, ClientOptions::default(), (b"a", b"", sid.as_bytes()))
+                .expect("there is room");
         }
         port.flush();
         runner.turn(Now::simulated(0));
         while port.next_mail().is_some() {}
         port.flush();
         let publication = Publication {
-            door: Door::Nats,
+            ingress: Ingress::Nats,
             subject: b"a",
             reply: b"",
             headers: b"",
@@ -555,7 +579,11 @@ mod tests {
             ticket: None,
         };
         for _ in 0..3 {
-            port.ask(Token::from_bits(OTHER), Traits::default(), &Request::Publish(publication));
+            port.push_request(
+                Token::from_bits(OTHER),
+                ClientOptions::default(),
+                &HubRequest::Publish(publication),
+            );
         }
         port.flush();
         runner.turn(Now::simulated(0));
@@ -572,16 +600,16 @@ mod tests {
                     rooms += 1;
                     port.wait(waiting);
                     // It uses the room, once for each time that it is told of it.
-                    if rooms > 2 * DELIVERIES {
+                    if rooms > 2 * DELIVERY_BATCHES {
                         break;
                     }
-                } else if let Some(Delivery::Bytes(first, _)) =
-                    port.current.as_ref().and_then(Deliveries::current)
+                } else if let Some(DeliveryItem::Bytes(first, _)) =
+                    port.current.as_ref().and_then(DeliveryBatch::current)
                 {
                     lines += first.windows(4).filter(|four| four == b"MSG ").count();
                 }
             }
-            assert!(lines * 20 <= (DELIVERIES + 1) * DELIVERIES_SIZE, "{lines} in one turn");
+            assert!(lines * 20 <= (DELIVERY_BATCHES + 1) * DELIVERY_BATCH_SIZE, "{lines} in one turn");
             assert!(rooms >= 1, "it has a turn");
             delivered += lines;
             turns += 1;
@@ -598,16 +626,22 @@ mod tests {
         const SIZE: usize = stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN;
         let (mut port, mut runner, _) = hub_of_one_shard();
         let (subscriber, publisher) = (Token::from_bits(OTHER), Token::from_bits(PARKED));
-        port.subscribe(subscriber, Traits::default(), (b"a", b"", b"1")).expect("there is room");
+        port.subscribe(subscriber, ClientOptions::default(), (b"a", b"", b"1")).expect("there is room");
         let mut block = BlockWriter::new(SIZE);
         let range = block.append(&[b'x'; SIZE]).expect("there is room");
         let payload = Payload::shared(block.shared(), range);
-        let publication =
-            Publication { door: Door::Nats, subject: b"a", reply: b"", headers: b"", payload, ticket: None };
-        port.ask(publisher, Traits::default(), &Request::Publish(publication));
+        let publication = Publication {
+            ingress: Ingress::Nats,
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload,
+            ticket: None,
+        };
+        port.push_request(publisher, ClientOptions::default(), &HubRequest::Publish(publication));
         port.flush();
         runner.turn(Now::simulated(0));
-        assert_eq!(port.next_mail(), Some((subscriber, HubMail::Delivery)));
+        assert_eq!(port.next_mail(), Some((subscriber, HubMail::DeliveryItem)));
         assert!(block.is_shared(), "it is delivered from the block");
         assert_eq!(port.next_mail(), None);
         port.flush();
@@ -619,25 +653,25 @@ mod tests {
     #[test]
     fn a_request_without_an_intake_is_in_the_next_one() {
         let token = Token::from_bits(OTHER);
-        let mut stage = Stage::new();
-        stage.port.ask(token, Traits::default(), &Request::Barrier);
-        stage.port.flush();
-        let mut first = stage.handed_over.pop().expect("it is handed over");
-        assert!(!stage.port.has_room() && stage.port.is_settled());
-        stage.port.ask_more(token, Traits::default(), &Request::EndPulls);
-        stage.port.flush();
-        assert!(!stage.port.is_settled() && !stage.port.has_mail(), "the only intake is with the hub");
+        let mut fixture = PortFixture::new();
+        fixture.port.push_request(token, ClientOptions::default(), &HubRequest::Barrier);
+        fixture.port.flush();
+        let mut first = fixture.handed_over.pop().expect("it is handed over");
+        assert!(!fixture.port.has_room() && fixture.port.is_settled());
+        fixture.port.push_request_over_limit(token, ClientOptions::default(), &HubRequest::CancelPulls);
+        fixture.port.flush();
+        assert!(!fixture.port.is_settled() && !fixture.port.has_mail(), "the only intake is with the hub");
         first.clear();
-        let _ = stage.returned.push(first);
-        stage.returned.publish();
-        assert!(stage.port.has_mail());
-        stage.port.ask(token, Traits::default(), &Request::Farewell);
-        stage.port.flush();
-        assert!(stage.port.is_settled());
-        let next = stage.handed_over.pop().expect("it is handed over");
+        let _ = fixture.returned.push(first);
+        fixture.returned.publish();
+        assert!(fixture.port.has_mail());
+        fixture.port.push_request(token, ClientOptions::default(), &HubRequest::CloseAfterAcks);
+        fixture.port.flush();
+        assert!(fixture.port.is_settled());
+        let next = fixture.handed_over.pop().expect("it is handed over");
         let requests: Vec<_> =
             (0..next.len()).filter_map(|at| next.get(at)).map(|(.., request)| request).collect();
-        assert_eq!(requests, [Request::EndPulls, Request::Farewell]);
-        assert!(stage.handed_over.pop().is_none());
+        assert_eq!(requests, [HubRequest::CancelPulls, HubRequest::CloseAfterAcks]);
+        assert!(fixture.handed_over.pop().is_none());
     }
 }

@@ -3,57 +3,59 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_hub::limits::{DELIVERIES, INTAKES, SUBSCRIPTIONS_PER_CLIENT_MAX};
-use stilling_hub::{HashKey, Hub, Intake, Now, Outlets, Routed, ShardTable, SteadyNanos, Storage};
+use stilling_hub::limits::{DELIVERY_BATCHES, PUBLICATION_BATCHES, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use stilling_hub::{
+    HashKey, Hub, Now, Outlets, PublicationBatch, RoutedBatch, ShardTable, SteadyNanos, Storage,
+};
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use super::limits::{HUB_WAIT_MAX, OPEN_LOOK};
 use super::port::Port;
-use crate::lifecycle::{Lifecycle, Stage};
-use crate::log::Log;
+use crate::lifecycle::{HandoverStage, Lifecycle};
+use crate::log::LogWriter;
 
 /// Where deliveries go, and come back from.
-pub(crate) struct Mailboxes {
-    ways: Vec<Way>,
+pub(crate) struct ShardOutlets {
+    outlets: Vec<ShardOutlet>,
 }
 
-struct Way {
-    pieces: Sender<Routed>,
-    emptied: Receiver<Routed>,
+struct ShardOutlet {
+    pieces: Sender<RoutedBatch>,
+    emptied: Receiver<RoutedBatch>,
     wake: Arc<Wake>,
 }
 
-impl Outlets for Mailboxes {
-    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
-        let way = &mut self.ways[shard];
-        let Some(empty) = way.emptied.pop() else { return false };
+impl Outlets for ShardOutlets {
+    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
+        let outlet = &mut self.outlets[shard];
+        let Some(empty) = outlet.emptied.pop() else { return false };
         // There is a place for every piece there is.
-        let _ = way.pieces.push(std::mem::replace(piece, empty));
+        let _ = outlet.pieces.push(std::mem::replace(piece, empty));
         true
     }
 
     fn is_gone(&self, shard: usize) -> bool {
-        self.ways[shard].emptied.is_closed()
+        self.outlets[shard].emptied.is_closed()
     }
 }
 
 /// What comes from one shard.
-struct Inlet {
-    intakes: Receiver<Intake>,
-    returned: Sender<Intake>,
+struct ShardInlet {
+    publication_batches: Receiver<PublicationBatch>,
+    returned: Sender<PublicationBatch>,
     /// The intake that is being dealt with, and how far.
-    current: Option<(Intake, usize)>,
+    current: Option<(PublicationBatch, usize)>,
 }
 
 /// The hub and its mailboxes.
 pub(crate) struct Runner<S: Storage> {
-    hub: Hub<S, Mailboxes>,
-    inlets: Vec<Inlet>,
+    hub: Hub<S, ShardOutlets>,
+    inlets: Vec<ShardInlet>,
     /// Which shard is the first of the next turn.
     first: usize,
     /// The hub does not take anything yet.
     gate: Option<StartGate<S>>,
-    log: Option<Log>,
+    log: Option<LogWriter>,
 }
 
 /// What keeps a hub from beginning: streams that the server before this one has not released yet.
@@ -68,11 +70,11 @@ pub(crate) struct StartGate<S> {
 }
 
 impl<S> StartGate<S> {
-    fn opens(&mut self, storage: &mut S, now_ns: SteadyNanos) -> bool {
+    fn try_open(&mut self, storage: &mut S, now_ns: SteadyNanos) -> bool {
         if (self.is_open)(storage) {
             return true;
         }
-        if !self.lifecycle.has_reached(Stage::Alone) {
+        if !self.lifecycle.has_reached(HandoverStage::PathTaken) {
             return false;
         }
         let since_ns = *self.since_ns.get_or_insert(now_ns);
@@ -85,60 +87,68 @@ impl<S> StartGate<S> {
 }
 
 /// The mailboxes between a hub and its shards: each shard's port, and what the runner is made of.
-pub(crate) fn connect(shards: &[Arc<Wake>], hub: &Arc<Wake>, key: HashKey) -> (Vec<Port>, Mailboxes, Inlets) {
+pub(crate) fn connect(
+    shards: &[Arc<Wake>],
+    hub: &Arc<Wake>,
+    key: HashKey,
+) -> (Vec<Port>, ShardOutlets, ShardInlets) {
     let mut ports = Vec::new();
-    let (mut ways, mut inlets) = (Vec::new(), Vec::new());
+    let (mut outlets, mut inlets) = (Vec::new(), Vec::new());
     for wake in shards {
-        let (intakes, to_hub) = mailbox(INTAKES);
-        let (mut returned, from_hub) = mailbox(INTAKES);
-        let (pieces, to_shard) = mailbox(DELIVERIES);
-        let (mut emptied, from_shard) = mailbox(DELIVERIES);
-        for _ in 0..INTAKES {
-            let _ = returned.push(Intake::new());
+        let (publication_batches, to_hub) = mailbox(PUBLICATION_BATCHES);
+        let (mut returned, from_hub) = mailbox(PUBLICATION_BATCHES);
+        let (pieces, to_shard) = mailbox(DELIVERY_BATCHES);
+        let (mut emptied, from_shard) = mailbox(DELIVERY_BATCHES);
+        for _ in 0..PUBLICATION_BATCHES {
+            let _ = returned.push(PublicationBatch::new());
         }
         returned.publish();
-        for _ in 0..DELIVERIES {
-            let _ = emptied.push(Routed::new());
+        for _ in 0..DELIVERY_BATCHES {
+            let _ = emptied.push(RoutedBatch::new());
         }
         emptied.publish();
         let table = ShardTable::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX);
-        ports.push(Port::new((intakes, from_hub), (to_shard, emptied), table, Arc::clone(hub)));
-        ways.push(Way { pieces, emptied: from_shard, wake: Arc::clone(wake) });
-        inlets.push(Inlet { intakes: to_hub, returned, current: None });
+        ports.push(Port::new((publication_batches, from_hub), (to_shard, emptied), table, Arc::clone(hub)));
+        outlets.push(ShardOutlet { pieces, emptied: from_shard, wake: Arc::clone(wake) });
+        inlets.push(ShardInlet { publication_batches: to_hub, returned, current: None });
     }
-    (ports, Mailboxes { ways }, Inlets(inlets))
+    (ports, ShardOutlets { outlets }, ShardInlets(inlets))
 }
 
 /// The runner's ends of what comes from the shards.
-pub(crate) struct Inlets(Vec<Inlet>);
+pub(crate) struct ShardInlets(Vec<ShardInlet>);
 
 impl<S: Storage> Runner<S> {
-    pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets, log: Option<Log>) -> Runner<S> {
+    pub(crate) fn new(
+        hub: Hub<S, ShardOutlets>,
+        ShardInlets(inlets): ShardInlets,
+        log: Option<LogWriter>,
+    ) -> Runner<S> {
         Runner { hub, inlets, first: 0, gate: None, log }
     }
 
     /// The same, for a hub that takes nothing before the gate opens.
-    pub(crate) fn behind(self, gate: StartGate<S>) -> Runner<S> {
+    pub(crate) fn with_gate(self, gate: StartGate<S>) -> Runner<S> {
         Runner { gate: Some(gate), ..self }
     }
 
     /// Does what there is to do now.
     pub(crate) fn turn(&mut self, now: Now) {
         if let Some(gate) = &mut self.gate {
-            if !gate.opens(self.hub.storage_mut(), now.steady_ns) {
+            if !gate.try_open(self.hub.storage_mut(), now.steady_ns) {
                 return;
             }
             gate.lifecycle.hub_begins();
             self.gate = None;
         }
-        self.hub.absorb(now);
+        self.hub.poll_storage(now);
         let count = self.inlets.len();
         // At most what the shards can have handed over when it began, so that one that is turned by a shard comes to its end.
-        for round in 0..INTAKES {
+        for round in 0..PUBLICATION_BATCHES {
             let mut has_moved = false;
             for at in 0..count {
                 let number = (self.first + round + at) % count;
-                has_moved |= self.take_from(number, now);
+                has_moved |= self.process_intake(number, now);
             }
             if !has_moved {
                 break;
@@ -152,49 +162,52 @@ impl<S: Storage> Runner<S> {
                 self.hub.counters().log_lines_dropped.set(log.dropped());
             }
         }
-        for (inlet, way) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().ways) {
+        for (inlet, outlet) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().outlets) {
             let has_returned = inlet.returned.publish();
-            if way.pieces.publish() || has_returned {
-                way.wake.notify();
+            if outlet.pieces.publish() || has_returned {
+                outlet.wake.notify();
             }
         }
     }
 
     /// Deals with one intake of a shard. Returns whether it came to its end.
-    fn take_from(&mut self, shard: usize, now: Now) -> bool {
+    fn process_intake(&mut self, shard: usize, now: Now) -> bool {
         let inlet = &mut self.inlets[shard];
-        let Some((mut intake, at)) = inlet.current.take().or_else(|| Some((inlet.intakes.pop()?, 0))) else {
+        let Some((mut publication_batch, at)) =
+            inlet.current.take().or_else(|| Some((inlet.publication_batches.pop()?, 0)))
+        else {
             return false;
         };
-        let at = self.hub.take(shard, &intake, at, now);
+        let at = self.hub.process_requests(shard, &publication_batch, at, now);
         let inlet = &mut self.inlets[shard];
-        if at < intake.len() {
-            inlet.current = Some((intake, at));
+        if at < publication_batch.len() {
+            inlet.current = Some((publication_batch, at));
             return false;
         }
-        intake.clear();
+        publication_batch.clear();
         // There is a place for every intake there is.
-        let _ = inlet.returned.push(intake);
+        let _ = inlet.returned.push(publication_batch);
         true
     }
 
     /// Whether there is nothing to do until somebody wakes the hub; asked after [`Wake::park`], it misses nothing.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_stuck = |inlet: &Inlet| inlet.current.is_some() || inlet.intakes.is_empty();
+        let is_stuck = |inlet: &ShardInlet| inlet.current.is_some() || inlet.publication_batches.is_empty();
         if self.gate.is_some() {
             return self.hub.is_quiet();
         }
-        let is_full = |(shard, way): (usize, &Way)| way.emptied.is_empty() || !self.hub.has_unsent(shard);
-        let ways = &self.hub.outlets().ways;
-        self.hub.is_quiet() && self.inlets.iter().all(is_stuck) && ways.iter().enumerate().all(is_full)
+        let is_full =
+            |(shard, outlet): (usize, &ShardOutlet)| outlet.emptied.is_empty() || !self.hub.has_unsent(shard);
+        let outlets = &self.hub.outlets().outlets;
+        self.hub.is_quiet() && self.inlets.iter().all(is_stuck) && outlets.iter().enumerate().all(is_full)
     }
 
     /// How long it may sleep although nobody wakes it.
-    pub(crate) fn looks_again_in(&self) -> Option<Duration> {
+    pub(crate) fn next_check_in(&self) -> Option<Duration> {
         if self.gate.is_some() {
             return Some(OPEN_LOOK);
         }
-        self.hub.looks_again_in()
+        self.hub.next_check_in()
     }
 
     /// Whether nothing that was asked for will ever be done, or has to be.
@@ -204,18 +217,21 @@ impl<S: Storage> Runner<S> {
 
     /// Whether all shards are gone, and all that they had asked for is done and durable.
     pub(crate) fn is_done(&self) -> bool {
-        let is_gone =
-            |inlet: &Inlet| inlet.current.is_none() && inlet.intakes.is_closed() && inlet.intakes.is_empty();
+        let is_gone = |inlet: &ShardInlet| {
+            inlet.current.is_none()
+                && inlet.publication_batches.is_closed()
+                && inlet.publication_batches.is_empty()
+        };
         self.is_abandoned() || self.gate.is_none() && self.inlets.iter().all(is_gone) && self.hub.is_settled()
     }
 
     /// The same without the shard that turns it.
     pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
-        let is_gone = |(number, inlet): (usize, &Inlet)| {
+        let is_gone = |(number, inlet): (usize, &ShardInlet)| {
             // Asked first: what is there afterwards is all there will be.
             inlet.current.is_none()
-                && (number == shard || inlet.intakes.is_closed())
-                && inlet.intakes.is_empty()
+                && (number == shard || inlet.publication_batches.is_closed())
+                && inlet.publication_batches.is_empty()
         };
         self.is_abandoned()
             || self.gate.is_none() && self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
@@ -233,7 +249,7 @@ impl<S: Storage> Runner<S> {
             }
             wake.park();
             if self.is_quiet() && !self.is_done() {
-                match self.looks_again_in() {
+                match self.next_check_in() {
                     Some(span) => std::thread::park_timeout(span),
                     None => std::thread::park(),
                 }

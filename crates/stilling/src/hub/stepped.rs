@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use stilling_hub::{StreamConfig, Threads, UnixNanos};
+use stilling_hub::{JournalStorage, StreamConfig, UnixNanos};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Config as LogConfig, Journal, Limits, Log, OpenError, Preview, Recovery, Replay, ReplayWorker, Worker,
+    Journal, JournalLimits, JournalWorker, Log, LogConfig, OpenError, Preview, Recovery, Replay, ReplayWorker,
 };
 use stilling_ring::{Time, Wake};
 
 use super::limits::READ_ORDERS_MAX;
-use super::opening::{Opening, StreamStore};
+use super::opening::{StreamOpener, StreamStore};
 use super::{ClosingHub, LazyJournal, Runner};
 use crate::lifecycle::{Lifecycle, ReleaseOnDrop};
 
@@ -25,59 +25,59 @@ pub struct SteppedJournal {
     /// Which streams it has, numbered as on disk.
     pub streams: Vec<usize>,
     /// Writes batches.
-    pub writer: Worker<SimulatedDisk>,
+    pub writer: JournalWorker<SimulatedDisk>,
     /// Reads records.
     pub reader: ReplayWorker<SimulatedDisk>,
 }
 
 /// What else a simulated server would have on threads of its own. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct SteppedThreads(Arc<Mutex<Begun>>);
+pub struct SteppedThreads(Arc<Mutex<StartedThreads>>);
 
 /// Threads that the server has begun since they were taken last.
 #[derive(Default)]
-struct Begun {
+struct StartedThreads {
     journals: Vec<SteppedJournal>,
     opening: Option<SteppedOpening>,
     closing: Option<SteppedHub>,
 }
 
-impl fmt::Debug for Begun {
+impl fmt::Debug for StartedThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Begun").field("journals", &self.journals).finish_non_exhaustive()
     }
 }
 
 impl SteppedThreads {
-    fn begun<R>(&self, act: impl FnOnce(&mut Begun) -> R) -> R {
+    fn with_started<R>(&self, act: impl FnOnce(&mut StartedThreads) -> R) -> R {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Journals that were started since the last call.
     #[must_use]
     pub fn take_journals(&self) -> Vec<SteppedJournal> {
-        self.begun(|begun| std::mem::take(&mut begun.journals))
+        self.with_started(|started| std::mem::take(&mut started.journals))
     }
 
     /// The opening that began since the last call.
     #[must_use]
     pub fn take_opening(&self) -> Option<SteppedOpening> {
-        self.begun(|begun| begun.opening.take())
+        self.with_started(|started| started.opening.take())
     }
 
     /// The hub that a shard has left for it to come to its end.
     #[must_use]
     pub fn take_closing(&self) -> Option<SteppedHub> {
-        self.begun(|begun| begun.closing.take())
+        self.with_started(|started| started.closing.take())
     }
 
     pub(super) fn close(&self, hub: ClosingHub) {
-        self.begun(|begun| begun.closing = Some(SteppedHub(hub)));
+        self.with_started(|started| started.closing = Some(SteppedHub(hub)));
     }
 }
 
 /// The thread that opens streams, as steps.
-pub struct SteppedOpening(Opening<SimulatedStore>);
+pub struct SteppedOpening(StreamOpener<SimulatedStore>);
 
 impl SteppedOpening {
     /// Does what there is to do at `now`. Returns how long nothing is to be done; none at the end.
@@ -107,8 +107,8 @@ impl SteppedHub {
 
     /// How long it may sleep although nothing wakes it.
     #[must_use]
-    pub fn looks_again_in(&self) -> Option<Duration> {
-        self.0.runner.looks_again_in()
+    pub fn next_check_in(&self) -> Option<Duration> {
+        self.0.runner.next_check_in()
     }
 
     /// Ends the hub. When the journals are closed, what is returned is to be dropped: that releases the streams.
@@ -128,7 +128,7 @@ pub struct SteppedRelease {
 pub(crate) struct SimulatedStore {
     pub(crate) disks: SharedDisks,
     pub(crate) log: LogConfig,
-    pub(crate) limits: Limits,
+    pub(crate) limits: JournalLimits,
     pub(crate) threads: SteppedThreads,
 }
 
@@ -188,18 +188,19 @@ impl StreamStore for SimulatedStore {
         logs: Vec<(usize, Log<SimulatedDisk>)>,
         wake: &Arc<Wake>,
         now: Instant,
-    ) -> io::Result<Threads> {
+    ) -> io::Result<JournalStorage> {
         let (streams, logs): (Vec<usize>, Vec<Log<SimulatedDisk>>) = logs.into_iter().unzip();
         let sources = logs.iter().map(Log::source).collect();
         let (journal, writer) = Journal::stepped(logs, self.limits, wake, now)?;
         let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
-        self.threads.begun(|begun| begun.journals.push(SteppedJournal { streams, writer, reader }));
-        Ok(Threads::new(journal, replay))
+        self.threads
+            .with_started(|started| started.journals.push(SteppedJournal { streams, writer, reader }));
+        Ok(JournalStorage::new(journal, replay))
     }
 
-    fn run(opening: Opening<SimulatedStore>) -> io::Result<Option<Thread>> {
+    fn run(opening: StreamOpener<SimulatedStore>) -> io::Result<Option<Thread>> {
         let threads = opening.store().threads.clone();
-        threads.begun(|begun| begun.opening = Some(SteppedOpening(opening)));
+        threads.with_started(|started| started.opening = Some(SteppedOpening(opening)));
         Ok(None)
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use stilling_engine::Token;
 use stilling_hub::{
-    Door, HashKey, Hub, HubConfig, Publication, Request, StreamConfig, Threads, Traits, UnixNanos,
+    ClientOptions, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Publication, StreamConfig,
+    UnixNanos,
 };
 use stilling_ring::Wake;
 
@@ -14,27 +15,30 @@ use super::{Port, Runner, connect};
 pub(crate) const GREEDY: u64 = 7;
 
 /// The hub without streams, and the only shard's port.
-pub(crate) fn hub_of_one_shard() -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
+pub(crate) fn hub_of_one_shard() -> (Port, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
     hub_with(Vec::new())
 }
 
 /// The same with streams. One on disk is always full, since there is no journal.
-pub(crate) fn hub_with(streams: Vec<StreamConfig>) -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
+pub(crate) fn hub_with(
+    streams: Vec<StreamConfig>,
+) -> (Port, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
     let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
     let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
     let config = HubConfig { streams, ..HubConfig::default() };
-    let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
+    let hub =
+        Hub::new(config, &[], (JournalStorage::default(), outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
     let counters = hub.counters();
     let runner = Runner::new(hub, inlets, None);
     let mut port = ports.pop().expect("one for each shard");
-    port.set_figures(Arc::clone(&counters), 0);
+    port.set_counters(Arc::clone(&counters), 0);
     (port, runner, counters)
 }
 
 /// Publishes as much as there is room for, and waits for more.
 pub(crate) fn fill(port: &mut Port) {
     let publication = Publication {
-        door: Door::Nats,
+        ingress: Ingress::Nats,
         subject: b"a",
         reply: b"",
         headers: b"",
@@ -42,7 +46,11 @@ pub(crate) fn fill(port: &mut Port) {
         ticket: None,
     };
     while port.has_room() {
-        port.ask(Token::from_bits(GREEDY), Traits::default(), &Request::Publish(publication));
+        port.push_request(
+            Token::from_bits(GREEDY),
+            ClientOptions::default(),
+            &HubRequest::Publish(publication),
+        );
     }
     port.wait(Token::from_bits(GREEDY));
 }

@@ -8,16 +8,20 @@ fn config(listen: &[SocketAddr], shards: usize) -> ServeConfig {
     ServeConfig { listen: listen.to_vec(), shards, ..ServeConfig::default() }
 }
 
-fn open(config: &ServeConfig, old: Vec<OwnedFd>, passed: Vec<Passed>) -> Result<Listeners, ServeError> {
-    Listeners::open(config, old, passed, When::Now)
+fn open(
+    config: &ServeConfig,
+    old: Vec<OwnedFd>,
+    passed: Vec<PassedListener>,
+) -> Result<Listeners, ServeError> {
+    Listeners::open(config, old, passed, ListenTiming::Now)
 }
 
 fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-fn passed(descriptor: impl Into<OwnedFd>) -> Vec<Passed> {
-    vec![Passed { descriptor: descriptor.into(), name: "web".to_owned() }]
+fn passed(descriptor: impl Into<OwnedFd>) -> Vec<PassedListener> {
+    vec![PassedListener { descriptor: descriptor.into(), name: "web".to_owned() }]
 }
 
 fn shape(listeners: &Listeners) -> Vec<usize> {
@@ -62,7 +66,7 @@ fn a_queue_stays_with_its_listener() {
         .collect();
     let next = open(&config(&old.addresses, 3), old.copies().unwrap(), Vec::new()).unwrap();
     drop(old);
-    let accept = |listener: &Listener| rustix::net::accept(&listener.socket).ok();
+    let accept = |listener: &ListeningSocket| rustix::net::accept(&listener.socket).ok();
     let accepted: Vec<_> = next
         .of_shards
         .iter()
@@ -91,7 +95,7 @@ fn a_socket_for_datagrams_changes_hands_with_its_queue() {
         config
     };
     let old = open(&with(port_of_nobody()), Vec::new(), Vec::new()).unwrap();
-    assert_eq!((old.addresses.len(), old.protocols[0]), (1, Protocol::Syslog(SyslogTransport::Udp)));
+    assert_eq!((old.addresses.len(), old.protocols[0]), (1, ListenerProtocol::Syslog(SyslogTransport::Udp)));
     let sender = std::net::UdpSocket::bind(any_port()).unwrap();
     sender.send_to(b"<13>before", old.addresses[0]).unwrap();
     let copies = old.copies().unwrap();
@@ -119,13 +123,13 @@ fn a_unix_socket_is_replaced_by_a_successor_alone() {
     let sender = UnixDatagram::unbound().unwrap();
     sender.send_to(b"old", &path).unwrap();
     assert!(matches!(open(&wanted, Vec::new(), Vec::new()), Err(ServeError::SocketFile(..))));
-    let failed = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+    let failed = Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::BindOnly).unwrap();
     let mut name = failed.files[0].name();
     name.take_path().unwrap();
     drop(failed);
     assert!(!path.exists(), "it was the successor's");
     old.files[0].name().restore();
-    let next = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+    let next = Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::BindOnly).unwrap();
     sender.send_to(b"old", &path).unwrap();
     let mut name = next.files[0].name();
     name.take_path().unwrap();
@@ -155,7 +159,7 @@ fn a_predecessor_is_forgotten_and_a_successor_is_left_alone() {
     let mut wanted = config(&[], 1);
     wanted.hub.syslog_unix = vec![path.clone()];
     let first = open(&wanted, Vec::new(), Vec::new()).unwrap();
-    let next = || Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+    let next = || Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::BindOnly).unwrap();
     let second = next();
     let mut second_name = second.files[0].name();
     second_name.take_path().unwrap();
@@ -198,13 +202,14 @@ fn what_is_opened_beside_an_old_server_waits() {
     let first = SocketAddr::from(([127, 0, 0, 2], 0));
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
     let wanted = config(&[first, old.addresses[0]], 2);
-    let next = Listeners::open(&wanted, old.copies().unwrap(), Vec::new(), When::Alone).unwrap();
-    let waits =
-        |of: &Vec<Listener>| of.iter().map(|listener| listener.from > Stage::Beside).collect::<Vec<bool>>();
+    let next = Listeners::open(&wanted, old.copies().unwrap(), Vec::new(), ListenTiming::BindOnly).unwrap();
+    let waits = |of: &Vec<ListeningSocket>| {
+        of.iter().map(|listener| listener.from > HandoverStage::Overlapping).collect::<Vec<bool>>()
+    };
     let waits: Vec<Vec<bool>> = next.of_shards.iter().map(waits).collect();
     assert_eq!(waits, [vec![true, true], vec![false, true]]);
     assert!(std::net::TcpStream::connect(next.addresses[0]).is_err(), "somebody listens");
-    let error = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap_err();
+    let error = Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::BindOnly).unwrap_err();
     assert!(error.to_string().contains("another process listens there"), "{error}");
 }
 
@@ -228,12 +233,14 @@ fn an_address_that_becomes_free_in_time_is_taken() {
         looks < 3
     };
     let wanted = config(&[address], 1);
-    let error = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut in_vain)).unwrap_err();
+    let error =
+        Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::RetryWhile(&mut in_vain)).unwrap_err();
     assert!(error.to_string().contains("another process listens there"), "{error}");
     assert_eq!(looks, 3);
     let mut until_it_leaves = || stranger.take().is_some();
     let listeners =
-        Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut until_it_leaves)).unwrap();
+        Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::RetryWhile(&mut until_it_leaves))
+            .unwrap();
     assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
 }
 
@@ -268,7 +275,8 @@ fn an_old_address_in_the_way_of_a_new_one_is_named() {
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
     let address = old.addresses[0];
     let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
-    let error = Listeners::open(&config(&[all], 1), old.copies().unwrap(), Vec::new(), When::Alone);
+    let error =
+        Listeners::open(&config(&[all], 1), old.copies().unwrap(), Vec::new(), ListenTiming::BindOnly);
     let wanted = format!(
         "cannot listen on {all}: the server that is succeeded listens on {address}, which is a part of it; ask for both, or stop it first"
     );

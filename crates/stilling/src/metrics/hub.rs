@@ -6,23 +6,29 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use stilling_hub::{Door, Loss, StreamCounters};
+use stilling_hub::{Ingress, Loss, StreamCounters};
 
-use super::{counter, counter_of, gauge};
+use super::{counter, counter_with_unit, gauge};
 use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
-use crate::volumes::Usage;
+use crate::volume_monitor::DiskUsage;
 
 /// Appends all of it.
-pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let Some(hub) = see.hub.get() else { return Ok(()) };
+pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let Some(hub) = overview.hub.get() else { return Ok(()) };
     counter(to, "hub_messages", "Messages that came to the hub", hub.messages.get())?;
-    counter_of(to, "hub_received", "Bytes of their headers and payloads", &Unit::Bytes, hub.bytes.get())?;
+    counter_with_unit(
+        to,
+        "hub_received",
+        "Bytes of their headers and payloads",
+        &Unit::Bytes,
+        hub.bytes.get(),
+    )?;
     counter(to, "hub_delivered", "Messages sent to subscriptions", hub.delivered())?;
-    counter(to, "hub_verdicts", "Acknowledgements and refusals to publishers", hub.verdicts.get())?;
+    counter(to, "hub_verdicts", "Acknowledgements and refusals to publishers", hub.publish_outcomes.get())?;
     counter(to, "hub_duplicates", "Messages that their stream had already", hub.duplicates.get())?;
-    let unheard = hub.unheard.get();
-    counter(to, "hub_unheard", "Messages that no stream wanted and nobody listened to", unheard)?;
+    let undelivered = hub.undelivered.get();
+    counter(to, "hub_unheard", "Messages that no stream wanted and nobody listened to", undelivered)?;
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions())?;
@@ -45,20 +51,20 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         hub.queued.get(),
     )?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
-    encode_losses(see, to)?;
-    encode_hub_handles(see, to)?;
+    encode_losses(overview, to)?;
+    encode_hub_handles(overview, to)?;
     encode_streams(&hub.streams, to)?;
-    encode_volumes(see, to)?;
+    encode_volumes(overview, to)?;
     let (name, help) = ("hub_stream_message_ids", "Message ids in the de-duplication window");
-    of_streams(&hub.streams, (name, help), |stream| stream.ids.get(), to)?;
-    count_by_stream(&hub.streams, to)?;
+    gauge_per_stream(&hub.streams, (name, help), |stream| stream.ids.get(), to)?;
+    counters_per_stream(&hub.streams, to)?;
     encode_passed_over(&hub.streams, to)
 }
 
 /// How far each stream has come, and what it waits for.
 fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    type Figure = fn(&StreamCounters) -> u64;
-    let figures: [(&str, &str, Figure); 8] = [
+    type Gauge = fn(&StreamCounters) -> u64;
+    let gauges: [(&str, &str, Gauge); 8] = [
         ("first_sequence", "First sequence that is kept", |stream| stream.first.get()),
         ("last_sequence", "Last sequence that was given", |stream| stream.last.get()),
         ("visible_sequence", "Last sequence that anybody may see", |stream| stream.visible.get()),
@@ -70,8 +76,8 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
         }),
         ("waiting", "1 for a stream that waits for room on its disk", |stream| stream.waiting.get()),
     ];
-    for (name, help, figure) in figures {
-        of_streams(streams, (&format!("hub_stream_{name}"), help), figure, to)?;
+    for (name, help, value_of) in gauges {
+        gauge_per_stream(streams, (&format!("hub_stream_{name}"), help), value_of, to)?;
     }
     Ok(())
 }
@@ -82,7 +88,7 @@ fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>
     let mut family = to.encode_descriptor("hub_stream_passed_over", help, None, kind)?;
     for stream in streams {
         for (reason, count) in
-            [("removed", stream.passed_removed.get()), ("damaged", stream.passed_damaged.get())]
+            [("removed", stream.skipped_removed.get()), ("damaged", stream.skipped_damaged.get())]
         {
             let labels = [("stream", stream.name.as_str()), ("reason", reason)];
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
@@ -92,20 +98,20 @@ fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>
 }
 
 /// What streams occupy, as it was measured last; nothing before that.
-fn encode_volumes(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    type OfUsage = fn(&Usage) -> u64;
-    let Some(hub) = see.hub.get() else { return Ok(()) };
+fn encode_volumes(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type UsageValue = fn(&DiskUsage) -> u64;
+    let Some(hub) = overview.hub.get() else { return Ok(()) };
     let names = || hub.streams.iter().map(|stream| stream.name.as_str());
-    let usages: Vec<_> = names().filter_map(|name| Some((name, see.volumes.usage(name)?))).collect();
+    let usages: Vec<_> = names().filter_map(|name| Some((name, overview.volumes.usage(name)?))).collect();
     let kind = ConstGauge::new(0_i64).metric_type();
-    let figures: [(&str, &str, OfUsage); 2] = [
+    let gauges: [(&str, &str, UsageValue); 2] = [
         ("hub_stream_disk_bytes", "Bytes that the files of a stream occupy", |usage| usage.bytes),
         ("hub_stream_volume_free_bytes", "Bytes that are free on a stream's volume", |usage| usage.free),
     ];
-    for (name, help, figure) in figures {
+    for (name, help, value_of) in gauges {
         let mut family = to.encode_descriptor(name, help, None, kind)?;
         for (stream, usage) in &usages {
-            let value = ConstGauge::new(i64::try_from(figure(usage)).unwrap_or(i64::MAX));
+            let value = ConstGauge::new(i64::try_from(value_of(usage)).unwrap_or(i64::MAX));
             value.encode(family.encode_family(&[("stream", *stream)])?)?;
         }
     }
@@ -113,28 +119,28 @@ fn encode_volumes(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result
 }
 
 /// Every door with every reason, so that a rate can be taken of what has not happened yet.
-fn encode_losses(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let Some(hub) = see.hub.get() else { return Ok(()) };
+fn encode_losses(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let Some(hub) = overview.hub.get() else { return Ok(()) };
     let help = "Messages that were refused, shed or lost, by the door they came through and by reason";
     let kind = ConstCounter::new(0_u64).metric_type();
     let mut family = to.encode_descriptor("hub_losses", help, None, kind)?;
-    for door in Door::ALL {
+    for ingress in Ingress::ALL {
         for loss in Loss::ALL {
-            let labels = [("door", door.name()), ("reason", loss.name())];
-            ConstCounter::new(hub.losses(door, loss)).encode(family.encode_family(&labels)?)?;
+            let labels = [("door", ingress.name()), ("reason", loss.name())];
+            ConstCounter::new(hub.losses(ingress, loss)).encode(family.encode_family(&labels)?)?;
         }
     }
     Ok(())
 }
 
 /// What the shards have counted on the way to the hub.
-fn encode_hub_handles(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let handles = &see.hub_handles;
+fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let handles = &overview.hub_handles;
     let sum = |which: fn(&HubHandleCounters) -> u64| handles.iter().map(|handle| which(handle)).sum();
     let slow = sum(|handle| handle.slow_consumers.get());
     counter(to, "hub_slow_consumers", "NATS clients disconnected as slow consumers", slow)?;
-    let shut_out = sum(|handle| handle.shut_out.get());
-    counter(to, "hub_shut_out", "Clients that were not let in", shut_out)?;
+    let unauthorized = sum(|handle| handle.unauthorized.get());
+    counter(to, "hub_shut_out", "Clients that were not let in", unauthorized)?;
     let invalid = sum(|handle| handle.publications_invalid.get());
     let help = "Publications over NATS that were dropped because of an invalid subject or reply subject";
     counter(to, "hub_publications_invalid", help, invalid)?;
@@ -146,7 +152,7 @@ fn encode_hub_handles(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Re
 }
 
 /// What has happened to each stream so often.
-fn count_by_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
     let counts: [(&str, &str, Count); 8] = [
         ("waits", "Times that the stream waited for room on its disk", |stream| stream.waits.get()),
@@ -184,7 +190,7 @@ fn count_by_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -
     Ok(())
 }
 
-fn of_streams(
+fn gauge_per_stream(
     streams: &[StreamCounters],
     (name, help): (&str, &str),
     value: impl Fn(&StreamCounters) -> u64,

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 /// The families of an OpenMetrics text in the other format.
-pub(super) fn of_openmetrics(text: &str) -> String {
+pub(super) fn from_openmetrics(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;
     for line in text.lines() {
@@ -40,7 +40,7 @@ mod tests {
                            a_seconds_total{b=\"# TYPE\"} 1.5\n# HELP c Now.\n# TYPE c gauge\nc 2\n# TYPE d unknown\n\
                            d 3\n# EOF\n";
         assert_eq!(
-            of_openmetrics(openmetrics),
+            from_openmetrics(openmetrics),
             "# HELP a_seconds_total The \"a\" of \\\\ all.\n# TYPE a_seconds_total counter\na_seconds_total{b=\"# TYPE\"} 1.5\n\
              # HELP c Now.\n# TYPE c gauge\nc 2\n# TYPE d untyped\nd 3\n"
         );

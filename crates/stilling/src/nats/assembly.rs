@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_hub::{Door, Payload, Publication};
+use stilling_hub::{Ingress, Payload, Publication};
 use stilling_ring::{SharedBlock, Time};
 use stilling_wire::nats::PublishHead;
 
@@ -12,7 +12,7 @@ use super::shard::NatsShard;
 
 /// A message that comes in pieces.
 #[derive(Debug)]
-pub(super) struct Assembly {
+pub(super) struct PublishAssembly {
     subject: Vec<u8>,
     reply: Vec<u8>,
     headers_size: usize,
@@ -26,10 +26,10 @@ pub(super) struct Assembly {
     end: Time,
 }
 
-impl Assembly {
-    pub(super) fn new(head: &PublishHead<'_>, is_refused: bool, now: Time) -> Assembly {
+impl PublishAssembly {
+    pub(super) fn new(head: &PublishHead<'_>, is_refused: bool, now: Time) -> PublishAssembly {
         let end = now.after(ASSEMBLY_TIMEOUT);
-        Assembly {
+        PublishAssembly {
             subject: head.subject.as_bytes().to_vec(),
             reply: head.reply.map_or_else(Vec::new, |reply| reply.as_bytes().to_vec()),
             headers_size: head.headers_size as usize,
@@ -58,7 +58,7 @@ impl Assembly {
         let before = self.body.capacity();
         self.body.reserve_exact(before + self.growth() - self.body.len());
         self.body.extend_from_slice(piece);
-        nats.assembled += self.body.capacity() - before;
+        nats.assembled_bytes += self.body.capacity() - before;
     }
 
     /// The body, when all of it has come, as a block of its own: it is not copied again.
@@ -69,7 +69,7 @@ impl Assembly {
     /// The message with its `body`, which [`take_body`](Self::take_body) has returned.
     pub(super) fn publication<'a>(&'a self, body: &'a SharedBlock) -> Publication<'a> {
         Publication {
-            door: Door::Nats,
+            ingress: Ingress::Nats,
             subject: &self.subject,
             reply: &self.reply,
             headers: body.bytes(0..self.headers_size),
@@ -81,9 +81,9 @@ impl Assembly {
     /// Gives a message that has gone on without room all of its time if there is room for `growth` more bytes again.
     /// Returns whether it had none before.
     pub(super) fn regain_time(&mut self, token: Token, growth: usize, nats: &mut NatsShard) -> bool {
-        let regains = nats.beyond == Some(token) && nats.assembled + growth <= ASSEMBLY_MAX;
+        let regains = nats.over_limit == Some(token) && nats.assembled_bytes + growth <= ASSEMBLY_MAX;
         if regains {
-            nats.beyond = None;
+            nats.over_limit = None;
             self.until = self.end;
         }
         regains
@@ -104,7 +104,7 @@ impl Assembly {
 
     /// Takes its memory out of what the shard counts.
     pub(super) fn forget(&self, token: Token, nats: &mut NatsShard) {
-        nats.assembled -= self.body.capacity();
-        nats.beyond = nats.beyond.filter(|beyond| *beyond != token);
+        nats.assembled_bytes -= self.body.capacity();
+        nats.over_limit = nats.over_limit.filter(|over_limit| *over_limit != token);
     }
 }

@@ -8,7 +8,7 @@ mod users;
 
 pub(crate) use session::NatsSession;
 pub(crate) use shard::{NatsContext, NatsShard};
-pub(crate) use users::{Access, Users};
+pub(crate) use users::{UserAccess, Users};
 
 #[cfg(test)]
 mod tests;

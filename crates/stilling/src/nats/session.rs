@@ -11,21 +11,24 @@ use std::net::IpAddr;
 
 use stilling_engine::limits::SEND_MAX;
 use stilling_engine::{CloseReason, Io, Token};
-use stilling_hub::{Delivery, Door, Payload, Publication, Request, TooMany, Traits};
+use stilling_hub::{
+    ClientOptions, DeliveryItem, HubRequest, Ingress, Payload, Publication, SubscriptionLimit,
+};
 use stilling_ring::Time;
 use stilling_wire::nats::{
-    ClientDecoder, ClientEvent, Connect, DecodeError, Fault, Limits, OK, PING, PONG, PublishHead, encode_err,
+    ClientDecoder, ClientEvent, Connect, NatsDecodeError, NatsFault, NatsLimits, OK, PING, PONG, PublishHead,
+    encode_err,
 };
 
-use super::assembly::Assembly;
+use super::assembly::PublishAssembly;
 use super::limits::{
     ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT,
     HELD_UP_LOOK, PENDING_MAX, PING_EVERY, PINGS_MAX,
 };
 use super::shard::{NatsContext, NatsShard};
-use super::users::Access;
+use super::users::UserAccess;
 use crate::hub::HubMail;
-use crate::hub::parting::QuietWait;
+use crate::hub::quiet_wait::QuietWait;
 
 mod ending;
 
@@ -33,8 +36,8 @@ mod ending;
 #[derive(Debug)]
 pub(crate) struct NatsSession {
     decoder: ClientDecoder,
-    traits: Traits,
-    access: Access,
+    client_options: ClientOptions,
+    access: UserAccess,
     verbose: bool,
     /// It wants to be told of publications to invalid subjects.
     pedantic: bool,
@@ -43,14 +46,14 @@ pub(crate) struct NatsSession {
     /// The address it came from, if the driver knows it.
     peer: Option<IpAddr>,
     /// It waits for room in the port, since it was heard last.
-    waits: bool,
-    course: Course,
+    waits_for_room: bool,
+    phase: NatsPhase,
     /// Unanswered PINGs.
     pings: u8,
     /// When it last said something.
-    heard: Time,
+    last_input: Time,
     /// A long message whose end has not come.
-    assembly: Option<Box<Assembly>>,
+    assembly: Option<Box<PublishAssembly>>,
     /// Marks to be told when the output has gone. Few connections ever have some, so these are kept apart.
     marks: Option<Box<Marks>>,
     /// It has asked nothing of the hub yet.
@@ -70,15 +73,15 @@ struct Marks(Vec<u64>);
 ///      └──────────────────────────the peer ends────────────────────────┴─────────────────────────────────────▲
 /// ```
 #[derive(Clone, Copy, Debug)]
-enum Course {
+enum NatsPhase {
     Serving,
     /// It has been told to go elsewhere. What it had sent by then is read, and answered, until it is quiet.
-    Parting(QuietWait),
+    Draining(QuietWait),
     /// It is closed when all that it has published is answered.
-    Leaving(CloseReason),
+    AwaitingAcks(CloseReason),
     /// It has been told everything, and that this is the end. What it sends before it sees that is published still, until it
     /// is quiet.
-    Mute(QuietWait),
+    OutputEnded(QuietWait),
     /// A slow consumer: it gets nothing more but the end.
     Disconnected,
 }
@@ -90,16 +93,16 @@ impl NatsSession {
     pub(crate) fn new(listener: u32, peer: Option<IpAddr>) -> NatsSession {
         NatsSession {
             decoder: ClientDecoder::default(),
-            traits: Traits::default(),
-            access: Access::Unknown,
+            client_options: ClientOptions::default(),
+            access: UserAccess::Unauthenticated,
             verbose: false,
             pedantic: true,
             listener: u16::try_from(listener).unwrap_or(u16::MAX),
             peer,
-            waits: false,
-            course: Course::Serving,
+            waits_for_room: false,
+            phase: NatsPhase::Serving,
             pings: 0,
-            heard: Time::ZERO,
+            last_input: Time::ZERO,
             assembly: None,
             marks: None,
             is_new: true,
@@ -110,7 +113,7 @@ impl NatsSession {
 
     pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let (now, token) = (io.now(), io.token());
-        (self.heard, self.token) = (now, token);
+        (self.last_input, self.token) = (now, token);
         io.set_send_max(PENDING_MAX);
         // It may say all it has to say before it reads the first answer.
         io.keep_reading();
@@ -120,9 +123,10 @@ impl NatsSession {
         };
         self.is_counted = true;
         hub.streaming += 1;
-        self.access = hub.users.at_first();
+        self.access = hub.users.initial_access();
         self.send_info(false, io, cx.nats);
-        let wait = if self.access == Access::Unknown { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
+        let wait =
+            if self.access == UserAccess::Unauthenticated { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
         io.set_deadline(Some(now.after(wait)));
         if cx.lifecycle.is_draining() {
             // It had connected before, and the others may have been told already.
@@ -131,13 +135,13 @@ impl NatsSession {
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> usize {
-        self.heard = io.now();
+        self.last_input = io.now();
         let mut consumed = 0;
         loop {
-            if !self.may_go_on(&bytes[consumed..], io, cx) {
+            if !self.can_decode(&bytes[consumed..], io, cx) {
                 return consumed;
             }
-            let limits = cx.hub.as_deref().map_or_else(Limits::default, |hub| hub.limits);
+            let limits = cx.hub.as_deref().map_or_else(NatsLimits::default, |hub| hub.limits);
             let step = match self.decoder.decode(&limits, &bytes[consumed..]) {
                 Ok(step) => step,
                 Err(error) => {
@@ -149,25 +153,25 @@ impl NatsSession {
             if step.event == ClientEvent::NeedMore {
                 return consumed;
             }
-            if !self.deal(step.event, io, cx) {
+            if !self.handle_event(step.event, io, cx) {
                 return bytes.len();
             }
         }
     }
 
     /// Whether the next request may be looked at now.
-    fn may_go_on(&mut self, rest: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
+    fn can_decode(&mut self, rest: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         let token = io.token();
-        if self.is_new && !cx.lifecycle.hub_has_begun() && self.decoder.is_idle() && is_greeting(rest) {
+        if self.is_new && !cx.lifecycle.hub_has_begun() && self.decoder.is_idle() && is_handshake(rest) {
             return true;
         }
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
-        if self.access == Access::Unknown {
+        if self.access == UserAccess::Unauthenticated {
             // Nothing is for the hub before the client has signed in, which has a deadline.
             return true;
         }
         if !hub.port.has_room_for(token) {
-            if !std::mem::replace(&mut self.waits, true) {
+            if !std::mem::replace(&mut self.waits_for_room, true) {
                 hub.port.wait(token);
             }
             io.pause();
@@ -177,48 +181,51 @@ impl NatsSession {
         let growth = assembly.growth();
         if assembly.regain_time(token, growth, cx.nats) {
             let until = assembly.until;
-            self.look_at(until, io);
+            self.schedule_check(until, io);
             return true;
         }
-        if growth == 0 || cx.nats.assembled + growth <= ASSEMBLY_MAX || cx.nats.beyond == Some(token) {
+        if growth == 0
+            || cx.nats.assembled_bytes + growth <= ASSEMBLY_MAX
+            || cx.nats.over_limit == Some(token)
+        {
             return true;
         }
-        if cx.nats.beyond.is_none() {
+        if cx.nats.over_limit.is_none() {
             // Those who wait for room may be those who have taken it: one of them at a time comes to its end.
-            cx.nats.beyond = Some(token);
+            cx.nats.over_limit = Some(token);
             assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
             let until = assembly.until;
-            self.look_at(until, io);
+            self.schedule_check(until, io);
             return true;
         }
         io.pause();
-        self.look_at(io.now().after(ASSEMBLY_RETRY), io);
+        self.schedule_check(io.now().after(ASSEMBLY_RETRY), io);
         false
     }
 
     /// Sets the next deadline. One that parts is looked at soon in any case.
-    fn look_at(&self, at: Time, io: &mut Io<'_>) {
-        let at = match self.course {
-            Course::Serving | Course::Leaving(_) | Course::Disconnected => at,
-            Course::Parting(wait) | Course::Mute(wait) => at.min(wait.check_after(io.now())),
+    fn schedule_check(&self, at: Time, io: &mut Io<'_>) {
+        let at = match self.phase {
+            NatsPhase::Serving | NatsPhase::AwaitingAcks(_) | NatsPhase::Disconnected => at,
+            NatsPhase::Draining(wait) | NatsPhase::OutputEnded(wait) => at.min(wait.check_after(io.now())),
         };
         io.set_deadline(Some(at));
     }
 
     /// Deals with what the client said. Returns whether the connection goes on.
-    fn deal(&mut self, event: ClientEvent<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
+    fn handle_event(&mut self, event: ClientEvent<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         match event {
             ClientEvent::NeedMore => {}
             ClientEvent::Connect(json) => return self.connect(json, io, cx),
             ClientEvent::Pong => self.pings = 0,
-            ClientEvent::Piece(piece) => self.piece(piece, cx),
+            ClientEvent::Piece(piece) => self.add_piece(piece, cx),
             ClientEvent::PublishEnd => self.end_assembly(io, cx),
-            _ if self.access == Access::Unknown => return self.shut_out(io, cx),
+            _ if self.access == UserAccess::Unauthenticated => return self.reject(io, cx),
             ClientEvent::Refused(error) => self.refuse(&error, io, cx),
             ClientEvent::Publish(message) => {
                 let reply = message.reply.map_or(&b""[..], |reply| reply.as_bytes());
                 let publication = Publication {
-                    door: Door::Nats,
+                    ingress: Ingress::Nats,
                     subject: message.subject.as_bytes(),
                     reply,
                     headers: message.headers,
@@ -237,18 +244,18 @@ impl NatsSession {
                     let queue = subscribe.queue.unwrap_or(b"");
                     return self.subscribe((filter, queue, subscribe.sid), io, cx);
                 } else {
-                    self.say_violation("Subscription", filter, io);
+                    self.send_violation("Subscription", filter, io);
                 }
             }
             ClientEvent::Unsubscribe { sid, after } => {
                 if let Some(hub) = cx.hub.as_deref_mut() {
                     hub.port.unsubscribe(io.token(), sid, after);
                 }
-                self.confirm(io);
+                self.send_ok(io);
             }
             // Clients take a server for dead that does not answer the first one soon. Nothing was asked that it could overtake.
-            ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.say(PONG, io),
-            ClientEvent::Ping => self.ask(&Request::Barrier, io, cx),
+            ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.send_bytes(PONG, io),
+            ClientEvent::Ping => self.send_request(&HubRequest::Barrier, io, cx),
         }
         true
     }
@@ -264,25 +271,29 @@ impl NatsSession {
                 Some(_) => None,
             };
             let payload = shared.map_or(publication.payload, |(block, range)| Payload::shared(block, range));
-            hub.port.ask(token, self.traits, &Request::Publish(Publication { payload, ..publication }));
+            hub.port.push_request(
+                token,
+                self.client_options,
+                &HubRequest::Publish(Publication { payload, ..publication }),
+            );
         }
-        self.confirm(io);
+        self.send_ok(io);
     }
 
     /// Asks the hub. There is room: it was looked for before.
     #[inline]
-    fn ask(&mut self, request: &Request<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    fn send_request(&mut self, request: &HubRequest<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
-        if matches!(self.course, Course::Mute(_)) && !matches!(request, Request::Publish(_)) {
+        if matches!(self.phase, NatsPhase::OutputEnded(_)) && !matches!(request, HubRequest::Publish(_)) {
             // It would not hear the answer.
             return;
         }
         self.is_new = false;
         if let Some(hub) = cx.hub.as_deref_mut() {
-            hub.port.ask(token, self.traits, request);
+            hub.port.push_request(token, self.client_options, request);
         }
-        if self.verbose && !matches!(request, Request::Barrier) {
-            self.say(OK, io);
+        if self.verbose && !matches!(request, HubRequest::Barrier) {
+            self.send_bytes(OK, io);
         }
     }
 
@@ -294,17 +305,17 @@ impl NatsSession {
         cx: &mut NatsContext<'_>,
     ) -> bool {
         self.is_new = false;
-        if matches!(self.course, Course::Mute(_)) {
+        if matches!(self.phase, NatsPhase::OutputEnded(_)) {
             // It has left the hub, and gets nothing more.
             return true;
         }
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
-        match hub.port.subscribe(io.token(), self.traits, subscription) {
-            Ok(()) => self.confirm(io),
+        match hub.port.subscribe(io.token(), self.client_options, subscription) {
+            Ok(()) => self.send_ok(io),
             Err(too_many) => {
-                self.say_error("maximum subscriptions exceeded", io);
-                if too_many == TooMany::OfClient {
-                    self.leave(CloseReason::ProtocolError, io, cx);
+                self.send_error("maximum subscriptions exceeded", io);
+                if too_many == SubscriptionLimit::PerClient {
+                    self.finish_after_acks(CloseReason::ProtocolError, io, cx);
                     return false;
                 }
             }
@@ -313,9 +324,9 @@ impl NatsSession {
     }
 
     /// Confirms what has been done, to a client that wants that and can still be sent something.
-    fn confirm(&mut self, io: &mut Io<'_>) {
-        if self.verbose && !self.is_muted() {
-            self.say(OK, io);
+    fn send_ok(&mut self, io: &mut Io<'_>) {
+        if self.verbose && !self.is_output_ended() {
+            self.send_bytes(OK, io);
         }
     }
 
@@ -328,38 +339,41 @@ impl NatsSession {
             }
         };
         let Some(hub) = cx.hub.as_deref() else { return false };
-        self.access = hub.users.recognise(&connect);
-        if self.access == Access::Unknown {
-            return self.shut_out(io, cx);
+        self.access = hub.users.authenticate(&connect);
+        if self.access == UserAccess::Unauthenticated {
+            return self.reject(io, cx);
         }
         (self.verbose, self.pedantic) = (connect.verbose, connect.pedantic);
-        self.traits =
-            Traits { headers: connect.headers, no_responders: connect.no_responders, no_echo: !connect.echo };
-        self.look_at(io.now().after(PING_EVERY), io);
+        self.client_options = ClientOptions {
+            headers: connect.headers,
+            no_responders: connect.no_responders,
+            no_echo: !connect.echo,
+        };
+        self.schedule_check(io.now().after(PING_EVERY), io);
         if self.verbose {
-            self.say(OK, io);
+            self.send_bytes(OK, io);
         }
         true
     }
 
     fn may_publish(&mut self, subject: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
-        if self.access == Access::Everything {
+        if self.access == UserAccess::Everything {
             return true;
         }
         let may = cx.hub.as_deref().is_some_and(|hub| hub.users.may_publish(self.access, subject));
         if !may {
-            self.say_violation("Publish", subject, io);
+            self.send_violation("Publish", subject, io);
         }
         may
     }
 
     fn begin_assembly(&mut self, head: &PublishHead<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let is_refused = !self.may_publish(head.subject.as_bytes(), io, cx);
-        self.assembly = Some(Box::new(Assembly::new(head, is_refused, io.now())));
-        self.look_at(io.now().after(ASSEMBLY_TIMEOUT), io);
+        self.assembly = Some(Box::new(PublishAssembly::new(head, is_refused, io.now())));
+        self.schedule_check(io.now().after(ASSEMBLY_TIMEOUT), io);
     }
 
-    fn piece(&mut self, piece: &[u8], cx: &mut NatsContext<'_>) {
+    fn add_piece(&mut self, piece: &[u8], cx: &mut NatsContext<'_>) {
         if let Some(assembly) = self.assembly.as_deref_mut() {
             assembly.add(piece, cx.nats);
         }
@@ -367,7 +381,7 @@ impl NatsSession {
 
     fn end_assembly(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let Some(mut assembly) = self.assembly.take() else { return };
-        self.look_at(io.now().after(PING_EVERY), io);
+        self.schedule_check(io.now().after(PING_EVERY), io);
         assembly.forget(self.token, cx.nats);
         if !assembly.is_refused {
             let body = assembly.take_body();
@@ -377,38 +391,38 @@ impl NatsSession {
 
     /// It says no more; what it has published is answered still.
     pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        match self.course {
-            Course::Serving => self.leave(CloseReason::PeerClosed, io, cx),
-            Course::Parting(_) => self.leave(CloseReason::Drained, io, cx),
-            Course::Leaving(_) | Course::Disconnected => {}
-            Course::Mute(_) => self.finish(CloseReason::Drained, io, cx),
+        match self.phase {
+            NatsPhase::Serving => self.finish_after_acks(CloseReason::PeerClosed, io, cx),
+            NatsPhase::Draining(_) => self.finish_after_acks(CloseReason::Drained, io, cx),
+            NatsPhase::AwaitingAcks(_) | NatsPhase::Disconnected => {}
+            NatsPhase::OutputEnded(_) => self.finish(CloseReason::Drained, io, cx),
         }
     }
 
     pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
-            self.reach(mark, io, cx);
+            self.report_mark(mark, io, cx);
         }
     }
 
-    fn reach(&mut self, mark: u64, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    fn report_mark(&mut self, mark: u64, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
         if let Some(hub) = cx.hub.as_deref_mut() {
-            hub.port.reach(token, mark);
+            hub.port.report_mark(token, mark);
         }
     }
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match mail {
-            HubMail::Room => self.end_wait(io),
-            HubMail::Delivery => {
+            HubMail::Room => self.end_room_wait(io),
+            HubMail::DeliveryItem => {
                 let Some(mut deliveries) = cx.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
                 else {
                     return;
                 };
                 let before = io.room();
                 while let Some(delivery) = deliveries.current() {
-                    self.take(delivery, io, cx);
+                    self.send_delivery(delivery, io, cx);
                     // Others have their turn when this one has got what a call may send.
                     let is_enough = before.saturating_sub(io.room()) >= SEND_MAX || io.is_finishing();
                     if is_enough || !deliveries.advance_message() {
@@ -423,34 +437,37 @@ impl NatsSession {
     }
 
     /// There is room in the port again. The client was not read meanwhile, so none of its times has passed.
-    fn end_wait(&mut self, io: &mut Io<'_>) {
-        if !std::mem::take(&mut self.waits) {
+    fn end_room_wait(&mut self, io: &mut Io<'_>) {
+        if !std::mem::take(&mut self.waits_for_room) {
             return;
         }
         let now = io.now();
-        let heard = std::mem::replace(&mut self.heard, now);
-        if let Course::Parting(quiet) | Course::Mute(quiet) = &mut self.course {
-            quiet.extend(heard, now);
+        let last_input = std::mem::replace(&mut self.last_input, now);
+        if let NatsPhase::Draining(quiet) | NatsPhase::OutputEnded(quiet) = &mut self.phase {
+            quiet.extend(last_input, now);
         }
         if let Some(assembly) = self.assembly.as_deref_mut() {
-            assembly.extend(now.since(heard));
+            assembly.extend(now.since(last_input));
         }
-        self.look_at(self.assembly.as_deref().map_or(now.after(PING_EVERY), |assembly| assembly.until), io);
+        self.schedule_check(
+            self.assembly.as_deref().map_or(now.after(PING_EVERY), |assembly| assembly.until),
+            io,
+        );
         self.resume(io);
     }
 
     fn resume(&mut self, io: &mut Io<'_>) {
-        if !matches!(self.course, Course::Leaving(_)) {
+        if !matches!(self.phase, NatsPhase::AwaitingAcks(_)) {
             io.resume();
         }
     }
 
-    fn take(&mut self, delivery: Delivery<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    fn send_delivery(&mut self, delivery: DeliveryItem<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match delivery {
             // It can be told no more.
-            Delivery::Mark(mark) if self.is_muted() => self.reach(mark, io, cx),
-            Delivery::Bytes(..) | Delivery::Message(..) if self.is_muted() => {}
-            Delivery::Bytes(first, second) => {
+            DeliveryItem::Mark(mark) if self.is_output_ended() => self.report_mark(mark, io, cx),
+            DeliveryItem::Bytes(..) | DeliveryItem::Message(..) if self.is_output_ended() => {}
+            DeliveryItem::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return io.end_slow_consumer();
                 }
@@ -460,70 +477,70 @@ impl NatsSession {
                     out.extend_from_slice(second);
                 });
             }
-            Delivery::Message(line, payload, end) => send_message(line, payload, end, io),
-            Delivery::Mark(mark) if io.is_held_up() => {
+            DeliveryItem::Message(line, payload, end) => send_message(line, payload, end, io),
+            DeliveryItem::Mark(mark) if io.is_output_blocked() => {
                 self.marks.get_or_insert_with(Default::default).0.push(mark);
             }
-            Delivery::Mark(mark) => self.reach(mark, io, cx),
-            Delivery::Close => self.farewell_came(io, cx),
-            Delivery::Verdict { .. } | Delivery::Pause | Delivery::Resume => {}
+            DeliveryItem::Mark(mark) => self.report_mark(mark, io, cx),
+            DeliveryItem::Close => self.handle_acks_done(io, cx),
+            DeliveryItem::PublishOutcome { .. } | DeliveryItem::Pause | DeliveryItem::Resume => {}
         }
     }
 
     /// Whether nothing can be sent any more.
-    fn is_muted(&self) -> bool {
-        matches!(self.course, Course::Mute(_) | Course::Disconnected)
+    fn is_output_ended(&self) -> bool {
+        matches!(self.phase, NatsPhase::OutputEnded(_) | NatsPhase::Disconnected)
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
-        if let Course::Parting(wait) | Course::Mute(wait) = self.course {
-            return self.part(wait, io, cx);
+        if let NatsPhase::Draining(wait) | NatsPhase::OutputEnded(wait) = self.phase {
+            return self.continue_draining(wait, io, cx);
         }
-        if self.access == Access::Unknown {
-            self.count_shut_out(cx);
-            self.say_error("Authentication Timeout", io);
+        if self.access == UserAccess::Unauthenticated {
+            self.count_unauthorized(cx);
+            self.send_error("Authentication Timeout", io);
             return self.finish_lingering(CloseReason::FirstByteTimeout, io, cx);
         }
-        if self.waits {
+        if self.waits_for_room {
             // What the client has sent lies unread: it can neither be silent nor late.
             return io.set_deadline(Some(now.after(PING_EVERY)));
         }
         // A peer that is not read because it does not read is judged by the write timeout.
-        let is_held_back = io.is_held_back();
-        if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_held_back) {
+        let is_input_blocked = io.is_input_blocked();
+        if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_input_blocked) {
             if assembly.is_overdue(self.token, now, cx.nats) {
-                self.say_error("Message Timeout", io);
+                self.send_error("Message Timeout", io);
                 return self.finish_lingering(CloseReason::BodyTimeout, io, cx);
             }
             io.set_deadline(Some(assembly.until));
             return self.resume(io);
         }
-        if io.is_held_up() {
+        if io.is_output_blocked() {
             return io.set_deadline(Some(now.after(HELD_UP_LOOK)));
         }
-        let due = self.heard.after(PING_EVERY);
+        let due = self.last_input.after(PING_EVERY);
         if now < due {
             self.pings = 0;
             return io.set_deadline(Some(due));
         }
         if self.pings >= PINGS_MAX {
-            self.say_error("Stale Connection", io);
+            self.send_error("Stale Connection", io);
             return self.finish(CloseReason::IdleTimeout, io, cx);
         }
         self.pings += 1;
-        self.say(PING, io);
+        self.send_bytes(PING, io);
         io.set_deadline(Some(now.after(PING_EVERY)));
     }
 
     /// Describes the server to the client; `ldm`: it is about to stop.
     fn send_info(&mut self, ldm: bool, io: &mut Io<'_>, nats: &mut NatsShard) {
         let scratch = nats.encode_info(ldm, self.token, (self.listener, self.peer));
-        self.say(scratch, io);
+        self.send_bytes(scratch, io);
     }
 
-    fn say(&mut self, bytes: &[u8], io: &mut Io<'_>) {
-        if self.is_muted() {
+    fn send_bytes(&mut self, bytes: &[u8], io: &mut Io<'_>) {
+        if self.is_output_ended() {
             return;
         }
         if bytes.len() > io.room() {
@@ -533,46 +550,46 @@ impl NatsSession {
         let _ = io.send(bytes);
     }
 
-    fn say_error(&mut self, text: &str, io: &mut Io<'_>) {
+    fn send_error(&mut self, text: &str, io: &mut Io<'_>) {
         let mut line = Vec::with_capacity(text.len() + 16);
         encode_err(&mut line, text);
-        self.say(&line, io);
+        self.send_bytes(&line, io);
     }
 
-    fn say_violation(&mut self, what: &str, subject: &[u8], io: &mut Io<'_>) {
+    fn send_violation(&mut self, what: &str, subject: &[u8], io: &mut Io<'_>) {
         let subject = String::from_utf8_lossy(subject);
-        self.say_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
+        self.send_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
     }
 
     /// Answers an operation that was refused. As in nats-server, a publication to an invalid subject is dropped without a
     /// word unless the client is pedantic: clients close for good at such an error.
-    fn refuse(&mut self, error: &DecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        let is_publication = matches!(error.fault(), Fault::PublishSubject | Fault::ReplySubject);
+    fn refuse(&mut self, error: &NatsDecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        let is_publication = matches!(error.fault(), NatsFault::PublishSubject | NatsFault::ReplySubject);
         if is_publication && let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_invalid.add(1);
         }
         if !is_publication || self.pedantic {
-            self.say_error(error.text(), io);
+            self.send_error(error.text(), io);
         } else if self.verbose {
-            self.say(OK, io);
+            self.send_bytes(OK, io);
         }
     }
 
-    fn fail(&mut self, error: &DecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        self.say_error(error.text(), io);
+    fn fail(&mut self, error: &NatsDecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        self.send_error(error.text(), io);
         self.finish_lingering(CloseReason::ProtocolError, io, cx);
     }
 
-    fn count_shut_out(&self, cx: &mut NatsContext<'_>) {
+    fn count_unauthorized(&self, cx: &mut NatsContext<'_>) {
         if let Some(hub) = cx.hub.as_deref() {
-            hub.counters.shut_out.add(1);
+            hub.counters.unauthorized.add(1);
         }
     }
 
-    fn shut_out(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
-        self.access = Access::Unknown;
-        self.count_shut_out(cx);
-        self.say_error("Authorization Violation", io);
+    fn reject(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
+        self.access = UserAccess::Unauthenticated;
+        self.count_unauthorized(cx);
+        self.send_error("Authorization Violation", io);
         self.finish_lingering(CloseReason::Forbidden, io, cx);
         false
     }
@@ -585,7 +602,7 @@ fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) 
     }
     // There is room for it.
     match payload.block() {
-        Some((block, range)) if !io.is_held_up() => {
+        Some((block, range)) if !io.is_output_blocked() => {
             let _ = io.send(line);
             let _ = io.send_shared(block, range);
             let _ = io.send(end);
@@ -602,7 +619,7 @@ fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) 
 }
 
 /// Whether this begins with an operation that needs no hub, as far as it has come.
-fn is_greeting(bytes: &[u8]) -> bool {
+fn is_handshake(bytes: &[u8]) -> bool {
     [&b"CONNECT"[..], b"PING", b"PONG"].into_iter().any(|operation| {
         let size = operation.len().min(bytes.len());
         size > 1 && bytes[..size].eq_ignore_ascii_case(&operation[..size])

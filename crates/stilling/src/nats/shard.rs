@@ -18,16 +18,16 @@ pub(crate) struct NatsShard {
     /// The address of each listener, as INFO names it; it may be shorter than the list of listeners.
     addresses: Vec<SocketAddr>,
     /// Bytes for long messages whose ends have not come.
-    pub(super) assembled: usize,
+    pub(super) assembled_bytes: usize,
     /// The connection whose long message goes on although there is no room for it.
-    pub(super) beyond: Option<Token>,
+    pub(super) over_limit: Option<Token>,
     /// Memory for short texts.
     scratch: Vec<u8>,
 }
 
 impl NatsShard {
     pub(crate) fn new(info: Info<'static>) -> NatsShard {
-        NatsShard { info, addresses: Vec::new(), assembled: 0, beyond: None, scratch: Vec::new() }
+        NatsShard { info, addresses: Vec::new(), assembled_bytes: 0, over_limit: None, scratch: Vec::new() }
     }
 
     /// Sets the addresses of all listeners of the shard, in their order.

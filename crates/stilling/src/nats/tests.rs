@@ -8,13 +8,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
+use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Driver, poll::Poll};
 use stilling_engine::limits::SHARED_MIN;
 use stilling_engine::{
-    Clock, CloseReason, Config, Control, Io, Recipient, Service, Session, Shard, Time, Wake,
+    Clock, CloseReason, Io, Recipient, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake,
 };
-use stilling_hub::{Delivery, Durability, Now, StreamConfig, Threads};
+use stilling_hub::{DeliveryItem, Durability, JournalStorage, Now, StreamConfig};
 use stilling_ring::ManualTime;
 use stilling_wire::nats::Info;
 
@@ -22,35 +22,35 @@ use super::limits::{ASSEMBLY_TIMEOUT, PING_EVERY};
 use super::{NatsContext, NatsSession, NatsShard};
 use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, HubMail, Runner};
-use crate::lifecycle::{Calendar, Lifecycle};
+use crate::lifecycle::{Lifecycle, WallClock};
 
 /// One shard's NATS sessions, and what was seen of them.
-struct Stage {
+struct NatsTestService {
     hub: HubHandle,
     nats: NatsShard,
     lifecycle: Lifecycle,
-    runner: Runner<Threads>,
-    hub_counters: Arc<stilling_hub::Counters>,
+    runner: Runner<JournalStorage>,
+    hub_counters: Arc<stilling_hub::HubCounters>,
     /// The hub's time, and how much passes in a turn.
     now_ns: u64,
     step_ns: u64,
     /// Memory that was shown to sessions as input.
-    shown: Vec<Range<usize>>,
+    received_ranges: Vec<Range<usize>>,
     /// Where the payloads of deliveries lay that were passed on by reference.
-    shared: BTreeSet<(usize, usize)>,
+    shared_ranges: BTreeSet<(usize, usize)>,
     /// Deliveries whose payloads were copied into them.
     copied: usize,
 }
 
 /// A session whose input and deliveries are watched.
-struct Watched(NatsSession);
+struct RecordingSession(NatsSession);
 
-impl Service for Stage {
-    type Session = Watched;
+impl Service for NatsTestService {
+    type Session = RecordingSession;
     type Mail = HubMail;
 
-    fn accepted(&mut self, listener: u32) -> Watched {
-        Watched(NatsSession::new(listener, None))
+    fn accepted(&mut self, listener: u32) -> RecordingSession {
+        RecordingSession(NatsSession::new(listener, None))
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, HubMail)> {
@@ -61,7 +61,7 @@ impl Service for Stage {
         self.hub.has_mail()
     }
 
-    fn turn(&mut self, _: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, _: &mut ShardControl<'_, Self>) -> Option<Time> {
         self.hub.port.flush();
         self.now_ns += self.step_ns;
         self.runner.turn(Now::simulated(self.now_ns));
@@ -69,7 +69,7 @@ impl Service for Stage {
     }
 }
 
-impl Stage {
+impl NatsTestService {
     fn context(&mut self) -> NatsContext<'_> {
         NatsContext { nats: &mut self.nats, hub: Some(&mut self.hub), lifecycle: &self.lifecycle }
     }
@@ -77,43 +77,43 @@ impl Stage {
     fn watch_delivery(&mut self) {
         let deliveries = self.hub.port.take_current().expect("there is one");
         let current = deliveries.current().expect("there is one");
-        self.copied += usize::from(matches!(current, Delivery::Bytes(..)));
+        self.copied += usize::from(matches!(current, DeliveryItem::Bytes(..)));
         // A session may send several messages at once.
         for delivery in deliveries.rest().map(|(_, delivery)| delivery).chain([current]) {
-            if let Delivery::Message(_, payload, _) = delivery {
+            if let DeliveryItem::Message(_, payload, _) = delivery {
                 let Range { start, end } = addresses(payload.bytes());
-                self.shared.insert((start, end));
+                self.shared_ranges.insert((start, end));
             }
         }
         self.hub.port.put_back(deliveries);
     }
 }
 
-impl Session for Watched {
-    type Service = Stage;
+impl Session for RecordingSession {
+    type Service = NatsTestService;
 
-    fn opened(&mut self, io: &mut Io<'_>, stage: &mut Stage) {
-        self.0.opened(io, &mut stage.context());
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut NatsTestService) {
+        self.0.opened(io, &mut service.context());
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, stage: &mut Stage) -> usize {
-        stage.shown.push(addresses(bytes));
-        self.0.received(bytes, io, &mut stage.context())
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut NatsTestService) -> usize {
+        service.received_ranges.push(addresses(bytes));
+        self.0.received(bytes, io, &mut service.context())
     }
 
-    fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, stage: &mut Stage) {
-        if mail == HubMail::Delivery {
-            stage.watch_delivery();
+    fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, service: &mut NatsTestService) {
+        if mail == HubMail::DeliveryItem {
+            service.watch_delivery();
         }
-        self.0.delivered(mail, io, &mut stage.context());
+        self.0.delivered(mail, io, &mut service.context());
     }
 
-    fn deadline(&mut self, io: &mut Io<'_>, stage: &mut Stage) {
-        self.0.deadline(io, &mut stage.context());
+    fn deadline(&mut self, io: &mut Io<'_>, service: &mut NatsTestService) {
+        self.0.deadline(io, &mut service.context());
     }
 
-    fn closed(&mut self, reason: CloseReason, stage: &mut Stage) {
-        self.0.closed(reason, &mut stage.context());
+    fn closed(&mut self, reason: CloseReason, service: &mut NatsTestService) {
+        self.0.closed(reason, &mut service.context());
     }
 }
 
@@ -122,64 +122,65 @@ fn addresses(bytes: &[u8]) -> Range<usize> {
     start..start + bytes.len()
 }
 
-struct World {
-    shard: Shard<Poll, Stage>,
+struct NatsFixture {
+    shard: Shard<Poll, NatsTestService>,
     time: ManualTime,
     address: SocketAddr,
 }
 
-impl World {
-    fn new() -> World {
-        World::with_streams(Vec::new())
+impl NatsFixture {
+    fn new() -> NatsFixture {
+        NatsFixture::with_streams(Vec::new())
     }
 
-    fn with_streams(streams: Vec<StreamConfig>) -> World {
+    fn with_streams(streams: Vec<StreamConfig>) -> NatsFixture {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket takes options");
         let address = listener.local_addr().expect("it is bound");
         let (port, runner, hub_counters) = hub_with(streams);
-        let stage = Stage {
+        let service = NatsTestService {
             hub: HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0),
             nats: NatsShard::new(Info::default()),
-            lifecycle: Lifecycle::new(Vec::new(), Calendar::System),
+            lifecycle: Lifecycle::new(Vec::new(), WallClock::System),
             runner,
             hub_counters,
             now_ns: 0,
             step_ns: 0,
-            shown: Vec::new(),
-            shared: BTreeSet::new(),
+            received_ranges: Vec::new(),
+            shared_ranges: BTreeSet::new(),
             copied: 0,
         };
         let driver = Poll::new().expect("the system has it");
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
-        let (config, counters) = (Config { capacity: 8, ..Config::default() }, Arc::new(Counters::default()));
+        let (config, counters) =
+            (ShardConfig { capacity: 8, ..ShardConfig::default() }, Arc::new(EngineCounters::default()));
         let (clock, time) = Clock::manual();
-        let mut shard = Shard::new(driver, stage, config, clock, wake, counters);
+        let mut shard = Shard::new(driver, service, config, clock, wake, counters);
         shard.listen(OwnedFd::from(listener), false).expect("the first listener");
-        World { shard, time, address }
+        NatsFixture { shard, time, address }
     }
 
     /// With a stream for `disk.>` that is always full, since it has no journal.
-    fn with_full_stream() -> World {
+    fn with_full_stream() -> NatsFixture {
         let disk = StreamConfig {
             name: "disk".to_owned(),
             subjects: vec!["disk.>".to_owned()],
             durability: Durability::Disk,
             ..StreamConfig::default()
         };
-        World::with_streams(vec![disk])
+        NatsFixture::with_streams(vec![disk])
     }
 
     /// Sends something, and turns the shard until the session was shown it.
-    fn show(&mut self, client: &mut TcpStream, bytes: &[u8]) {
-        self.shard.service().shown.clear();
+    fn send_and_receive(&mut self, client: &mut TcpStream, bytes: &[u8]) {
+        self.shard.service().received_ranges.clear();
         client.write_all(bytes).expect("the buffers of the system take it");
-        self.turn_until(|stage| !stage.shown.is_empty());
+        self.turn_until(|service| !service.received_ranges.is_empty());
     }
 
     /// Moves the shard's clock in steps, so that each deadline is called in its time.
-    fn pass(&mut self, span: Duration) {
+    fn advance_time(&mut self, span: Duration) {
         let end = self.time.now().after(span);
         while self.time.now() < end {
             self.time.advance(Duration::from_secs(1));
@@ -196,7 +197,7 @@ impl World {
     }
 
     /// Turns the shard until its service has come so far.
-    fn turn_until(&mut self, is_there: impl Fn(&Stage) -> bool) {
+    fn turn_until(&mut self, is_there: impl Fn(&NatsTestService) -> bool) {
         for _ in 0..10_000 {
             self.shard.turn(false).expect("it turns");
             if is_there(self.shard.service()) {
@@ -226,11 +227,11 @@ impl World {
 }
 
 /// Publishes messages with payloads of `size` bytes in one piece. Returns the service behind their arrival.
-fn publish(world: &mut World, count: usize, size: usize) {
-    let mut subscriber = world.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
-    let mut publisher = world.client("CONNECT {}\r\nPING\r\n");
-    let stage = world.shard.service();
-    (stage.shown, stage.shared, stage.copied) = (Vec::new(), BTreeSet::new(), 0);
+fn publish(fixture: &mut NatsFixture, count: usize, size: usize) {
+    let mut subscriber = fixture.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
+    let mut publisher = fixture.client("CONNECT {}\r\nPING\r\n");
+    let service = fixture.shard.service();
+    (service.received_ranges, service.shared_ranges, service.copied) = (Vec::new(), BTreeSet::new(), 0);
     let (mut input, mut expected) = (Vec::new(), Vec::new());
     for number in 0..count {
         let payload = vec![b'a' + (number % 26) as u8; size];
@@ -241,31 +242,31 @@ fn publish(world: &mut World, count: usize, size: usize) {
         }
     }
     publisher.write_all(&input).expect("the buffers of the system take it");
-    assert!(world.read(&mut subscriber, |text| text.len() >= expected.len()) == expected);
+    assert!(fixture.read(&mut subscriber, |text| text.len() >= expected.len()) == expected);
 }
 
 /// A connection that was told of the end of the server, and has left the hub, does not subscribe any more: messages of a queue
 /// would go to it.
 #[test]
 fn a_connection_that_has_left_the_hub_registers_nothing() {
-    let mut world = World::new();
-    world.shard.service().lifecycle.end();
-    let mut client = TcpStream::connect(world.address).expect("it listens");
+    let mut fixture = NatsFixture::new();
+    fixture.shard.service().lifecycle.end();
+    let mut client = TcpStream::connect(fixture.address).expect("it listens");
     client.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket takes options");
-    world.show(&mut client, b"CONNECT {\"verbose\":true}\r\nSUB work q 1\r\n");
-    world.turn_until(|stage| stage.hub_counters.registrations.get() == 1);
+    fixture.send_and_receive(&mut client, b"CONNECT {\"verbose\":true}\r\nSUB work q 1\r\n");
+    fixture.turn_until(|service| service.hub_counters.registrations.get() == 1);
     // It is quiet, and has been told everything.
     for _ in 0..10_000 {
-        world.time.advance(Duration::from_millis(10));
-        world.shard.turn(false).expect("it turns");
-        if world.shard.service().hub_counters.registrations.get() == 0 {
+        fixture.time.advance(Duration::from_millis(10));
+        fixture.shard.turn(false).expect("it turns");
+        if fixture.shard.service().hub_counters.registrations.get() == 0 {
             break;
         }
     }
-    assert_eq!(world.shard.service().hub_counters.registrations.get(), 0);
-    world.show(&mut client, b"SUB work q 2\r\nPUB a 1\r\nx\r\n");
-    world.turn_until(|stage| stage.hub_counters.messages.get() == 1);
-    assert_eq!(world.shard.service().hub_counters.registrations.get(), 0);
+    assert_eq!(fixture.shard.service().hub_counters.registrations.get(), 0);
+    fixture.send_and_receive(&mut client, b"SUB work q 2\r\nPUB a 1\r\nx\r\n");
+    fixture.turn_until(|service| service.hub_counters.messages.get() == 1);
+    assert_eq!(fixture.shard.service().hub_counters.registrations.get(), 0);
     let mut text = Vec::new();
     client.read_to_end(&mut text).expect("the server has ended its part");
     let text = String::from_utf8(text).expect("text");
@@ -275,118 +276,126 @@ fn a_connection_that_has_left_the_hub_registers_nothing() {
 /// Design, section 4: what a streaming connection publishes is delivered from the very memory that it was received into.
 #[test]
 fn long_payloads_are_delivered_from_where_they_were_received() {
-    let mut world = World::new();
-    publish(&mut world, 14, 4096);
-    let stage = world.shard.service();
-    assert_eq!((stage.shared.len(), stage.copied), (14, 0));
-    for &(start, end) in &stage.shared {
-        let lies_in = |shown: &Range<usize>| shown.start <= start && end <= shown.end;
-        assert!(stage.shown.iter().any(lies_in), "{start:x}..{end:x} was copied from {:x?}", stage.shown);
+    let mut fixture = NatsFixture::new();
+    publish(&mut fixture, 14, 4096);
+    let service = fixture.shard.service();
+    assert_eq!((service.shared_ranges.len(), service.copied), (14, 0));
+    for &(start, end) in &service.shared_ranges {
+        let lies_in = |range: &Range<usize>| range.start <= start && end <= range.end;
+        assert!(
+            service.received_ranges.iter().any(lies_in),
+            "{start:x}..{end:x} was copied from {:x?}",
+            service.received_ranges
+        );
     }
-    assert_eq!(world.shard.block_bytes(), stilling_engine::limits::BLOCK_SIZE);
+    assert_eq!(fixture.shard.block_bytes(), stilling_engine::limits::BLOCK_SIZE);
 }
 
 /// Design, section 4: what came in a small receive is copied once, into a block, and goes on by reference.
 #[test]
 fn a_payload_that_came_alone_is_delivered_from_a_block() {
-    let mut world = World::new();
-    publish(&mut world, 1, SHARED_MIN);
-    let stage = world.shard.service();
-    assert_eq!((stage.shared.len(), stage.copied), (1, 0));
-    publish(&mut world, 20, SHARED_MIN - 1);
-    assert_eq!(world.shard.service().shared, BTreeSet::new(), "short ones are copied with their lines");
+    let mut fixture = NatsFixture::new();
+    publish(&mut fixture, 1, SHARED_MIN);
+    let service = fixture.shard.service();
+    assert_eq!((service.shared_ranges.len(), service.copied), (1, 0));
+    publish(&mut fixture, 20, SHARED_MIN - 1);
+    assert_eq!(
+        fixture.shard.service().shared_ranges,
+        BTreeSet::new(),
+        "short ones are copied with their lines"
+    );
 }
 
 /// Design, section 4: a message that is assembled from pieces becomes a block of its own.
 #[test]
 fn a_payload_in_pieces_is_delivered_from_its_own_block() {
-    let mut world = World::new();
-    publish(&mut world, 1, 200_000);
-    let stage = world.shard.service();
-    assert_eq!((stage.shared.len(), stage.copied), (1, 0));
+    let mut fixture = NatsFixture::new();
+    publish(&mut fixture, 1, 200_000);
+    let service = fixture.shard.service();
+    assert_eq!((service.shared_ranges.len(), service.copied), (1, 0));
 }
 
 /// Design, section 5: a connection whose stream is full is not read until its publication is dealt with, and others are. Then
 /// what it has sent meanwhile is dealt with in order. Of one that leaves meanwhile nothing stays.
 #[test]
 fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
-    let mut world = World::with_full_stream();
-    let mut publisher = world.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
-    let mut leaving = world.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
-    let mut other = world.client("CONNECT {}\r\nPING\r\n");
+    let mut fixture = NatsFixture::with_full_stream();
+    let mut publisher = fixture.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
+    let mut leaving = fixture.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
+    let mut other = fixture.client("CONNECT {}\r\nPING\r\n");
     for client in [&mut publisher, &mut leaving] {
         client.write_all(b"PUB disk.a inbox.1 1\r\nx\r\n").expect("it is short");
     }
-    world.turn_until(|stage| stage.hub.port.parked() == 2);
+    fixture.turn_until(|service| service.hub.port.parked() == 2);
     publisher.write_all(b"PING\r\nPUB disk.a inbox.2 1\r\nx\r\n").expect("it is short");
     drop(leaving);
     for _ in 0..20 {
         other.write_all(b"PING\r\n").expect("it is short");
-        assert_eq!(world.read(&mut other, |text| text.ends_with(b"PONG\r\n")), b"PONG\r\n");
+        assert_eq!(fixture.read(&mut other, |text| text.ends_with(b"PONG\r\n")), b"PONG\r\n");
     }
-    world.turn_until(|stage| stage.hub.streaming == 2);
-    let counters = Arc::clone(&world.shard.service().hub_counters);
+    fixture.turn_until(|service| service.hub.streaming == 2);
+    let counters = Arc::clone(&fixture.shard.service().hub_counters);
     // Of the connection that has left only the publication is kept.
-    world.turn_until(|stage| stage.hub_counters.subscriptions() == 1);
+    fixture.turn_until(|service| service.hub_counters.subscriptions() == 1);
     assert_eq!((counters.parked.get(), counters.parked_requests.get()), (2, 2));
-    world.shard.service().step_ns = 1_000_000_000;
+    fixture.shard.service().step_ns = 1_000_000_000;
     let refusals = |text: &str| text.matches(r#""err_code":10023"#).count();
     let text =
-        world.read(&mut publisher, |text| text.windows(7).filter(|part| part == b"inbox.2").count() == 1);
+        fixture.read(&mut publisher, |text| text.windows(7).filter(|part| part == b"inbox.2").count() == 1);
     let text = String::from_utf8(text).expect("text");
     let (before, behind) = text.split_once("PONG\r\n").expect("it is answered");
     // The other publisher's refusal may come to its inbox, too.
     assert!(refusals(before) >= 1 && before.contains("inbox.1") && behind.contains("inbox.2"), "{text}");
-    world.turn_until(|stage| stage.hub.port.parked() == 0);
-    world.turn_until(|stage| stage.hub_counters.parked.get() == 0);
+    fixture.turn_until(|service| service.hub.port.parked() == 0);
+    fixture.turn_until(|service| service.hub_counters.parked.get() == 0);
     assert_eq!((counters.subscriptions(), counters.parked_requests.get()), (1, 2));
 }
 
 /// Design, section 5: a connection that the server does not read is neither silent nor late.
 #[test]
 fn the_times_of_a_connection_stand_still_while_it_is_parked() {
-    let mut world = World::with_full_stream();
-    let mut subscriber = world.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
-    let mut assembling = world.client("CONNECT {}\r\nPING\r\n");
-    let mut answering = world.client("CONNECT {}\r\nPING\r\n");
+    let mut fixture = NatsFixture::with_full_stream();
+    let mut subscriber = fixture.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
+    let mut assembling = fixture.client("CONNECT {}\r\nPING\r\n");
+    let mut answering = fixture.client("CONNECT {}\r\nPING\r\n");
     let payload = vec![b'x'; 200_000];
     let (first, rest) = payload.split_at(1000);
-    world.show(&mut assembling, &[b"PUB disk.a 1\r\nx\r\nPUB a 200000\r\n", first].concat());
-    world.show(&mut answering, b"PUB disk.a 1\r\nx\r\n");
-    world.turn_until(|stage| stage.hub.port.parked() == 2);
-    world.pass(ASSEMBLY_TIMEOUT / 2);
-    world.show(&mut assembling, &rest[..1000]);
-    world.show(&mut answering, b"PONG\r\n");
+    fixture.send_and_receive(&mut assembling, &[b"PUB disk.a 1\r\nx\r\nPUB a 200000\r\n", first].concat());
+    fixture.send_and_receive(&mut answering, b"PUB disk.a 1\r\nx\r\n");
+    fixture.turn_until(|service| service.hub.port.parked() == 2);
+    fixture.advance_time(ASSEMBLY_TIMEOUT / 2);
+    fixture.send_and_receive(&mut assembling, &rest[..1000]);
+    fixture.send_and_receive(&mut answering, b"PONG\r\n");
     for _ in 0..6 {
-        world.pass(PING_EVERY);
+        fixture.advance_time(PING_EVERY);
         // Others have time to show that they live.
-        world.show(&mut subscriber, b"PONG\r\n");
+        fixture.send_and_receive(&mut subscriber, b"PONG\r\n");
     }
-    assert_eq!((world.shard.service().hub.port.parked(), world.shard.service().hub.streaming), (2, 3));
+    assert_eq!((fixture.shard.service().hub.port.parked(), fixture.shard.service().hub.streaming), (2, 3));
     // The stream refuses.
-    world.shard.service().step_ns = 1_000_000_000;
-    world.turn_until(|stage| stage.hub.port.parked() == 0);
-    world.pass(ASSEMBLY_TIMEOUT / 4);
+    fixture.shard.service().step_ns = 1_000_000_000;
+    fixture.turn_until(|service| service.hub.port.parked() == 0);
+    fixture.advance_time(ASSEMBLY_TIMEOUT / 4);
     let end = [&rest[1000..], b"\r\nPING\r\n"].concat();
     assembling.set_nonblocking(true).expect("a socket takes options");
     let mut sent = 0;
     while sent < end.len() {
         sent += assembling.write(&end[sent..]).unwrap_or(0);
-        world.shard.turn(false).expect("it turns");
+        fixture.shard.turn(false).expect("it turns");
     }
     assembling.set_nonblocking(false).expect("a socket takes options");
     let expected = [b"MSG a 1 200000\r\n", &payload[..], b"\r\n"].concat();
-    let text = world.read(&mut subscriber, |text| text.ends_with(&expected[expected.len() - 1000..]));
+    let text = fixture.read(&mut subscriber, |text| text.ends_with(&expected[expected.len() - 1000..]));
     assert!(text.ends_with(&expected), "{} bytes came", text.len());
     answering.write_all(b"PING\r\n").expect("it is short");
     for client in [&mut assembling, &mut answering] {
-        let text = world.read(client, |text| text.ends_with(b"PONG\r\n"));
+        let text = fixture.read(client, |text| text.ends_with(b"PONG\r\n"));
         let text = String::from_utf8(text).expect("text");
         assert!(!text.contains("-ERR"), "{text}");
     }
     // A message that comes too late still ends its connection.
-    world.show(&mut assembling, b"PUB a 200000\r\nx");
-    world.pass(ASSEMBLY_TIMEOUT);
-    let text = world.read(&mut assembling, |text| text.ends_with(b"-ERR 'Message Timeout'\r\n"));
+    fixture.send_and_receive(&mut assembling, b"PUB a 200000\r\nx");
+    fixture.advance_time(ASSEMBLY_TIMEOUT);
+    let text = fixture.read(&mut assembling, |text| text.ends_with(b"-ERR 'Message Timeout'\r\n"));
     assert!(text.starts_with(b"-ERR"), "{}", String::from_utf8_lossy(&text));
 }

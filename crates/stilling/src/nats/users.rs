@@ -10,9 +10,9 @@ pub(crate) struct Users(Vec<UserConfig>);
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum UserAccess {
     /// Nothing: it has not said who it is.
-    Unknown,
+    Unauthenticated,
     /// Everything.
     Everything,
     /// What the user of that number may do.
@@ -25,44 +25,44 @@ impl Users {
     }
 
     /// What a connection may do that has said nothing yet.
-    pub(crate) fn at_first(&self) -> Access {
-        if self.0.is_empty() { Access::Everything } else { Access::Unknown }
+    pub(crate) fn initial_access(&self) -> UserAccess {
+        if self.0.is_empty() { UserAccess::Everything } else { UserAccess::Unauthenticated }
     }
 
     /// Whether somebody has to say who it is.
-    pub(crate) fn are_any(&self) -> bool {
+    pub(crate) fn requires_credentials(&self) -> bool {
         !self.0.is_empty()
     }
 
     /// Who it is.
-    pub(crate) fn recognise(&self, connect: &Connect<'_>) -> Access {
+    pub(crate) fn authenticate(&self, connect: &Connect<'_>) -> UserAccess {
         match (&connect.user, &connect.auth_token) {
             (Some(name), _) => self.find(Some(name), connect.pass.as_deref().unwrap_or("")),
             (None, Some(token)) => self.find(None, token),
-            (None, None) => self.at_first(),
+            (None, None) => self.initial_access(),
         }
     }
 
     /// Who has this name and password, or, without a name, this token.
-    pub(crate) fn find(&self, name: Option<&str>, secret: &str) -> Access {
+    pub(crate) fn find(&self, name: Option<&str>, secret: &str) -> UserAccess {
         if self.0.is_empty() {
-            return Access::Everything;
+            return UserAccess::Everything;
         }
-        let mut found = Access::Unknown;
+        let mut found = UserAccess::Unauthenticated;
         for (number, user) in self.0.iter().enumerate() {
             // All are compared, so that the time tells nothing about who there is.
             let is_it = match (&user.credential, name) {
                 (Credential::Password(password), Some(name)) => {
-                    password.is(secret.as_bytes()) & (user.name == name)
+                    password.matches(secret.as_bytes()) & (user.name == name)
                 }
-                (Credential::Token(token), None) => token.is(secret.as_bytes()),
+                (Credential::Token(token), None) => token.matches(secret.as_bytes()),
                 _ => false,
             };
             if is_it {
                 let may_all = |list: &[String]| list.iter().any(|filter| filter == ">");
                 found = match may_all(&user.publish) && may_all(&user.subscribe) {
-                    true => Access::Everything,
-                    false => Access::User(u16::try_from(number).unwrap_or(u16::MAX)),
+                    true => UserAccess::Everything,
+                    false => UserAccess::User(u16::try_from(number).unwrap_or(u16::MAX)),
                 };
             }
         }
@@ -71,24 +71,24 @@ impl Users {
 
     /// Whether it may publish to a subject. A question for a consumer may end with a filter: then it has to be allowed
     /// whatever that filter takes.
-    pub(crate) fn may_publish(&self, access: Access, subject: &[u8]) -> bool {
+    pub(crate) fn may_publish(&self, access: UserAccess, subject: &[u8]) -> bool {
         self.may(access, |user| &user.publish, |allowed| is_allowed(subject, allowed))
     }
 
-    pub(crate) fn may_subscribe(&self, access: Access, filter: &[u8]) -> bool {
+    pub(crate) fn may_subscribe(&self, access: UserAccess, filter: &[u8]) -> bool {
         self.may(access, |user| &user.subscribe, |allowed| is_allowed(filter, allowed))
     }
 
     fn may(
         &self,
-        access: Access,
+        access: UserAccess,
         list: impl Fn(&UserConfig) -> &[String],
         allows: impl Fn(Filter<'_>) -> bool,
     ) -> bool {
         match access {
-            Access::Everything => true,
-            Access::Unknown => false,
-            Access::User(number) => self.0.get(usize::from(number)).is_some_and(|user| {
+            UserAccess::Everything => true,
+            UserAccess::Unauthenticated => false,
+            UserAccess::User(number) => self.0.get(usize::from(number)).is_some_and(|user| {
                 list(user).iter().any(|filter| Filter::parse(filter.as_bytes(), &WIDE).is_ok_and(&allows))
             }),
         }
@@ -137,23 +137,23 @@ mod tests {
     #[test]
     fn who_shows_the_right_secret_comes_in_and_nobody_else() {
         let users = users();
-        assert_eq!(users.find(Some("root"), "all"), Access::Everything);
-        assert_eq!(users.find(Some("sensor"), "s"), Access::User(1));
-        assert_eq!(users.find(None, "t"), Access::Everything);
+        assert_eq!(users.find(Some("root"), "all"), UserAccess::Everything);
+        assert_eq!(users.find(Some("sensor"), "s"), UserAccess::User(1));
+        assert_eq!(users.find(None, "t"), UserAccess::Everything);
         for (name, secret) in
             [("root", "al"), ("root", "all "), ("root", ""), ("sensor", "all"), ("gauge", "t")]
         {
-            assert_eq!(users.find(Some(name), secret), Access::Unknown, "{name} {secret}");
+            assert_eq!(users.find(Some(name), secret), UserAccess::Unauthenticated, "{name} {secret}");
         }
-        assert_eq!(users.find(None, "all"), Access::Unknown, "a password is no token");
-        assert_eq!(users.recognise(&Connect::default()), Access::Unknown);
-        assert_eq!(Users::default().find(Some("anybody"), ""), Access::Everything);
+        assert_eq!(users.find(None, "all"), UserAccess::Unauthenticated, "a password is no token");
+        assert_eq!(users.authenticate(&Connect::default()), UserAccess::Unauthenticated);
+        assert_eq!(Users::default().find(Some("anybody"), ""), UserAccess::Everything);
     }
 
     #[test]
     fn a_user_may_do_what_is_within_the_lists() {
         let users = users();
-        let access = Access::User(1);
+        let access = UserAccess::User(1);
         assert!(users.may_publish(access, b"sensors.a.b"));
         assert!(!users.may_publish(access, b"orders.a"));
         for (filter, expected) in [
@@ -168,7 +168,7 @@ mod tests {
         ] {
             assert_eq!(users.may_subscribe(access, filter.as_bytes()), expected, "{filter}");
         }
-        assert!(!users.may_publish(Access::Unknown, b"sensors.a"));
+        assert!(!users.may_publish(UserAccess::Unauthenticated, b"sensors.a"));
     }
 
     /// The one subject with wildcards that is published to: a question for a consumer, with the filter that is wanted.
@@ -180,7 +180,7 @@ mod tests {
                 ..UserConfig::new("reader", Credential::Password(Secret::new("s")))
             };
             let subject = format!("$JS.API.CONSUMER.CREATE.s.name.{asked}");
-            Users::new(vec![user]).may_publish(Access::User(0), subject.as_bytes())
+            Users::new(vec![user]).may_publish(UserAccess::User(0), subject.as_bytes())
         };
         for (allowed, asked, expected) in [
             ("$JS.API.>", "events.>", true),

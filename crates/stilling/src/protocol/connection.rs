@@ -9,22 +9,22 @@ use stilling_engine::{CloseReason, Io};
 use stilling_ring::Time;
 
 use super::{CustomContext, CustomProtocol, CustomSession};
-use crate::hub::parting::QuietWait;
+use crate::hub::quiet_wait::QuietWait;
 
 /// A session with what the shard keeps of it.
 pub(crate) struct CustomConnection {
     /// None: it has panicked, or is closed.
     session: Option<Box<dyn CustomSession>>,
     /// When the session was last shown input.
-    shown_at: Time,
+    input_shown_at: Time,
     /// The deadline of the idle timeout, as long as the session has not set its own.
     idle_deadline: Option<Time>,
     /// The connection finishes when its peer is silent, or has had its time.
     quiet_wait: Option<QuietWait>,
     /// It waits for room on the way to the hub.
-    waits: bool,
+    awaits_room: bool,
     /// The session has been told that the server drains.
-    knows_of_drain: bool,
+    drain_notified: bool,
     /// The hub counts it among the connections that publish.
     is_counted: bool,
 }
@@ -36,7 +36,7 @@ impl fmt::Debug for CustomConnection {
 }
 
 /// Runs code of the embedding program. None: it panicked, which the panic hook of the process has reported.
-fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     // What it may leave half-done belongs to the session, which is discarded, or to the connection, which is aborted.
     catch_unwind(AssertUnwindSafe(call)).ok()
 }
@@ -45,12 +45,12 @@ impl CustomConnection {
     /// A connection that was accepted from `peer`.
     pub(crate) fn accept(protocol: &dyn CustomProtocol, peer: Option<IpAddr>) -> CustomConnection {
         CustomConnection {
-            session: contained(|| protocol.accept(peer)),
-            shown_at: Time::ZERO,
+            session: catch_panic(|| protocol.accept(peer)),
+            input_shown_at: Time::ZERO,
             idle_deadline: None,
             quiet_wait: None,
-            waits: false,
-            knows_of_drain: false,
+            awaits_room: false,
+            drain_notified: false,
             is_counted: false,
         }
     }
@@ -63,7 +63,7 @@ impl CustomConnection {
             hub.streaming += 1;
             self.is_counted = true;
         }
-        self.shown_at = io.now();
+        self.input_shown_at = io.now();
         self.set_idle_deadline(io, cx);
         self.call(io, cx, CustomSession::opened);
         if cx.is_draining() {
@@ -73,7 +73,7 @@ impl CustomConnection {
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut CustomContext<'_>) -> usize {
-        self.shown_at = io.now();
+        self.input_shown_at = io.now();
         if self.idle_deadline.is_some() {
             self.set_idle_deadline(io, cx);
         }
@@ -95,10 +95,10 @@ impl CustomConnection {
 
     /// There may be room for publications.
     pub(crate) fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
-        self.waits = false;
+        self.awaits_room = false;
         if let Some(wait) = &mut self.quiet_wait {
-            wait.extend(self.shown_at, io.now());
-            self.shown_at = io.now();
+            wait.extend(self.input_shown_at, io.now());
+            self.input_shown_at = io.now();
         }
         self.call(io, cx, CustomSession::has_room);
     }
@@ -115,7 +115,7 @@ impl CustomConnection {
     }
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
-        if !std::mem::replace(&mut self.knows_of_drain, true) {
+        if !std::mem::replace(&mut self.drain_notified, true) {
             self.call(io, cx, CustomSession::draining);
         }
     }
@@ -128,7 +128,7 @@ impl CustomConnection {
     pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut CustomContext<'_>) {
         self.leave_hub(cx);
         if let Some(mut session) = self.session.take() {
-            contained(move || session.closed(reason));
+            catch_panic(move || session.closed(reason));
         }
     }
 
@@ -143,12 +143,12 @@ impl CustomConnection {
             return T::default();
         }
         let Some(session) = self.session.as_deref_mut() else { return T::default() };
-        (cx.waits, cx.finishes_when_quiet) = (self.waits, false);
-        let returned = contained(|| method(session, io, cx));
-        self.waits = cx.waits;
+        (cx.awaits_room, cx.finishes_when_quiet) = (self.awaits_room, false);
+        let returned = catch_panic(|| method(session, io, cx));
+        self.awaits_room = cx.awaits_room;
         if returned.is_none() {
             let session = self.session.take();
-            contained(move || drop(session));
+            catch_panic(move || drop(session));
             io.abort(CloseReason::SessionPanicked);
         }
         self.after_call(io, cx);
@@ -161,14 +161,14 @@ impl CustomConnection {
             return self.leave_hub(cx);
         }
         if cx.finishes_when_quiet && self.quiet_wait.is_none() {
-            self.shown_at = io.now();
+            self.input_shown_at = io.now();
             self.quiet_wait = Some(QuietWait::begin(io.now()));
             io.keep_deadline();
         }
         match self.quiet_wait {
             // Replaces the deadline of the session, if it has set one.
             Some(wait) => {
-                let at = wait.next_check(io.now(), self.shown_at, self.waits_for_room(cx));
+                let at = wait.next_check(io.now(), self.input_shown_at, self.waits_for_room(cx));
                 io.set_deadline(Some(at.unwrap_or(io.now())));
             }
             None if io.deadline() != self.idle_deadline => self.idle_deadline = None,
@@ -183,24 +183,24 @@ impl CustomConnection {
 
     /// Whether it waits for room that may come.
     fn waits_for_room(&self, cx: &CustomContext<'_>) -> bool {
-        self.waits && cx.hub.is_some() && !cx.lifecycle.hub_is_abandoned()
+        self.awaits_room && cx.hub.is_some() && !cx.lifecycle.hub_is_abandoned()
     }
 
     /// Finishes the connection if its peer is silent, or has had its time.
     fn finish_if_quiet(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let now = io.now();
-        let again = if io.is_held_back() {
+        let again = if io.is_input_blocked() {
             // Its input is not shown: the peer may read first what is held for it.
             wait.end_after(now)
         } else {
-            wait.next_check(now, self.shown_at, self.waits_for_room(cx))
+            wait.next_check(now, self.input_shown_at, self.waits_for_room(cx))
         };
         if again.is_some() {
             return io.set_deadline(again);
         }
         if io.is_paused() && wait.end_after(now).is_some() {
             // The session has paused by itself, and has not been shown everything.
-            self.shown_at = now;
+            self.input_shown_at = now;
             io.resume();
             return io.set_deadline(Some(wait.check_after(now)));
         }

@@ -6,33 +6,33 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use stilling_engine::Config as EngineConfig;
+use stilling_engine::ShardConfig as EngineConfig;
 use stilling_engine::driver::WakeHandle;
-use stilling_engine::driver::choice::Chosen;
+use stilling_engine::driver::choice::SelectedDriver;
 use stilling_engine::net;
 use stilling_ring::{Clock, Wake};
 use stilling_workers::processes::QueueLimits;
-use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
+use stilling_workers::{Growth, Lane, Pool, PoolLimits};
 
-use super::{Seat, Server, SharedSetup};
+use super::{Server, ShardSetup, SharedSetup};
 use crate::config::{Admin, ServeConfig, ServeError};
+use crate::descriptor_budget::DescriptorBudget;
 use crate::exposure::{self, ListeningAddress, is_loopback};
 use crate::hand_over::limits::LISTENERS_HANDED_MAX;
 use crate::hand_over::succession::Succession;
-use crate::hand_over::{self, Arrival, Crew, HandOverError, Held, Porter};
+use crate::hand_over::{self, AppReadiness, HandOverError, HandedSockets, HandoverThread, PendingTakeOver};
 use crate::http::{HttpConfig, HttpEndpoint, HttpScope, JobOutcome, Routes};
-use crate::hub_plan::{HubPlan, Predecessor};
-use crate::lifecycle::{Calendar, Lifecycle};
-use crate::listeners::{self, Listener, Listeners, Protocol, When};
+use crate::hub_plan::{HubPlan, PredecessorState};
+use crate::lifecycle::{Lifecycle, WallClock};
+use crate::listeners::{self, ListenTiming, ListenerProtocol, Listeners, ListeningSocket};
 use crate::overview::Overview;
 use crate::rates::Rates;
-use crate::room::Room;
 use crate::settings::UserConfig;
 use crate::shard::Endpoint;
 use crate::socket_file::SocketFile;
 use crate::syslog::SyslogTransport;
 use crate::upstream::{App, UpstreamPool};
-use crate::volumes::Volumes;
+use crate::volume_monitor::VolumeMonitor;
 
 type DriverHandle = Arc<OnceLock<WakeHandle>>;
 
@@ -44,25 +44,25 @@ impl Server {
     /// See [`ServeError`].
     pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
         let driver = prepare(&mut config, !routes.is_empty())?;
-        let mut sockets = Sockets::open(&mut config)?;
+        let mut sockets = ServerSockets::open(&mut config)?;
         let plan = HubPlan::make(&config, sockets.predecessor)?;
-        let room = Room::fit(&mut config, sockets.count())?;
+        let budget = DescriptorBudget::fit(&mut config, sockets.count())?;
         let exposures = config.exposures_of(exposure::endpoints(&sockets.listeners).into_iter());
-        let banner = banner(&config, &driver, &sockets, plan.as_ref(), room.reduced);
+        let banner = banner(&config, &driver, &sockets, plan.as_ref(), budget.reduced);
         let clock = Clock::real();
         let handles: Vec<DriverHandle> = (0..config.shards).map(|_| Arc::default()).collect();
-        let shard_wakes: Vec<Arc<Wake>> = handles.iter().map(wake_through).collect();
-        let upstream = Upstream::of(&mut config, &shard_wakes)?;
+        let shard_wakes: Vec<Arc<Wake>> = handles.iter().map(driver_wake).collect();
+        let upstream = UpstreamSetup::of(&mut config, &shard_wakes)?;
         let (pool, lanes) = Pool::new(pool_limits(&config), clock.clone(), shard_wakes.clone());
         let mut wakes = shard_wakes.clone();
-        wakes.extend(sockets.arrival.as_ref().map(Arrival::wake));
+        wakes.extend(sockets.pending.as_ref().map(PendingTakeOver::wake));
         wakes.extend(plan.as_ref().map(HubPlan::wake));
-        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), Calendar::System));
-        let porter = sockets.porter(&config, upstream.app.as_ref(), &lifecycle)?;
-        let demo = Demo::of(&config, &routes);
+        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::System));
+        let handover_thread = sockets.handover_thread(&config, upstream.app.as_ref(), &lifecycle)?;
+        let demo = DemoScope::of(&config, &routes);
         let shared = SharedSetup {
             kind: driver.kind,
-            slots: room.slots,
+            slots: budget.slots,
             shares_listeners: sockets.listeners.kept > 0,
             clock: clock.clone(),
             http: http_config(&config, routes, upstream.app.is_some()),
@@ -73,14 +73,14 @@ impl Server {
         let overview = Arc::clone(&shared.overview);
         let Listeners { addresses, admin, of_shards, files, .. } = sockets.listeners;
         let parts = ShardParts { lanes, of_shards, handles, wakes: &shard_wakes, pools: upstream.pools };
-        let seats = parts.seats(&shared, |listener| endpoint(listener, &config, demo));
+        let shard_setups = parts.shard_setups(&shared, |listener| endpoint(listener, &config, demo));
         let pin = config.pin;
         Ok(Server {
             addresses,
             admin,
             banner,
             exposures,
-            seats,
+            shard_setups,
             plan,
             shard_wakes,
             pin,
@@ -89,14 +89,14 @@ impl Server {
             overview,
             lifecycle,
             clock,
-            porter,
+            handover_thread,
             files,
         })
     }
 }
 
 /// Completes the configuration, checks it and decides for a driver.
-fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<Chosen, ServeError> {
+fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<SelectedDriver, ServeError> {
     if config.app.is_some() {
         // The shards talk to the processes themselves.
         config.worker_threads = 0;
@@ -113,51 +113,55 @@ fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<Chosen, ServeEr
 }
 
 /// The server's listeners, where they come from, and what its successor gets of them.
-struct Sockets {
+struct ServerSockets {
     listeners: Listeners,
     /// For a successor; none if there cannot be one.
     copies: Vec<OwnedFd>,
     /// Names of the listeners that the parent process has passed.
     passed: Vec<String>,
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     /// Only of a server that can be succeeded.
-    arrival: Option<Arrival>,
+    pending: Option<PendingTakeOver>,
 }
 
-impl Sockets {
-    fn open(config: &mut ServeConfig) -> Result<Sockets, ServeError> {
+impl ServerSockets {
+    fn open(config: &mut ServeConfig) -> Result<ServerSockets, ServeError> {
         // The listeners of an old server come as descriptors of this one.
         net::raise_descriptor_limit();
-        let report = config.take_over.as_ref().map(|take_over| take_over.tell);
-        let (arrival, old) = match config.take_over.take() {
+        let report = config.take_over.as_ref().map(|take_over| take_over.report);
+        let (pending, old) = match config.take_over.take() {
             Some(take_over) => {
-                let (arrival, old) = Arrival::ask(take_over).map_err(ServeError::HandOver)?;
-                (Some(arrival), old)
+                let (pending, old) = PendingTakeOver::ask(take_over).map_err(ServeError::HandOver)?;
+                (Some(pending), old)
             }
             None => (None, Vec::new()),
         };
         let passed = if config.passed_listeners {
-            hand_over::take_passed().map_err(ServeError::Activation)?
+            hand_over::take_passed_listeners().map_err(ServeError::Activation)?
         } else {
             Vec::new()
         };
         let names = passed.iter().map(|passed| passed.name.clone()).collect();
-        let listeners = match &arrival {
-            Some(arrival) if arrival.has_old() => Listeners::open(config, old, passed, When::Alone)?,
-            Some(arrival) => Listeners::open(config, old, passed, When::Free(&mut arrival.patience()))?,
-            None => Listeners::open(config, old, passed, When::Now)?,
+        let listeners = match &pending {
+            Some(pending) if pending.has_predecessor() => {
+                Listeners::open(config, old, passed, ListenTiming::BindOnly)?
+            }
+            Some(pending) => {
+                Listeners::open(config, old, passed, ListenTiming::RetryWhile(&mut pending.address_retry()))?
+            }
+            None => Listeners::open(config, old, passed, ListenTiming::Now)?,
         };
-        let copies = arrival.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::Copies)?;
+        let copies = pending.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::Copies)?;
         let copies = copies.unwrap_or_default();
         if copies.len() > LISTENERS_HANDED_MAX {
             return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
         }
-        let predecessor = match (&arrival, report) {
-            (Some(arrival), Some(report)) if arrival.has_old() => Predecessor::Runs(report),
-            (Some(_), Some(report)) => Predecessor::Ends(report),
-            _ => Predecessor::None,
+        let predecessor = match (&pending, report) {
+            (Some(pending), Some(report)) if pending.has_predecessor() => PredecessorState::Running(report),
+            (Some(_), Some(report)) => PredecessorState::Ending(report),
+            _ => PredecessorState::None,
         };
-        Ok(Sockets { listeners, copies, passed: names, predecessor, arrival })
+        Ok(ServerSockets { listeners, copies, passed: names, predecessor, pending })
     }
 
     /// Descriptors that are open.
@@ -171,47 +175,58 @@ impl Sockets {
         let mut urls: Vec<String> = (protocols.iter().zip(addresses))
             .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
             .collect();
-        let unix = Protocol::Syslog(SyslogTransport::Unix).scheme();
+        let unix = ListenerProtocol::Syslog(SyslogTransport::Unix).scheme();
         urls.extend(files.iter().map(|file| format!("{unix}:{}", file.path().display())));
         urls
     }
 
     /// Begins the succession if there is an old server, and makes the control socket of a server that can be succeeded.
-    fn porter(
+    fn handover_thread(
         &mut self,
         config: &ServeConfig,
         app: Option<&Arc<App>>,
         lifecycle: &Arc<Lifecycle>,
-    ) -> Result<Option<Porter>, ServeError> {
-        let Some(arrival) = self.arrival.take() else { return Ok(None) };
-        if arrival.has_old() {
+    ) -> Result<Option<HandoverThread>, ServeError> {
+        let Some(pending) = self.pending.take() else { return Ok(None) };
+        if pending.has_predecessor() {
             Succession::begin(lifecycle, app.is_some());
         }
-        let waiting = arrival.settle().map_err(ServeError::HandOver)?;
-        let held = Held {
+        let prepared = pending.open_control_socket().map_err(ServeError::HandOver)?;
+        let handed = HandedSockets {
             listeners: std::mem::take(&mut self.copies),
-            options: listeners::options(config, Protocol::Http),
+            options: listeners::options(config, ListenerProtocol::Http),
             sockets: self.listeners.files.iter().map(SocketFile::name).collect(),
         };
-        Ok(Some(Porter::new(waiting, Arc::clone(lifecycle), held, config.shards, app.map(crew))))
+        Ok(Some(HandoverThread::new(
+            prepared,
+            Arc::clone(lifecycle),
+            handed,
+            config.shards,
+            app.map(app_readiness),
+        )))
     }
 }
 
 /// The program behind the server, if there is one.
-struct Upstream {
+struct UpstreamSetup {
     app: Option<Arc<App>>,
     /// One for each shard.
     pools: Vec<UpstreamPool>,
-    connects_kept: u32,
+    reserved_connects: u32,
     timeout: Duration,
 }
 
-impl Upstream {
-    fn of(config: &mut ServeConfig, wakes: &[Arc<Wake>]) -> Result<Upstream, ServeError> {
+impl UpstreamSetup {
+    fn of(config: &mut ServeConfig, wakes: &[Arc<Wake>]) -> Result<UpstreamSetup, ServeError> {
         let Some(app) = config.app.take() else {
-            return Ok(Upstream { app: None, pools: Vec::new(), connects_kept: 0, timeout: Duration::MAX });
+            return Ok(UpstreamSetup {
+                app: None,
+                pools: Vec::new(),
+                reserved_connects: 0,
+                timeout: Duration::MAX,
+            });
         };
-        let (connects_kept, timeout) = (app.connects_kept(), app.timeout);
+        let (reserved_connects, timeout) = (app.reserved_connects(), app.timeout);
         let limits = QueueLimits {
             queue_max: config.queue_max,
             age_max: config.queue_age_max,
@@ -221,14 +236,14 @@ impl Upstream {
         let (app, queues) =
             App::new(app, secrets.collect(), limits, wakes.to_vec()).map_err(ServeError::App)?;
         let pools = app.pools(queues);
-        Ok(Upstream { app: Some(Arc::new(app)), pools, connects_kept, timeout })
+        Ok(UpstreamSetup { app: Some(Arc::new(app)), pools, reserved_connects, timeout })
     }
 
     /// The shards' configuration: their connects go to the processes, which have their time for that, too.
     fn engine_config(&self, config: &ServeConfig) -> EngineConfig {
         EngineConfig {
             capacity: config.capacity,
-            connects_kept: self.connects_kept,
+            reserved_connects: self.reserved_connects,
             connect_timeout: config.engine.connect_timeout.min(self.timeout),
             connect_write_timeout: self.timeout,
             ..config.engine.clone()
@@ -249,14 +264,14 @@ fn pool_limits(config: &ServeConfig) -> PoolLimits {
 
 fn overview(
     config: &ServeConfig,
-    driver: Chosen,
+    driver: SelectedDriver,
     listeners: Vec<String>,
     pool: &Pool<JobOutcome>,
     app: Option<Arc<App>>,
     has_hub: bool,
 ) -> Arc<Overview> {
     let handles = if has_hub { config.shards } else { 0 };
-    let volumes = if has_hub { Volumes::of(&config.hub) } else { Volumes::default() };
+    let volumes = if has_hub { VolumeMonitor::of(&config.hub) } else { VolumeMonitor::default() };
     Arc::new(Overview {
         started: SystemTime::now(),
         driver: driver.kind.to_string(),
@@ -293,7 +308,7 @@ fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfi
 /// What each shard has of its own, in the order of the shards.
 struct ShardParts<'a> {
     lanes: Vec<Lane<JobOutcome>>,
-    of_shards: Vec<Vec<Listener>>,
+    of_shards: Vec<Vec<ListeningSocket>>,
     handles: Vec<DriverHandle>,
     wakes: &'a [Arc<Wake>],
     /// Empty without a program behind the server.
@@ -301,11 +316,15 @@ struct ShardParts<'a> {
 }
 
 impl ShardParts<'_> {
-    fn seats(self, shared: &SharedSetup, endpoint: impl Fn(&Listener) -> Endpoint) -> Vec<Seat> {
+    fn shard_setups(
+        self,
+        shared: &SharedSetup,
+        endpoint: impl Fn(&ListeningSocket) -> Endpoint,
+    ) -> Vec<ShardSetup> {
         let parts = self.lanes.into_iter().zip(self.of_shards).zip(self.handles.into_iter().zip(self.wakes));
         let mut pools = self.pools.into_iter();
         (parts.enumerate())
-            .map(|(number, ((lane, listeners), (handle, wake)))| Seat {
+            .map(|(number, ((lane, listeners), (handle, wake)))| ShardSetup {
                 number,
                 lane,
                 upstream: pools.next(),
@@ -322,15 +341,15 @@ impl ShardParts<'_> {
 
 /// Which listeners have the demonstration.
 #[derive(Clone, Copy)]
-struct Demo {
+struct DemoScope {
     everywhere: bool,
     on_loopback: bool,
 }
 
-impl Demo {
+impl DemoScope {
     /// Routes leave no use for it, unless it is asked for.
-    fn of(config: &ServeConfig, routes: &Routes) -> Demo {
-        Demo { everywhere: config.demo, on_loopback: routes.is_empty() }
+    fn of(config: &ServeConfig, routes: &Routes) -> DemoScope {
+        DemoScope { everywhere: config.demo, on_loopback: routes.is_empty() }
     }
 
     fn is_at(self, address: SocketAddr) -> bool {
@@ -339,17 +358,17 @@ impl Demo {
 }
 
 /// What is spoken at a listener.
-fn endpoint(listener: &Listener, config: &ServeConfig, demo: Demo) -> Endpoint {
-    let scope = match listener.speaks {
-        Protocol::Nats => return Endpoint::Nats,
-        Protocol::Syslog(transport) => return Endpoint::Syslog(transport),
-        Protocol::Custom(number) => {
+fn endpoint(listener: &ListeningSocket, config: &ServeConfig, demo: DemoScope) -> Endpoint {
+    let scope = match listener.protocol {
+        ListenerProtocol::Nats => return Endpoint::Nats,
+        ListenerProtocol::Syslog(transport) => return Endpoint::Syslog(transport),
+        ListenerProtocol::Custom(number) => {
             let protocol = &config.protocols[usize::from(number)].protocol;
             return Endpoint::Custom(Arc::clone(protocol));
         }
-        Protocol::Http if listener.is_admin => HttpScope::Pages,
-        Protocol::Http if config.admin == Admin::Everywhere => HttpScope::Everything,
-        Protocol::Http => HttpScope::Routes,
+        ListenerProtocol::Http if listener.is_admin => HttpScope::Pages,
+        ListenerProtocol::Http if config.admin == Admin::Everywhere => HttpScope::Everything,
+        ListenerProtocol::Http => HttpScope::Routes,
     };
     let has_routes = scope != HttpScope::Pages;
     let publishes = has_routes && config.publishes_at(listener.address);
@@ -359,8 +378,8 @@ fn endpoint(listener: &Listener, config: &ServeConfig, demo: Demo) -> Endpoint {
 /// The lines that say what has started.
 fn banner(
     config: &ServeConfig,
-    driver: &Chosen,
-    sockets: &Sockets,
+    driver: &SelectedDriver,
+    sockets: &ServerSockets,
     plan: Option<&HubPlan>,
     reduced: bool,
 ) -> Vec<String> {
@@ -375,7 +394,7 @@ fn banner(
         lines.push(format!("app {processes} processes with {slots} slots each: {}", app.command));
     }
     if let Some(plan) = plan {
-        lines.extend(taken_from_app(config, &exposure::endpoints(&sockets.listeners)));
+        lines.extend(publish_lines(config, &exposure::endpoints(&sockets.listeners)));
         lines.extend(plan.banner());
     }
     lines.extend(listener_origin(sockets));
@@ -392,9 +411,12 @@ fn banner(
 }
 
 /// The listeners whose publications do not reach the program behind the server.
-fn taken_from_app(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
+fn publish_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
     let takes = |at: &&ListeningAddress| {
-        config.app.is_some() && at.speaks == Protocol::Http && !at.is_admin && config.publishes_at(at.address)
+        config.app.is_some()
+            && at.protocol == ListenerProtocol::Http
+            && !at.is_admin
+            && config.publishes_at(at.address)
     };
     let line = |at: &ListeningAddress| {
         format!("publish http://{}/publish/* (answered here, not by the app)", at.address)
@@ -403,9 +425,9 @@ fn taken_from_app(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<S
 }
 
 /// Whose listeners these are, unless this server has opened them all.
-fn listener_origin(sockets: &Sockets) -> Vec<String> {
+fn listener_origin(sockets: &ServerSockets) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(process) = sockets.arrival.as_ref().and_then(Arrival::predecessor) {
+    if let Some(process) = sockets.pending.as_ref().and_then(PendingTakeOver::predecessor) {
         lines.push(format!("taking over from {process}"));
     }
     if !sockets.passed.is_empty() {
@@ -418,15 +440,15 @@ fn listener_origin(sockets: &Sockets) -> Vec<String> {
 }
 
 /// The worker processes, as a hand-over sees them.
-fn crew(app: &Arc<App>) -> Crew {
+fn app_readiness(app: &Arc<App>) -> AppReadiness {
     let start_timeout = app.config().processes.start_timeout;
     let app = Arc::clone(app);
-    Crew { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
+    AppReadiness { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
 }
 
 /// Wakes the driver whose handle will be in `handle`. A shard that has not made its driver yet is not
 /// asleep either.
-fn wake_through(handle: &DriverHandle) -> Arc<Wake> {
+fn driver_wake(handle: &DriverHandle) -> Arc<Wake> {
     let handle = Arc::clone(handle);
     Arc::new(Wake::new(move || {
         if let Some(handle) = handle.get() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum SettingKey {
     /// One that a server has once, by the name of its option.
     Option(&'static str),
     /// One of a stream, by its place in the list and its key.
@@ -27,22 +27,22 @@ pub enum Setting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     /// Which one.
-    pub setting: Setting,
+    pub setting: SettingKey,
     /// What it is, and what it has to be.
     pub reason: String,
 }
 
 impl SettingError {
     pub(super) fn option(name: &'static str, reason: String) -> Self {
-        SettingError { setting: Setting::Option(name), reason }
+        SettingError { setting: SettingKey::Option(name), reason }
     }
 
     pub(super) fn stream(index: usize, key: &'static str, reason: String) -> Self {
-        SettingError { setting: Setting::Stream { index, key }, reason }
+        SettingError { setting: SettingKey::Stream { index, key }, reason }
     }
 
     pub(super) fn user(index: usize, key: &'static str, reason: String) -> Self {
-        SettingError { setting: Setting::User { index, key }, reason }
+        SettingError { setting: SettingKey::User { index, key }, reason }
     }
 }
 
@@ -50,9 +50,9 @@ impl SettingError {
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.setting {
-            Setting::Option(name) => write!(f, "{name}: ")?,
-            Setting::Stream { index, key } => write!(f, "stream {}, {key}: ", index + 1)?,
-            Setting::User { index, key } => write!(f, "user {}, {key}: ", index + 1)?,
+            SettingKey::Option(name) => write!(f, "{name}: ")?,
+            SettingKey::Stream { index, key } => write!(f, "stream {}, {key}: ", index + 1)?,
+            SettingKey::User { index, key } => write!(f, "user {}, {key}: ", index + 1)?,
         }
         f.write_str(&self.reason)
     }

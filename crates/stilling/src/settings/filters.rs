@@ -90,7 +90,7 @@ mod tests {
                 found |= subjects.iter().any(|text| {
                     let subject = Subject::parse(&text.as_bytes()[1..], &SubjectLimits::default());
                     let subject = subject.expect("a subject");
-                    one.takes(subject) && other.takes(subject)
+                    one.matches(subject) && other.matches(subject)
                 });
             }
             prop_assert_eq!(overlap(one, other), found, "{} {}", one, other);

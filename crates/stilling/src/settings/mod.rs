@@ -1,7 +1,7 @@
 //! What can be chosen about the hub: its doors, its streams, its users, where it keeps what it was given.
 //!
-//! Plain values, to be filled in by whoever reads a command line or a file. [`HubConfig::problems`] says what no server can
-//! be made with, each with the [`Setting`] it is about, so that a reader of files can add the line.
+//! Plain values, to be filled in by whoever reads a command line or a file. [`MessagingConfig::problems`] says what no server can
+//! be made with, each with the [`SettingKey`] it is about, so that a reader of files can add the line.
 //!
 //! ```
 //! use stilling::settings::{HubConfig, StreamConfig};
@@ -29,7 +29,7 @@ mod user;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-pub use error::{Setting, SettingError};
+pub use error::{SettingError, SettingKey};
 pub use sources::SourceRange;
 pub use stilling_hub::{Durability, Retention, StreamConfig};
 pub use template::{SYSLOG_SUBJECT, SubjectTemplate, SubjectWords};
@@ -40,7 +40,7 @@ use limits::{HUB_LISTENERS_MAX, SOCKET_PATH_SIZE_MAX, SYSLOG_SOURCES_MAX};
 
 /// Everything that can be chosen about the hub.
 #[derive(Clone, Debug)]
-pub struct HubConfig {
+pub struct MessagingConfig {
     /// Where to listen for NATS clients; port 0 takes a free port. Default: nowhere.
     pub nats: Vec<SocketAddr>,
     /// Where to receive syslog datagrams. Default: nowhere.
@@ -63,9 +63,9 @@ pub struct HubConfig {
     pub users: Vec<UserConfig>,
 }
 
-impl Default for HubConfig {
+impl Default for MessagingConfig {
     fn default() -> Self {
-        HubConfig {
+        MessagingConfig {
             nats: Vec::new(),
             syslog_udp: Vec::new(),
             syslog_tcp: Vec::new(),
@@ -100,7 +100,7 @@ enum Transport {
 /// The option with the addresses of custom protocols.
 pub(crate) const PROTOCOLS: &str = "protocols";
 
-impl HubConfig {
+impl MessagingConfig {
     /// Whether anything is to be listened on.
     #[must_use]
     pub fn has_listeners(&self) -> bool {
@@ -172,13 +172,13 @@ impl HubConfig {
             }
             for address in addresses {
                 // Addresses of one option may overlap, as all of them answer the same way; but not of custom protocols.
-                let in_the_way = taken.iter().find(|(other, its, taken)| {
+                let conflict = taken.iter().find(|(other, its, taken)| {
                     (*other != name || name == PROTOCOLS)
                         && *its == transport
                         && address.port() != 0
                         && overlap(*address, *taken)
                 });
-                if let Some((other, _, taken)) = in_the_way {
+                if let Some((other, _, taken)) = conflict {
                     let reason = format!(
                         "{address} is taken: `{other}` listens on {taken}; give each of them a port of its own"
                     );
@@ -192,12 +192,12 @@ impl HubConfig {
     }
 
     fn syslog_problems(&self, found: &mut Vec<SettingError>) {
-        let mut say = |name, reason| found.push(SettingError::option(name, reason));
+        let mut add_problem = |name, reason| found.push(SettingError::option(name, reason));
         for (index, path) in self.syslog_unix.iter().enumerate() {
             let shown = path.display();
             let size = path.as_os_str().len();
             if size == 0 || size > SOCKET_PATH_SIZE_MAX {
-                say(
+                add_problem(
                     "syslog-unix",
                     format!(
                         "`{shown}` has {size} bytes; a socket's path has 1 to {SOCKET_PATH_SIZE_MAX}, so that a successor's fits beside it"
@@ -205,26 +205,26 @@ impl HubConfig {
                 );
             }
             if self.syslog_unix[..index].contains(path) {
-                say("syslog-unix", format!("`{shown}` is there twice"));
+                add_problem("syslog-unix", format!("`{shown}` is there twice"));
             }
         }
         if self.syslog_unix.len() > HUB_LISTENERS_MAX {
             let count = self.syslog_unix.len();
-            say(
+            add_problem(
                 "syslog-unix",
                 format!("{count} paths are more than the {HUB_LISTENERS_MAX} that there can be"),
             );
         }
         if self.syslog_sources.len() > SYSLOG_SOURCES_MAX {
             let count = self.syslog_sources.len();
-            say(
+            add_problem(
                 "syslog-source",
                 format!("{count} ranges are more than the {SYSLOG_SOURCES_MAX} that there can be"),
             );
         }
         let is_open = !self.syslog_udp.is_empty() || !self.syslog_tcp.is_empty();
         if is_open && self.syslog_sources.is_empty() {
-            say("syslog-source", "nobody may send syslog, and there are listeners for it".to_owned());
+            add_problem("syslog-source", "nobody may send syslog, and there are listeners for it".to_owned());
         }
     }
 }
@@ -255,10 +255,10 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    type Change = fn(&mut HubConfig);
+    type MessagingConfigChange = fn(&mut MessagingConfig);
 
-    fn said(change: Change) -> Vec<String> {
-        let mut hub = HubConfig::default();
+    fn problem_texts(change: MessagingConfigChange) -> Vec<String> {
+        let mut hub = MessagingConfig::default();
         change(&mut hub);
         let http = [("listen", at("0.0.0.0:9000"))];
         hub.problems(&http).iter().map(ToString::to_string).collect()
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn listeners_that_do_not_meet_are_accepted() {
         for change in [
-            (|_| ()) as Change,
+            (|_| ()) as MessagingConfigChange,
             |hub| hub.nats = vec![at("127.0.0.1:4222"), at("0.0.0.0:4222"), at("127.0.0.2:4222")],
             |hub| hub.nats = vec![at("127.0.0.1:0"); 2],
             |hub| hub.syslog_udp = vec![at("127.0.0.1:9000")],
@@ -275,13 +275,13 @@ mod tests {
             |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.2:514")]),
             |hub| hub.syslog_sources.clear(),
         ] {
-            assert_eq!(said(change), [""; 0]);
+            assert_eq!(problem_texts(change), [""; 0]);
         }
     }
 
     #[test]
     fn whether_syslog_is_kept_depends_on_streams_and_the_template() {
-        let mut hub = HubConfig::default();
+        let mut hub = MessagingConfig::default();
         assert!(hub.keeps_syslog());
         hub.syslog_subject = "logs.{host}.x-{app}".parse().expect("a template");
         assert!(!hub.keeps_syslog());
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn listeners_that_meet_are_refused_with_both_names() {
-        let cases: [(Change, &str); 10] = [
+        let cases: [(MessagingConfigChange, &str); 10] = [
             (|hub| hub.nats = vec![at("127.0.0.1:4222"); 2], "nats: 127.0.0.1:4222 is named twice"),
             (|hub| hub.syslog_udp = vec![at("[::1]:514"); 2], "syslog-udp: [::1]:514 is named twice"),
             (
@@ -318,9 +318,9 @@ mod tests {
             (|hub| hub.data = PathBuf::new(), "data: the path is empty"),
         ];
         for (change, expected) in cases {
-            let said = said(change);
-            assert_eq!(said.len(), 1, "{said:?}");
-            assert!(said[0].contains(expected), "{expected}: {said:?}");
+            let problem_texts = problem_texts(change);
+            assert_eq!(problem_texts.len(), 1, "{problem_texts:?}");
+            assert!(problem_texts[0].contains(expected), "{expected}: {problem_texts:?}");
         }
     }
 }

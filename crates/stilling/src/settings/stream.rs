@@ -9,13 +9,13 @@ use super::limits::{
     DEDUP_TIME_MAX, MESSAGE_SIZE_LARGEST, PENDING_LARGEST, RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX,
     STREAM_NAME_SIZE_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
 };
-use super::{Setting, SettingError};
+use super::{SettingError, SettingKey};
 
 /// What is wrong with one by itself, under its place in the list.
 fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingError>) {
-    let mut say = |key, reason| found.push(SettingError::stream(index, key, reason));
+    let mut add_problem = |key, reason| found.push(SettingError::stream(index, key, reason));
     if !is_name(&stream.name) {
-        say(
+        add_problem(
             "name",
             format!(
                 "`{}` cannot name a stream, nor its folder: it takes 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`",
@@ -23,38 +23,43 @@ fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingE
             ),
         );
     }
-    subject_problems(stream, &mut |reason| say("subjects", reason));
-    retention_problems(stream, &mut say);
+    subject_problems(stream, &mut |reason| add_problem("subjects", reason));
+    retention_problems(stream, &mut add_problem);
     if stream.dedup_time > DEDUP_TIME_MAX {
         let (time, most) = (stream.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
-        say("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
+        add_problem("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
     }
     if !(1..=MESSAGE_SIZE_LARGEST).contains(&stream.message_size_max) {
-        say("max-message-size", format!("{} is not in 1..={MESSAGE_SIZE_LARGEST}", stream.message_size_max));
+        add_problem(
+            "max-message-size",
+            format!("{} is not in 1..={MESSAGE_SIZE_LARGEST}", stream.message_size_max),
+        );
     }
     if !(1..=PENDING_LARGEST).contains(&stream.pending_max) {
-        say("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", stream.pending_max));
+        add_problem("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", stream.pending_max));
     }
 }
 
-fn subject_problems(stream: &StreamConfig, say: &mut impl FnMut(String)) {
+fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String)) {
     let StreamConfig { name, subjects, .. } = stream;
     if subjects.is_empty() {
-        say(format!(
+        add_problem(format!(
             "the stream `{name}` has no subjects, so nothing could ever enter it; such as [\"{name}.>\"]"
         ));
     }
     if subjects.len() > STREAM_SUBJECTS_MAX {
         let count = subjects.len();
-        say(format!("{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"));
+        add_problem(format!(
+            "{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"
+        ));
     }
     for text in subjects {
         match filter(text) {
-            Err(reason) => say(reason),
+            Err(reason) => add_problem(reason),
             Ok(wanted) => {
                 let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
                 if let Some(own) = reserved {
-                    say(format!(
+                    add_problem(format!(
                         "`{text}` takes in subjects of `{own}`, which are the server's own; begin with a word of yours, such as `{name}.>`"
                     ));
                 }
@@ -63,23 +68,23 @@ fn subject_problems(stream: &StreamConfig, say: &mut impl FnMut(String)) {
     }
 }
 
-fn retention_problems(stream: &StreamConfig, say: &mut impl FnMut(&'static str, String)) {
+fn retention_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(&'static str, String)) {
     let retention = &stream.retention;
     if !(RETENTION_BYTES_LEAST..=RETENTION_BYTES_MAX).contains(&retention.bytes) {
         let bytes = retention.bytes;
-        say(
+        add_problem(
             "retention-bytes",
             format!("{bytes} is not in {RETENTION_BYTES_LEAST}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
         );
     }
     if retention.records == Some(0) {
-        say(
+        add_problem(
             "retention-records",
             "0 would keep nothing; leave the key out to keep as many as there is room for".to_owned(),
         );
     }
     if retention.age == Some(Duration::ZERO) {
-        say(
+        add_problem(
             "retention-age",
             "0 would keep nothing; leave the key out to keep records as long as there is room for them"
                 .to_owned(),
@@ -97,7 +102,7 @@ pub(super) fn problems(streams: &[StreamConfig], found: &mut Vec<SettingError>) 
     if streams.len() > STREAMS_MAX {
         let reason =
             format!("{} streams are more than the {STREAMS_MAX} that one server can have", streams.len());
-        found.push(SettingError { setting: Setting::Option("stream"), reason });
+        found.push(SettingError { setting: SettingKey::Option("stream"), reason });
         return;
     }
     for (index, stream) in streams.iter().enumerate() {
@@ -134,9 +139,9 @@ mod tests {
 
     use super::*;
 
-    type Change = fn(&mut Vec<StreamConfig>);
+    type StreamsChange = fn(&mut Vec<StreamConfig>);
 
-    fn said(change: Change) -> Vec<String> {
+    fn problem_texts(change: StreamsChange) -> Vec<String> {
         let mut streams = vec![StreamConfig::default()];
         change(&mut streams);
         let mut found = Vec::new();
@@ -147,7 +152,7 @@ mod tests {
     #[test]
     fn streams_that_belong_side_by_side_are_accepted() {
         for change in [
-            (|_| ()) as Change,
+            (|_| ()) as StreamsChange,
             |streams| streams.clear(),
             |streams| streams.push(StreamConfig::new("orders-2_b", ["orders.*", "orders.*.new"])),
             |streams| streams[0].subjects.push("events.more".to_owned()),
@@ -157,13 +162,13 @@ mod tests {
                     Retention { bytes: 1 << 20, records: Some(1), age: Some(Duration::from_nanos(1)) }
             },
         ] {
-            assert_eq!(said(change), [""; 0]);
+            assert_eq!(problem_texts(change), [""; 0]);
         }
     }
 
     #[test]
     fn a_stream_that_cannot_work_is_refused_with_its_key_and_what_is_allowed() {
-        let cases: [(Change, &str); 13] = [
+        let cases: [(StreamsChange, &str); 13] = [
             (|streams| streams[0].name.clear(), "stream 1, name: `` cannot name a stream"),
             (|streams| streams[0].name = "a/b".to_owned(), "it takes 1 to 64 letters, digits, `-` or `_`"),
             (|streams| streams[0].name = "a".repeat(65), "stream 1, name: "),
@@ -203,14 +208,22 @@ mod tests {
             ),
         ];
         for (change, expected) in cases {
-            let said = said(change);
-            assert!(said.iter().any(|said| said.contains(expected)), "{expected}: {said:?}");
+            let problem_texts = problem_texts(change);
+            assert!(
+                problem_texts.iter().any(|problem_texts| problem_texts.contains(expected)),
+                "{expected}: {problem_texts:?}"
+            );
         }
-        assert_eq!(said(|streams| streams[0].retention.age = Some(Duration::ZERO)).len(), 1);
-        assert_eq!(said(|streams| *streams = vec![StreamConfig::new("a", ["a"]); STREAMS_MAX + 1]).len(), 1);
+        assert_eq!(problem_texts(|streams| streams[0].retention.age = Some(Duration::ZERO)).len(), 1);
         assert_eq!(
-            said(|streams| streams[0].subjects = (0..=STREAM_SUBJECTS_MAX).map(|n| n.to_string()).collect())
-                .len(),
+            problem_texts(|streams| *streams = vec![StreamConfig::new("a", ["a"]); STREAMS_MAX + 1]).len(),
+            1
+        );
+        assert_eq!(
+            problem_texts(
+                |streams| streams[0].subjects = (0..=STREAM_SUBJECTS_MAX).map(|n| n.to_string()).collect()
+            )
+            .len(),
             1
         );
     }

@@ -27,17 +27,17 @@ const SEVERITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "noti
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubjectTemplate {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
-    Word(Word),
+    Placeholder(TemplateWord),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum TemplateWord {
     Facility,
     Severity,
     Host,
@@ -45,8 +45,12 @@ enum Word {
 }
 
 /// What the words of a template can be.
-const WORDS: [(&str, Word); 4] =
-    [("facility", Word::Facility), ("severity", Word::Severity), ("host", Word::Host), ("app", Word::App)];
+const TEMPLATE_WORDS: [(&str, TemplateWord); 4] = [
+    ("facility", TemplateWord::Facility),
+    ("severity", TemplateWord::Severity),
+    ("host", TemplateWord::Host),
+    ("app", TemplateWord::App),
+];
 
 /// What a message gives a template.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,11 +70,15 @@ impl SubjectTemplate {
     pub fn write(&self, words: &SubjectWords<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
-                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Part::Word(Word::Facility) => out.extend_from_slice(named(&FACILITIES, words.facility)),
-                Part::Word(Word::Severity) => out.extend_from_slice(named(&SEVERITIES, words.severity)),
-                Part::Word(Word::Host) => token(words.host, out),
-                Part::Word(Word::App) => token(words.app, out),
+                TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplatePart::Placeholder(TemplateWord::Facility) => {
+                    out.extend_from_slice(name_of(&FACILITIES, words.facility))
+                }
+                TemplatePart::Placeholder(TemplateWord::Severity) => {
+                    out.extend_from_slice(name_of(&SEVERITIES, words.severity))
+                }
+                TemplatePart::Placeholder(TemplateWord::Host) => token(words.host, out),
+                TemplatePart::Placeholder(TemplateWord::App) => token(words.app, out),
             }
         }
     }
@@ -94,7 +102,7 @@ impl SubjectTemplate {
     }
 }
 
-fn named(names: &[&'static str], number: u8) -> &'static [u8] {
+fn name_of(names: &[&'static str], number: u8) -> &'static [u8] {
     names.get(usize::from(number)).map_or(b"-", |name| name.as_bytes())
 }
 
@@ -123,15 +131,15 @@ impl FromStr for SubjectTemplate {
         while let Some((before, from)) = rest.split_once('{') {
             let (name, after) =
                 from.split_once('}').ok_or_else(|| format!("`{text}` has a {{ without its }}"))?;
-            let word = WORDS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
+            let word = TEMPLATE_WORDS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
                 format!("`{{{name}}}` is no word of a template; there are {{facility}}, {{severity}}, {{host}} and {{app}}")
             })?;
-            parts.push(Part::Text(before.to_owned()));
-            parts.push(Part::Word(word.1));
+            parts.push(TemplatePart::Text(before.to_owned()));
+            parts.push(TemplatePart::Placeholder(word.1));
             rest = after;
         }
-        parts.push(Part::Text(rest.to_owned()));
-        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        parts.push(TemplatePart::Text(rest.to_owned()));
+        parts.retain(|part| !matches!(part, TemplatePart::Text(text) if text.is_empty()));
         let template = SubjectTemplate { text: text.to_owned(), parts };
         match Subject::parse(&template.longest(), &SubjectLimits::default()) {
             Ok(_) => Ok(template),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::filters::filter;
 use super::limits::{SECRET_SIZE_MAX, USER_FILTERS_MAX, USER_NAME_SIZE_MAX, USERS_MAX};
-use super::{Setting, SettingError};
+use super::{SettingError, SettingKey};
 
 /// Somebody who may publish and subscribe. As soon as there is one, nobody else may.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Secret {
 
     /// Whether it is what somebody gives. How long that takes says how long the guess is, and nothing else.
     #[must_use]
-    pub fn is(&self, guess: &[u8]) -> bool {
+    pub fn matches(&self, guess: &[u8]) -> bool {
         let secret = self.text.as_bytes();
         // An empty secret was never accepted; it must not be one that every guess begins with.
         let differing =
@@ -85,12 +85,12 @@ impl UserConfig {
     }
 
     fn problems(&self, index: usize, found: &mut Vec<SettingError>) {
-        let mut say = |key, reason| found.push(SettingError::user(index, key, reason));
+        let mut add_problem = |key, reason| found.push(SettingError::user(index, key, reason));
         let name = &self.name;
         // RFC 7617 section 2: a user-id with a colon cannot be told from its password.
         let is_wrong = |letter: char| letter == ':' || letter.is_control();
         if name.is_empty() || name.len() > USER_NAME_SIZE_MAX || name.contains(is_wrong) {
-            say(
+            add_problem(
                 "name",
                 format!(
                     "`{}` cannot name a user: it takes 1 to {USER_NAME_SIZE_MAX} bytes, no colon and no control characters",
@@ -103,10 +103,10 @@ impl UserConfig {
             Credential::Token(secret) => ("token", secret),
         };
         if secret.text.is_empty() {
-            say(key, format!("the {key} of `{name}` is empty: anybody could be `{name}`"));
+            add_problem(key, format!("the {key} of `{name}` is empty: anybody could be `{name}`"));
         }
         if secret.text.len() > SECRET_SIZE_MAX {
-            say(
+            add_problem(
                 key,
                 format!(
                     "the {key} of `{name}` has {} bytes; at most {SECRET_SIZE_MAX} are compared",
@@ -116,7 +116,7 @@ impl UserConfig {
         }
         for (key, filters) in [("publish", &self.publish), ("subscribe", &self.subscribe)] {
             if filters.len() > USER_FILTERS_MAX {
-                say(
+                add_problem(
                     key,
                     format!(
                         "{} filters are more than the {USER_FILTERS_MAX} that a user can have",
@@ -125,7 +125,7 @@ impl UserConfig {
                 );
             }
             for reason in filters.iter().filter_map(|text| filter(text).err()) {
-                say(key, reason);
+                add_problem(key, reason);
             }
         }
     }
@@ -135,7 +135,7 @@ impl UserConfig {
 pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
     if users.len() > USERS_MAX {
         let reason = format!("{} users are more than the {USERS_MAX} that one server can have", users.len());
-        found.push(SettingError { setting: Setting::Option("user"), reason });
+        found.push(SettingError { setting: SettingKey::Option("user"), reason });
         return;
     }
     let (mut names, mut tokens) = (HashMap::new(), HashMap::new());
@@ -163,7 +163,7 @@ mod tests {
         UserConfig::new(name, Credential::Password(Secret::new(password)))
     }
 
-    fn said(users: &[UserConfig]) -> Vec<String> {
+    fn problem_texts(users: &[UserConfig]) -> Vec<String> {
         let mut found = Vec::new();
         problems(users, &mut found);
         found.iter().map(ToString::to_string).collect()
@@ -174,7 +174,7 @@ mod tests {
         let mut narrow = user("ann", "pass word");
         narrow.publish = vec!["events.*".to_owned()];
         narrow.subscribe.clear();
-        assert_eq!(said(&[narrow.clone(), user("bo", "x")]), [""; 0]);
+        assert_eq!(problem_texts(&[narrow.clone(), user("bo", "x")]), [""; 0]);
         narrow.publish.push("events.".to_owned());
         let token = |name| UserConfig::new(name, Credential::Token(Secret::new("t")));
         for (users, expected) in [
@@ -190,20 +190,20 @@ mod tests {
             (vec![user("ann", "x"), user("ann", "y")], "user 2, name: `ann` is the name of user 1, too"),
             (vec![token("ann"), token("bo")], "user 2, token: user 1 has the same token"),
         ] {
-            assert!(said(&users)[0].contains(expected), "{expected}: {:?}", said(&users));
+            assert!(problem_texts(&users)[0].contains(expected), "{expected}: {:?}", problem_texts(&users));
         }
-        assert_eq!(said(&vec![user("ann", "x"); USERS_MAX + 1]).len(), 1);
+        assert_eq!(problem_texts(&vec![user("ann", "x"); USERS_MAX + 1]).len(), 1);
     }
 
     #[test]
     fn only_the_secret_itself_is_the_secret() {
         let secret = Secret::new("abab");
-        assert!(secret.is(b"abab"));
+        assert!(secret.matches(b"abab"));
         for guess in ["", "a", "ab", "aba", "ababa", "abababab", "abaB", "xbab"] {
-            assert!(!secret.is(guess.as_bytes()), "{guess}");
+            assert!(!secret.matches(guess.as_bytes()), "{guess}");
         }
         for guess in ["", "a"] {
-            assert!(!Secret::new("").is(guess.as_bytes()), "an empty secret is nobody's");
+            assert!(!Secret::new("").matches(guess.as_bytes()), "an empty secret is nobody's");
         }
     }
 

@@ -11,7 +11,7 @@ use crate::syslog::SyslogShard;
 /// The next connection with mail from the hub.
 pub(super) fn next_hub_mail(hub: &mut HubHandle, syslog: &mut SyslogShard) -> Option<(Token, HubMail)> {
     // Datagrams that wait get their part of new room first: connections would leave them none.
-    syslog.settle_some(&mut hub.port);
+    syslog.publish_some_backlog(&mut hub.port);
     hub.next_mail()
 }
 
@@ -31,11 +31,11 @@ mod tests {
     use std::sync::Arc;
 
     use stilling_engine::driver::Datagram;
-    use stilling_hub::{Door, Durability, HashKey, Loss, StreamConfig, UnixNanos};
+    use stilling_hub::{Durability, HashKey, Ingress, Loss, StreamConfig, UnixNanos};
 
     use super::*;
     use crate::hub::testing::{GREEDY, fill, hub_of_one_shard, hub_with};
-    use crate::syslog::Rules;
+    use crate::syslog::SyslogRules;
 
     fn stream(filter: &str, durability: Durability) -> StreamConfig {
         StreamConfig { subjects: vec![filter.to_owned()], durability, ..StreamConfig::default() }
@@ -44,7 +44,7 @@ mod tests {
     /// The syslog of a shard before a hub with these streams.
     fn syslog(streams: &[StreamConfig]) -> SyslogShard {
         let rules =
-            Rules::new(Vec::new(), "syslog.{app}".parse().expect("a template"), streams, HashKey(1, 2));
+            SyslogRules::new(Vec::new(), "syslog.{app}".parse().expect("a template"), streams, HashKey(1, 2));
         SyslogShard::new(Arc::new(rules), 1024)
     }
 
@@ -100,7 +100,7 @@ mod tests {
             turn(&mut hub, &mut syslog, second);
         }
         assert!(syslog.is_settled());
-        assert_eq!((counters.losses(Door::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
+        assert_eq!((counters.losses(Ingress::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
     }
     /// Design, section 5: datagrams to a stream that waits delay none to another stream, nor to no stream, and take no
     /// room from them.
@@ -127,15 +127,15 @@ mod tests {
             }
             turn(&mut hub, &mut syslog, 0);
         }
-        assert_eq!((counters.streams[1].last.get(), counters.unheard.get()), (400, 400));
-        assert_eq!((counters.parked.get(), counters.losses(Door::Syslog, Loss::Shed)), (1, 0));
+        assert_eq!((counters.streams[1].last.get(), counters.undelivered.get()), (400, 400));
+        assert_eq!((counters.parked.get(), counters.losses(Ingress::Syslog, Loss::Shed)), (1, 0));
         assert!(!syslog.is_settled() && !hub.has_mail(), "they wait without a turn");
         for second in 1..30 {
             turn(&mut hub, &mut syslog, second);
         }
         assert!(syslog.is_settled());
         let (hung, shed) =
-            (counters.losses(Door::Syslog, Loss::Hung), counters.losses(Door::Syslog, Loss::Shed));
+            (counters.losses(Ingress::Syslog, Loss::Hung), counters.losses(Ingress::Syslog, Loss::Shed));
         assert!(shed > 0 && hung + shed == 400, "{hung} {shed}");
         assert_eq!(counters.parked.get(), 0);
     }

@@ -14,4 +14,4 @@
 mod hub_turn;
 mod service;
 
-pub use service::{Endpoint, Mail, ShardHub, ShardService, ShardSession};
+pub use service::{Endpoint, ShardHub, ShardMail, ShardService, ShardSession};

@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use stilling_engine::driver::{Datagram, Destination};
-use stilling_engine::{Control, DatagramIo, Detached, Recipient, Service, Token};
+use stilling_engine::{DatagramIo, Detached, Recipient, Service, ShardControl, Token};
 use stilling_ring::Time;
-use stilling_workers::{Completed, Lane};
+use stilling_workers::{JobCompletion, Lane};
 
-use self::drain::Drain;
+use self::drain::ShardDrain;
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
 use crate::http::{HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpSession, HttpShard, JobOutcome};
@@ -25,10 +25,10 @@ use crate::overview::Overview;
 use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::{
-    Delivery, RequestId, UpstreamConnection, UpstreamContext, UpstreamHandle, UpstreamPool,
+    RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery, UpstreamHandle, UpstreamPool,
 };
 
-pub use self::session::{Mail, ShardSession};
+pub use self::session::{ShardMail, ShardSession};
 
 /// What is spoken at a listener or datagram socket.
 #[derive(Clone)]
@@ -65,9 +65,9 @@ pub struct ShardService {
     upstream: Option<Box<UpstreamPool>>,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
-    drain: Drain,
+    drain: ShardDrain,
     /// The sender whose mail was handed out last.
-    sender: u8,
+    last_sender: u8,
 }
 
 /// Senders of mail for the sessions of a shard: worker processes, the hub, worker threads.
@@ -83,7 +83,7 @@ impl ShardService {
         overview: Arc<Overview>,
         lifecycle: Arc<Lifecycle>,
     ) -> Self {
-        let drain = Drain::new(http.timeouts.drain);
+        let drain = ShardDrain::new(http.timeouts.drain);
         let (see, life) = (Arc::clone(&overview), Arc::clone(&lifecycle));
         ShardService {
             endpoints,
@@ -96,7 +96,7 @@ impl ShardService {
             overview,
             lifecycle,
             drain,
-            sender: 0,
+            last_sender: 0,
         }
     }
 
@@ -170,25 +170,27 @@ impl ShardService {
     pub(super) fn upstream(&mut self) -> UpstreamContext<'_> {
         UpstreamContext {
             pool: self.upstream.as_deref_mut().expect("a connection to a process is made by the pool"),
-            leftovers: &self.http.counters.app_leftovers,
+            abandoned_requests: &self.http.counters.app_requests_abandoned,
             is_draining: self.lifecycle.is_draining(),
         }
     }
 
-    fn next_of_upstream(&mut self) -> Option<(Recipient, MailKind)> {
+    fn poll_upstream_mail(&mut self) -> Option<(Recipient, MailKind)> {
         Some(match self.upstream.as_mut()?.next_delivery()? {
-            Delivery::Event(client, id, event) => (client, MailKind::UpstreamEvent(id, event)),
-            Delivery::Command(connection, command) => (connection.into(), MailKind::UpstreamCommand(command)),
+            UpstreamDelivery::Event(client, id, event) => (client, MailKind::UpstreamEvent(id, event)),
+            UpstreamDelivery::Command(connection, command) => {
+                (connection.into(), MailKind::UpstreamCommand(command))
+            }
         })
     }
 
-    fn next_of_hub(&mut self) -> Option<(Recipient, MailKind)> {
+    fn poll_hub_mail(&mut self) -> Option<(Recipient, MailKind)> {
         let (token, mail) = next_hub_mail(self.hub.as_mut()?, &mut self.syslog)?;
         Some((token.into(), MailKind::Hub(mail)))
     }
 
-    fn next_of_workers(&mut self) -> Option<(Recipient, MailKind)> {
-        let Completed { ticket, position, outcome } = self.http.lane.next_result()?;
+    fn poll_worker_mail(&mut self) -> Option<(Recipient, MailKind)> {
+        let JobCompletion { ticket, position, outcome } = self.http.lane.next_result()?;
         Some((Token::from_bits(ticket).into(), MailKind::Job(position, outcome)))
     }
 
@@ -210,7 +212,7 @@ impl ShardService {
     }
 
     /// Ends the worker processes' part of a turn: connects to them. Returns when it is to be called again at the latest.
-    fn turn_upstream(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn_upstream(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let pool = self.upstream.as_mut()?;
         let again = pool.turn(control.now);
         for (path, attempt) in pool.connects() {
@@ -221,11 +223,11 @@ impl ShardService {
     }
 
     /// Follows the process through its life: running, draining, gone.
-    fn turn_drain(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn_drain(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let ShardService { drain, hub, syslog, upstream, lifecycle, .. } = self;
-        let leftovers = upstream.as_ref().map_or(0, |pool| pool.leftovers_open());
+        let abandoned_requests = upstream.as_ref().map_or(0, |pool| pool.abandoned_requests_open());
         let had_hub = hub.is_some();
-        let again = drain.turn(hub, syslog, leftovers, lifecycle, control);
+        let again = drain.turn(hub, syslog, abandoned_requests, lifecycle, control);
         self.has_left_hub |= had_hub && self.hub.is_none();
         again
     }
@@ -233,7 +235,7 @@ impl ShardService {
 
 impl Service for ShardService {
     type Session = ShardSession;
-    type Mail = Mail;
+    type Mail = ShardMail;
 
     fn accepted(&mut self, listener: u32) -> ShardSession {
         self.accepted_from(listener, || None)
@@ -244,7 +246,7 @@ impl Service for ShardService {
             &Endpoint::Http(endpoint) => {
                 let mut session = HttpSession::new(endpoint);
                 if self.http.wants_peers() {
-                    session.comes_from(peer());
+                    session.set_peer(peer());
                 }
                 SessionKind::Http(session)
             }
@@ -268,7 +270,7 @@ impl Service for ShardService {
     }
 
     /// Leads mail for a peer to the protocol of the socket that the peer's datagram came in by.
-    fn delivered(&mut self, mail: Mail, io: &mut DatagramIo<'_>) {
+    fn delivered(&mut self, mail: ShardMail, io: &mut DatagramIo<'_>) {
         match (&self.endpoints[io.socket() as usize], mail.0) {
             // None of them submits requests for datagrams.
             (
@@ -280,17 +282,17 @@ impl Service for ShardService {
         }
     }
 
-    fn next_mail(&mut self) -> Option<(Recipient, Mail)> {
+    fn next_mail(&mut self) -> Option<(Recipient, ShardMail)> {
         // One after the other: each may have more than a turn takes.
         for _ in 0..SENDERS {
-            self.sender = (self.sender + 1) % SENDERS;
-            let mail = match self.sender {
-                0 => self.next_of_upstream(),
-                1 => self.next_of_hub(),
-                _ => self.next_of_workers(),
+            self.last_sender = (self.last_sender + 1) % SENDERS;
+            let mail = match self.last_sender {
+                0 => self.poll_upstream_mail(),
+                1 => self.poll_hub_mail(),
+                _ => self.poll_worker_mail(),
             };
             if let Some((recipient, mail)) = mail {
-                return Some((recipient, Mail(mail)));
+                return Some((recipient, ShardMail(mail)));
             }
         }
         None
@@ -302,7 +304,7 @@ impl Service for ShardService {
             || self.hub.as_ref().is_some_and(|hub| hub.has_mail())
     }
 
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         self.http.lane.publish();
         let now = control.now;
         let hub = self.turn_hub(now);

@@ -23,4 +23,4 @@ pub(crate) const SHED_SUBJECTS_MAX: usize = 16;
 
 /// Bytes of datagrams that wait, per shard and turn, that go to the hub before connections that wait for the same room do.
 /// The others go behind them, as far as there is room.
-pub(crate) const SETTLED_PER_TURN: usize = 64 * 1024;
+pub(crate) const BACKLOG_BYTES_PER_TURN: usize = 64 * 1024;

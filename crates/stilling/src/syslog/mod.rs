@@ -3,13 +3,13 @@
 //! Nothing can be confirmed to a sender of syslog. So whatever does not get through is counted, and told in the stream that
 //! it would have been in.
 
-mod held;
+mod datagram_backlog;
 pub(crate) mod limits;
 mod session;
 mod shard;
 
 pub(crate) use session::SyslogSession;
-pub(crate) use shard::{Rules, SyslogContext, SyslogShard};
+pub(crate) use shard::{SyslogContext, SyslogRules, SyslogShard};
 
 /// How syslog comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

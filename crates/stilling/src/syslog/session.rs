@@ -8,12 +8,12 @@ use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
 use stilling_engine::{CloseReason, Io};
 use stilling_hub::Loss;
 use stilling_ring::Time;
-use stilling_wire::syslog::{Cut, Framer};
+use stilling_wire::syslog::{Framer, Truncation};
 
 use super::limits::{IDLE_TIMEOUT, MESSAGE_SIZE_MAX};
 use super::shard::SyslogContext;
 use crate::hub::HubMail;
-use crate::hub::parting::QuietWait;
+use crate::hub::quiet_wait::QuietWait;
 
 /// What the shard keeps of a message whose end has not come, and a receive more, must fit into its largest block.
 const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 1024);
@@ -23,14 +23,14 @@ const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 10
 pub(crate) struct SyslogSession {
     framer: Framer,
     /// Bytes that have come and are not consumed.
-    left: usize,
+    unconsumed: usize,
     source: Option<IpAddr>,
     /// When it last said something.
-    heard: Time,
+    last_input: Time,
     /// It waits for room in the port, since it was heard last.
-    waits: bool,
+    waits_for_room: bool,
     /// The server drains, which the protocol has no words for: it is read until it is quiet.
-    parts: Option<QuietWait>,
+    drain_wait: Option<QuietWait>,
     /// Why nothing more is waited for.
     ending: Option<CloseReason>,
     is_counted: bool,
@@ -40,11 +40,11 @@ impl SyslogSession {
     pub(crate) fn new(source: Option<IpAddr>) -> SyslogSession {
         SyslogSession {
             framer: Framer::default(),
-            left: 0,
+            unconsumed: 0,
             source,
-            heard: Time::ZERO,
-            waits: false,
-            parts: None,
+            last_input: Time::ZERO,
+            waits_for_room: false,
+            drain_wait: None,
             ending: None,
             is_counted: false,
         }
@@ -52,7 +52,7 @@ impl SyslogSession {
 
     pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut SyslogContext<'_>) {
         let now = io.now();
-        self.heard = now;
+        self.last_input = now;
         let Some(hub) = cx.hub.as_deref_mut() else {
             // A successor has the hub, and is found by the next connection.
             return io.abort(CloseReason::Drained);
@@ -61,7 +61,7 @@ impl SyslogSession {
         hub.streaming += 1;
         if !cx.syslog.admits(self.source) {
             cx.syslog.count(Loss::Forbidden);
-            hub.counters.shut_out.add(1);
+            hub.counters.unauthorized.add(1);
             return io.abort(CloseReason::Forbidden);
         }
         io.set_deadline(Some(now.after(IDLE_TIMEOUT)));
@@ -72,17 +72,17 @@ impl SyslogSession {
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut SyslogContext<'_>) -> usize {
-        self.heard = io.now();
+        self.last_input = io.now();
         let token = io.token();
         let mut consumed = 0;
         loop {
             let Some(hub) = cx.hub.as_deref_mut() else { return bytes.len() };
             if !hub.port.has_room_for(token) {
-                if !std::mem::replace(&mut self.waits, true) {
+                if !std::mem::replace(&mut self.waits_for_room, true) {
                     hub.port.wait(token);
                 }
                 io.pause();
-                self.left = bytes.len() - consumed;
+                self.unconsumed = bytes.len() - consumed;
                 return consumed;
             }
             let limits = cx.syslog.limits;
@@ -91,7 +91,7 @@ impl SyslogSession {
             let frame = match (step.frame, self.ending) {
                 (Some(frame), _) => frame,
                 (None, None) => {
-                    self.left = bytes.len() - consumed;
+                    self.unconsumed = bytes.len() - consumed;
                     return consumed;
                 }
                 (None, Some(reason)) => {
@@ -107,12 +107,12 @@ impl SyslogSession {
                     if has_begun && !is_whole {
                         cx.syslog.count(Loss::Cut);
                     }
-                    self.left = 0;
+                    self.unconsumed = 0;
                     io.finish(reason);
                     return bytes.len();
                 }
             };
-            if frame.cut == Some(Cut::TooLong) {
+            if frame.cut == Some(Truncation::TooLong) {
                 cx.syslog.count(Loss::TooLarge);
             }
             cx.syslog.publish(&mut hub.port, token, frame.message);
@@ -122,29 +122,29 @@ impl SyslogSession {
     /// What has no end is a message all the same: it is shown once more.
     pub(crate) fn ended(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         self.ending = Some(CloseReason::PeerClosed);
-        io.again();
+        io.call_again();
     }
 
     pub(crate) fn flushed(&mut self, _: &mut Io<'_>, _: &mut SyslogContext<'_>) {}
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if mail == HubMail::Room {
-            self.waits = false;
+            self.waits_for_room = false;
             // That was no time in which it could say something.
-            if let Some(wait) = &mut self.parts {
-                wait.extend(self.heard, io.now());
+            if let Some(wait) = &mut self.drain_wait {
+                wait.extend(self.last_input, io.now());
             }
             io.resume();
         }
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
-        if let Some(wait) = self.parts {
-            return self.part(wait, io);
+        if let Some(wait) = self.drain_wait {
+            return self.continue_draining(wait, io);
         }
-        let due = self.heard.after(IDLE_TIMEOUT);
-        if io.now() < due || self.waits {
-            let later = if self.waits { io.now().after(IDLE_TIMEOUT) } else { due };
+        let due = self.last_input.after(IDLE_TIMEOUT);
+        if io.now() < due || self.waits_for_room {
+            let later = if self.waits_for_room { io.now().after(IDLE_TIMEOUT) } else { due };
             return io.set_deadline(Some(later));
         }
         io.finish(CloseReason::IdleTimeout);
@@ -152,22 +152,22 @@ impl SyslogSession {
 
     /// What it had sent is published still. Who looks at the connection before it sends more sees that it is ending.
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
-        if self.ending.is_none() && self.parts.is_none() {
+        if self.ending.is_none() && self.drain_wait.is_none() {
             io.end_output();
-            self.heard = io.now();
+            self.last_input = io.now();
             let wait = QuietWait::begin(io.now());
-            self.parts = Some(wait);
+            self.drain_wait = Some(wait);
             io.set_deadline(Some(wait.check_after(io.now())));
         }
     }
 
     /// Goes on until it says nothing more; then the beginning of a message is published, too.
-    fn part(&mut self, wait: QuietWait, io: &mut Io<'_>) {
-        if let Some(at) = wait.next_check(io.now(), self.heard, self.waits) {
+    fn continue_draining(&mut self, wait: QuietWait, io: &mut Io<'_>) {
+        if let Some(at) = wait.next_check(io.now(), self.last_input, self.waits_for_room) {
             return io.set_deadline(Some(at));
         }
         self.ending = Some(CloseReason::Drained);
-        io.again();
+        io.call_again();
     }
 
     /// Something that failed, or was silent too long, in the middle of a message.
@@ -176,7 +176,7 @@ impl SyslogSession {
         if self.is_counted {
             hub.streaming = hub.streaming.saturating_sub(1);
         }
-        if self.framer.has_begun(self.left) {
+        if self.framer.has_begun(self.unconsumed) {
             cx.syslog.count(Loss::Cut);
         }
     }

@@ -8,14 +8,15 @@ use rustix::net::{RecvFlags, Shutdown, recv, recvfrom};
 use stilling_engine::Token;
 use stilling_engine::driver::Datagram;
 use stilling_hub::{
-    Door, HashKey, Interest, Loss, Lost, Publication, Request, StreamConfig, Traits, UnixNanos,
+    ClientOptions, FilterTree, HashKey, HubRequest, Ingress, Loss, LossReport, Publication, StreamConfig,
+    UnixNanos,
 };
 use stilling_wire::nats::{Filter, SubjectLimits};
-use stilling_wire::syslog::{self, Limits};
+use stilling_wire::syslog::{self, SyslogLimits};
 
-use super::held::{Held, Lane};
+use super::datagram_backlog::{DatagramBacklog, SyslogLane};
 use super::limits::{
-    HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX, MESSAGE_SIZE_MAX, SETTLED_PER_TURN, SHED_SUBJECTS_MAX,
+    BACKLOG_BYTES_PER_TURN, HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX, MESSAGE_SIZE_MAX, SHED_SUBJECTS_MAX,
 };
 use crate::hub::limits::UDP_LEFT_MAX;
 use crate::hub::{HubHandle, Port};
@@ -24,22 +25,22 @@ use crate::settings::{SourceRange, SubjectTemplate, SubjectWords};
 
 /// What was chosen about syslog, and which stream takes a message.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct SyslogRules {
     sources: Vec<SourceRange>,
     subject: SubjectTemplate,
     /// The number of the stream that takes a subject. Filters of different streams do not overlap.
-    streams: Interest,
+    streams: FilterTree,
 }
 
-impl Rules {
+impl SyslogRules {
     /// Rules for a server with these `streams`, in the order of their numbers. The `key` is for their tokens.
     pub(crate) fn new(
         sources: Vec<SourceRange>,
         subject: SubjectTemplate,
         streams: &[StreamConfig],
         key: HashKey,
-    ) -> Rules {
-        let mut interest = Interest::new(key);
+    ) -> SyslogRules {
+        let mut interest = FilterTree::new(key);
         let limits = SubjectLimits::default();
         for (number, stream) in (0..).zip(streams) {
             for filter in
@@ -48,7 +49,7 @@ impl Rules {
                 interest.insert(filter, number);
             }
         }
-        Rules { sources, subject, streams: interest }
+        SyslogRules { sources, subject, streams: interest }
     }
 }
 
@@ -58,21 +59,21 @@ const DATAGRAM_SIZE_MAX: usize = 64 * 1024;
 /// What one shard knows of syslog.
 #[derive(Debug)]
 pub(crate) struct SyslogShard {
-    rules: Arc<Rules>,
-    pub(super) limits: Limits,
-    held: Held,
+    rules: Arc<SyslogRules>,
+    pub(super) limits: SyslogLimits,
+    backlog: DatagramBacklog,
     /// What is to be counted, by [`Loss`].
     uncounted: [u64; Loss::ALL.len()],
     /// What was shed and is to be told in its stream.
-    shed: Vec<Shed>,
+    shed: Vec<ShedCount>,
     /// Memory for the subject of a message.
     subject: Vec<u8>,
     /// Memory for the stream that takes it.
     stream: Vec<u32>,
     /// The lane whose datagrams get the next room.
-    next_lane: Lane,
+    next_lane: SyslogLane,
     /// What waits has had its part of this turn's room.
-    has_settled: bool,
+    has_published_backlog: bool,
     /// Further descriptors of the Unix datagram sockets, to read what is left in their queues at the end.
     unix_sockets: Vec<OwnedFd>,
     /// The same of the UDP sockets.
@@ -90,8 +91,8 @@ pub(crate) struct SyslogContext<'a> {
 }
 
 #[derive(Debug)]
-struct Shed {
-    lane: Lane,
+struct ShedCount {
+    lane: SyslogLane,
     subject: Vec<u8>,
     count: u64,
     from_ns: UnixNanos,
@@ -99,11 +100,11 @@ struct Shed {
 }
 
 /// The lane of datagrams that no stream takes. Losses are reported under its token, which is never parked.
-const NO_STREAM: Lane = Lane::MAX;
+const NO_STREAM: SyslogLane = SyslogLane::MAX;
 
 /// The publisher of a lane's datagrams, which is no connection. The hub parks it like one while the stream is full: the
 /// datagrams of the lane are held meanwhile, and those of other lanes are not.
-fn publisher(lane: Lane) -> Token {
+fn publisher(lane: SyslogLane) -> Token {
     // No connection has the last index.
     Token::new(u32::MAX, lane)
 }
@@ -111,23 +112,23 @@ fn publisher(lane: Lane) -> Token {
 impl Default for SyslogShard {
     /// Without permitted sources, and without streams.
     fn default() -> SyslogShard {
-        let rules = Rules::new(Vec::new(), SubjectTemplate::default(), &[], HashKey(0, 0));
+        let rules = SyslogRules::new(Vec::new(), SubjectTemplate::default(), &[], HashKey(0, 0));
         SyslogShard::new(Arc::new(rules), MESSAGE_SIZE_MAX)
     }
 }
 
 impl SyslogShard {
-    pub(crate) fn new(rules: Arc<Rules>, payload_size_max: u32) -> SyslogShard {
+    pub(crate) fn new(rules: Arc<SyslogRules>, payload_size_max: u32) -> SyslogShard {
         SyslogShard {
             rules,
-            limits: Limits { message_size_max: payload_size_max.clamp(1, MESSAGE_SIZE_MAX) },
-            held: Held::new(HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX),
+            limits: SyslogLimits { message_size_max: payload_size_max.clamp(1, MESSAGE_SIZE_MAX) },
+            backlog: DatagramBacklog::new(HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX),
             uncounted: [0; Loss::ALL.len()],
             shed: Vec::new(),
             subject: Vec::new(),
             stream: Vec::new(),
             next_lane: 0,
-            has_settled: false,
+            has_published_backlog: false,
             unix_sockets: Vec::new(),
             udp_sockets: Vec::new(),
         }
@@ -155,11 +156,11 @@ impl SyslogShard {
 
     /// Whether everything has been handed to the hub.
     pub(crate) fn is_settled(&self) -> bool {
-        self.held.is_empty() && self.shed.is_empty() && self.uncounted == [0; Loss::ALL.len()]
+        self.backlog.is_empty() && self.shed.is_empty() && self.uncounted == [0; Loss::ALL.len()]
     }
 
     /// Reads a message and finds its subject, which is then in `subject`. Returns its severity.
-    fn read(&mut self, message: &[u8]) -> u8 {
+    fn parse(&mut self, message: &[u8]) -> u8 {
         let record = syslog::parse(message);
         let (facility, severity) = (record.priority.facility(), record.priority.severity());
         let words = SubjectWords { facility, severity, host: record.host, app: record.app };
@@ -169,7 +170,7 @@ impl SyslogShard {
     }
 
     /// The lane of the message whose subject is in `subject`.
-    fn lane(&mut self) -> Lane {
+    fn lane(&mut self) -> SyslogLane {
         self.stream.clear();
         self.rules.streams.find(&self.subject, &mut self.stream);
         self.stream.first().copied().unwrap_or(NO_STREAM)
@@ -177,13 +178,13 @@ impl SyslogShard {
 
     /// Counts the message whose subject is in `subject` as shed. In a full table it counts with another subject of its
     /// lane, because the loss is reported in the stream of the subject; a lane that has none there adds one.
-    fn note_shed(&mut self, lane: Lane, now_ns: UnixNanos) {
+    fn count_shed(&mut self, lane: SyslogLane, now_ns: UnixNanos) {
         let is_full = self.shed.len() >= SHED_SUBJECTS_MAX;
         let same_subject = self.shed.iter().position(|shed| shed.subject == self.subject);
         let same_lane = || self.shed.iter().rposition(|shed| shed.lane == lane).filter(|_| is_full);
         let at = same_subject.or_else(same_lane).unwrap_or_else(|| {
             let subject = self.subject.clone();
-            self.shed.push(Shed { lane, subject, count: 0, from_ns: now_ns, to_ns: now_ns });
+            self.shed.push(ShedCount { lane, subject, count: 0, from_ns: now_ns, to_ns: now_ns });
             self.shed.len() - 1
         });
         let shed = &mut self.shed[at];
@@ -192,34 +193,38 @@ impl SyslogShard {
 
     /// Hands to the hub what waits, as far as there is room, and no more than about so many bytes; what was lost comes
     /// behind what waits in its lane. Returns whether there was room for anything.
-    pub(crate) fn settle(&mut self, port: &mut Port, size_max: usize) -> bool {
-        let size = self.settle_held(port, size_max);
+    pub(crate) fn publish_backlog(&mut self, port: &mut Port, size_max: usize) -> bool {
+        let size = self.publish_held(port, size_max);
         let mut at = 0;
         while at < self.shed.len() && port.has_room() {
-            if !self.held.is_lane_empty(self.shed[at].lane) {
+            if !self.backlog.is_lane_empty(self.shed[at].lane) {
                 at += 1;
                 continue;
             }
-            let Shed { subject, count, from_ns, to_ns, .. } = self.shed.remove(at);
-            lose(port, Lost { subject: &subject, count, from_ns, to_ns, ..nothing(Loss::Shed) });
+            let ShedCount { subject, count, from_ns, to_ns, .. } = self.shed.remove(at);
+            report_loss(
+                port,
+                LossReport { subject: &subject, count, from_ns, to_ns, ..empty_loss(Loss::Shed) },
+            );
         }
         for (loss, count) in Loss::ALL.into_iter().zip(&mut self.uncounted) {
             if *count > 0 && port.has_room() {
-                lose(port, Lost { count: std::mem::take(count), ..nothing(loss) });
+                report_loss(port, LossReport { count: std::mem::take(count), ..empty_loss(loss) });
             }
         }
-        self.held.is_empty() || size > 0
+        self.backlog.is_empty() || size > 0
     }
 
     /// Publishes what is held, one lane after the other from where the last call ended. Returns how many bytes.
-    fn settle_held(&mut self, port: &mut Port, size_max: usize) -> usize {
+    fn publish_held(&mut self, port: &mut Port, size_max: usize) -> usize {
         let mut size = 0;
-        for _ in 0..self.held.lanes().count() {
-            let Some(lane) = self.held.next_lane(self.next_lane).or_else(|| self.held.next_lane(0)) else {
+        for _ in 0..self.backlog.lanes().count() {
+            let Some(lane) = self.backlog.next_lane(self.next_lane).or_else(|| self.backlog.next_lane(0))
+            else {
                 break;
             };
-            while !self.held.is_lane_empty(lane) && size < size_max && port.has_room_for(publisher(lane)) {
-                if let Some(waiting) = self.held.pop(lane) {
+            while !self.backlog.is_lane_empty(lane) && size < size_max && port.has_room_for(publisher(lane)) {
+                if let Some(waiting) = self.backlog.pop(lane) {
                     publish(port, publisher(lane), &waiting.subject, &waiting.message);
                     size += waiting.subject.len() + waiting.message.len() + 1;
                 }
@@ -233,38 +238,38 @@ impl SyslogShard {
     }
 
     /// The tokens under which something waits for room.
-    fn waiting(&self) -> impl Iterator<Item = Token> {
+    fn waiting_tokens(&self) -> impl Iterator<Item = Token> {
         let has_reports = self.uncounted != [0; Loss::ALL.len()]
-            || self.shed.iter().any(|shed| self.held.is_lane_empty(shed.lane));
+            || self.shed.iter().any(|shed| self.backlog.is_lane_empty(shed.lane));
         let reports = has_reports.then(|| publisher(NO_STREAM));
-        self.held.lanes().map(publisher).chain(reports)
+        self.backlog.lanes().map(publisher).chain(reports)
     }
 }
 
-fn nothing(loss: Loss) -> Lost<'static> {
+fn empty_loss(loss: Loss) -> LossReport<'static> {
     let (from_ns, to_ns) = (UnixNanos::EPOCH, UnixNanos::EPOCH);
-    Lost { door: Door::Syslog, subject: b"", loss, count: 0, from_ns, to_ns }
+    LossReport { ingress: Ingress::Syslog, subject: b"", loss, count: 0, from_ns, to_ns }
 }
 
-fn lose(port: &mut Port, lost: Lost<'_>) {
-    port.ask(publisher(NO_STREAM), Traits::default(), &Request::Lost(lost));
+fn report_loss(port: &mut Port, lost: LossReport<'_>) {
+    port.push_request(publisher(NO_STREAM), ClientOptions::default(), &HubRequest::LossReport(lost));
 }
 
 /// There has to be room.
 fn publish(port: &mut Port, token: Token, subject: &[u8], payload: &[u8]) {
     let publication = Publication {
-        door: Door::Syslog,
+        ingress: Ingress::Syslog,
         subject,
         reply: b"",
         headers: b"",
         payload: payload.into(),
         ticket: None,
     };
-    port.ask(token, Traits::default(), &Request::Publish(publication));
+    port.push_request(token, ClientOptions::default(), &HubRequest::Publish(publication));
 }
 
 /// What ends a message in some senders' datagrams, and is no part of it.
-fn without_end(mut message: &[u8]) -> &[u8] {
+fn trim_terminators(mut message: &[u8]) -> &[u8] {
     while let [rest @ .., b'\n' | b'\r' | b'\0'] = message {
         message = rest;
     }
@@ -273,17 +278,17 @@ fn without_end(mut message: &[u8]) -> &[u8] {
 
 impl SyslogShard {
     /// Publishes a part of the datagrams that wait, before connections take the new room, once per turn.
-    pub(crate) fn settle_some(&mut self, port: &mut Port) {
-        if !self.has_settled && port.is_waited_for() && !self.is_settled() {
-            self.has_settled = self.settle(port, SETTLED_PER_TURN);
+    pub(crate) fn publish_some_backlog(&mut self, port: &mut Port) {
+        if !self.has_published_backlog && port.is_waited_for() && !self.is_settled() {
+            self.has_published_backlog = self.publish_backlog(port, BACKLOG_BYTES_PER_TURN);
         }
     }
 
     /// Ends a turn of the shard: publishes what waits, as far as there is room.
     pub(crate) fn turn(&mut self, port: &mut Port) {
-        self.settle(port, usize::MAX);
-        self.has_settled = false;
-        port.set_wanted(self.waiting());
+        self.publish_backlog(port, usize::MAX);
+        self.has_published_backlog = false;
+        port.set_wanted(self.waiting_tokens());
     }
 
     /// Nothing more can be sent to the Unix datagram sockets: senders get an error and can connect to the successor's.
@@ -324,7 +329,7 @@ impl SyslogShard {
     }
 
     /// Closes the descriptors of the UDP sockets: another server reads their queues.
-    pub(crate) fn leave_udp_sockets(&mut self) {
+    pub(crate) fn close_udp_sockets(&mut self) {
         self.udp_sockets.clear();
     }
 
@@ -345,28 +350,28 @@ impl SyslogShard {
         if datagram.truncated || message.len() < datagram.payload.len() {
             self.count(Loss::TooLarge);
         }
-        let message = without_end(message);
+        let message = trim_terminators(message);
         if message.is_empty() {
             return self.count(Loss::Malformed);
         }
-        let severity = self.read(message);
+        let severity = self.parse(message);
         let lane = self.lane();
-        if self.held.is_lane_empty(lane) && port.has_room_for(publisher(lane)) {
+        if self.backlog.is_lane_empty(lane) && port.has_room_for(publisher(lane)) {
             return publish(port, publisher(lane), &self.subject, message);
         }
         let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        if !self.held.push(lane, (severity, source), &self.subject, message) {
-            self.note_shed(lane, now_ns());
+        if !self.backlog.push(lane, (severity, source), &self.subject, message) {
+            self.count_shed(lane, now_ns());
         }
     }
 
     /// Publishes a message that came on a connection. There has to be room.
     pub(super) fn publish(&mut self, port: &mut Port, token: Token, message: &[u8]) {
-        let message = without_end(message);
+        let message = trim_terminators(message);
         if message.is_empty() {
             return self.count(Loss::Malformed);
         }
-        self.read(message);
+        self.parse(message);
         publish(port, token, &self.subject, message);
     }
 }
@@ -377,21 +382,21 @@ mod tests {
 
     use super::*;
 
-    fn note_shed(shard: &mut SyslogShard, lane: Lane, number: usize) {
+    fn count_shed(shard: &mut SyslogShard, lane: SyslogLane, number: usize) {
         shard.subject = format!("stream{lane}.{number}").into_bytes();
-        shard.note_shed(lane, UnixNanos::from_nanos(number as u64));
+        shard.count_shed(lane, UnixNanos::from_nanos(number as u64));
     }
 
     #[test]
     fn what_is_shed_counts_for_its_own_stream_in_a_full_table() {
-        const STREAMS: Lane = 3;
+        const STREAMS: SyslogLane = 3;
         let mut shard = SyslogShard::default();
         // The first stream fills the table, and the subjects of the others come in turn.
         for number in 0..SHED_SUBJECTS_MAX {
-            note_shed(&mut shard, 0, number);
+            count_shed(&mut shard, 0, number);
         }
         for number in 0..100 {
-            (0..STREAMS).for_each(|lane| note_shed(&mut shard, lane, number));
+            (0..STREAMS).for_each(|lane| count_shed(&mut shard, lane, number));
         }
         assert_eq!(shard.shed.len(), SHED_SUBJECTS_MAX + STREAMS as usize - 1);
         let mut counts = BTreeMap::new();

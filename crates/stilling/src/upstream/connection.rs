@@ -8,11 +8,11 @@ use std::io::{self, ErrorKind};
 
 use stilling_engine::counters::Counter;
 use stilling_engine::{CloseReason, Io, Token};
-use stilling_workers::processes::Line;
+use stilling_workers::processes::ConnectionPermit;
 
 use super::message::ClientMessage;
 use super::outbox::ConnectionCommand;
-use super::pending::{Leftover, PendingRequest, Progress, RequestError};
+use super::pending_request::{AbandonedRequest, PendingRequest, ResponseProgress, UpstreamError};
 use super::pool::{ConnectAttempt, UpstreamPool};
 
 /// What the session of a connection to a worker process sees of its shard.
@@ -20,7 +20,7 @@ pub(crate) struct UpstreamContext<'a> {
     /// The shard's requests for worker processes.
     pub(crate) pool: &'a mut UpstreamPool,
     /// Counts requests that a process may work on although no client waits for the response.
-    pub(crate) leftovers: &'a Counter,
+    pub(crate) abandoned_requests: &'a Counter,
     /// The server drains.
     pub(crate) is_draining: bool,
 }
@@ -29,14 +29,14 @@ pub(crate) struct UpstreamContext<'a> {
 pub(crate) struct UpstreamConnection {
     process: usize,
     /// The life of the process that it is to.
-    life: u64,
+    generation: u64,
     /// It has carried a request, or was idle: a request may find it dead without a fault of the process.
     was_used: bool,
     /// Its token, once it is open.
     token: Option<Token>,
     request: Option<Box<PendingRequest>>,
     /// What the process may still work on. Then there is no request, and none follows.
-    leftover: Option<Leftover>,
+    abandoned: Option<AbandonedRequest>,
     /// The pool counts it among those with leftovers until it is closed.
     is_counted: bool,
     /// Why the connection was not made.
@@ -44,7 +44,7 @@ pub(crate) struct UpstreamConnection {
     /// A send failed that was the first of its request.
     nothing_sent: bool,
     /// Counts it among the connections to the process.
-    permit: Option<Line>,
+    connection_permit: Option<ConnectionPermit>,
 }
 
 impl std::fmt::Debug for UpstreamConnection {
@@ -55,18 +55,18 @@ impl std::fmt::Debug for UpstreamConnection {
 
 impl UpstreamConnection {
     pub(crate) fn new(attempt: ConnectAttempt) -> Box<UpstreamConnection> {
-        let ConnectAttempt { request, permit } = attempt;
+        let ConnectAttempt { request, connection_permit } = attempt;
         Box::new(UpstreamConnection {
-            process: request.pass.process(),
-            life: request.pass.life(),
+            process: request.permit.process(),
+            generation: request.permit.generation(),
             was_used: false,
             token: None,
             request: Some(request),
-            leftover: None,
+            abandoned: None,
             is_counted: false,
             error: None,
             nothing_sent: false,
-            permit: Some(permit),
+            connection_permit: Some(connection_permit),
         })
     }
 
@@ -87,12 +87,12 @@ impl UpstreamConnection {
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) -> usize {
         let Some(request) = &mut self.request else {
-            match &mut self.leftover {
+            match &mut self.abandoned {
                 _ if bytes.is_empty() => {}
-                Some(leftover) => match leftover.receive(bytes) {
+                Some(abandoned) => match abandoned.receive(bytes) {
                     Some(consumed) => return consumed,
                     // The process has finished, and the rest has no receiver.
-                    None => self.end_leftover(io, cx),
+                    None => self.end_abandoned(io, cx),
                 },
                 // No request has asked for it.
                 None => self.close(CloseReason::ProtocolError, io, cx),
@@ -101,8 +101,8 @@ impl UpstreamConnection {
         };
         request.send(io, &mut cx.pool.outbox);
         match request.receive(bytes, io, &mut cx.pool.outbox) {
-            Ok((consumed, Progress::Continues)) => consumed,
-            Ok((_, Progress::Done { is_reusable })) => {
+            Ok((consumed, ResponseProgress::Continues)) => consumed,
+            Ok((_, ResponseProgress::Done { is_reusable })) => {
                 self.finish_request(is_reusable, io, cx);
                 bytes.len()
             }
@@ -114,8 +114,8 @@ impl UpstreamConnection {
     }
 
     pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
-        if self.leftover.is_some() {
-            return self.end_leftover(io, cx);
+        if self.abandoned.is_some() {
+            return self.end_abandoned(io, cx);
         }
         let Some(request) = &mut self.request else { return self.close(CloseReason::PeerClosed, io, cx) };
         match request.receive_end(self.was_used, &mut cx.pool.outbox) {
@@ -166,12 +166,12 @@ impl UpstreamConnection {
         if let Some(request) = &mut self.request {
             match request.deadline_reached(io, &mut cx.pool.outbox) {
                 Ok(()) => {}
-                Err(RequestError::TimedOut) => self.time_out(io, cx),
+                Err(UpstreamError::TimedOut) => self.time_out(io, cx),
                 Err(error) => self.fail(error, io, cx),
             }
-        } else if let Some(leftover) = self.leftover.take() {
-            match leftover.deadline_reached(io.now()) {
-                Some(leftover) => self.keep_slot(leftover, io),
+        } else if let Some(abandoned) = self.abandoned.take() {
+            match abandoned.deadline_reached(io.now()) {
+                Some(abandoned) => self.keep_slot(abandoned, io),
                 None => self.close(CloseReason::Done, io, cx),
             }
         }
@@ -179,7 +179,7 @@ impl UpstreamConnection {
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         // A leftover keeps its slot during the drain, too: other requests still wait for it.
-        if self.request.is_none() && self.leftover.is_none() {
+        if self.request.is_none() && self.abandoned.is_none() {
             self.close(CloseReason::Drained, io, cx);
         }
     }
@@ -198,27 +198,27 @@ impl UpstreamConnection {
     pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut UpstreamContext<'_>) {
         let pool = &mut *cx.pool;
         if self.is_counted {
-            pool.leftover_closed();
+            pool.abandoned_request_closed();
         }
         if let Some(token) = self.token {
-            pool.forget_idle(self.process, token);
+            pool.remove_idle(self.process, token);
             if let Some(request) = pool.take_assigned(token) {
-                pool.fail(request, RequestError::Stale { nothing_sent: true });
+                pool.fail(request, UpstreamError::Stale { nothing_sent: true });
             }
         }
         let Some(request) = self.request.take() else { return };
         let error = match reason {
             CloseReason::ConnectFailed => {
-                RequestError::ConnectFailed(self.error.unwrap_or(ErrorKind::TimedOut))
+                UpstreamError::ConnectFailed(self.error.unwrap_or(ErrorKind::TimedOut))
             }
-            CloseReason::WriteTimeout => RequestError::TimedOut,
-            _ => request.lost(ErrorKind::ConnectionReset, self.was_used, self.nothing_sent),
+            CloseReason::WriteTimeout => UpstreamError::TimedOut,
+            _ => request.error_on_close(ErrorKind::ConnectionReset, self.was_used, self.nothing_sent),
         };
         pool.fail(request, error);
     }
 
     /// The request has failed; the pool decides what becomes of it.
-    fn fail(&mut self, error: RequestError, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+    fn fail(&mut self, error: UpstreamError, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         if let Some(request) = self.request.take() {
             cx.pool.fail(request, error);
         }
@@ -247,47 +247,47 @@ impl UpstreamConnection {
             drop(request);
             return self.close(CloseReason::Done, io, cx);
         }
-        let leftover = request.abandon(io);
-        self.count_leftover(cx);
-        self.keep_slot(leftover, io);
+        let abandoned = request.abandon(io);
+        self.count_abandoned(cx);
+        self.keep_slot(abandoned, io);
     }
 
     /// The process has not answered in time, or has stopped in the middle of its response.
     fn time_out(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let may_work = |request: &PendingRequest| !request.is_answered() && !io.has_unsent();
         let Some(mut request) = self.request.take_if(|request| may_work(request)) else {
-            return self.fail(RequestError::TimedOut, io, cx);
+            return self.fail(UpstreamError::TimedOut, io, cx);
         };
         cx.pool.report_timeout(&request);
         let now = io.now();
-        if request.pass.be_late(now) {
+        if request.permit.mark_overdue(now) {
             return self.close(CloseReason::Done, io, cx);
         }
-        self.count_leftover(cx);
-        self.keep_slot(request.be_overdue(now), io);
+        self.count_abandoned(cx);
+        self.keep_slot(request.into_overdue(now), io);
     }
 
-    fn count_leftover(&mut self, cx: &mut UpstreamContext<'_>) {
+    fn count_abandoned(&mut self, cx: &mut UpstreamContext<'_>) {
         self.is_counted = true;
-        cx.leftovers.add(1);
-        cx.pool.leftover_opened();
+        cx.abandoned_requests.add(1);
+        cx.pool.abandoned_request_opened();
     }
 
     /// Waits for the process to finish with a request for whose response no client waits.
-    fn keep_slot(&mut self, leftover: Leftover, io: &mut Io<'_>) {
+    fn keep_slot(&mut self, abandoned: AbandonedRequest, io: &mut Io<'_>) {
         io.end_output();
-        io.set_deadline(Some(leftover.until()));
-        self.leftover = Some(leftover);
+        io.set_deadline(Some(abandoned.until()));
+        self.abandoned = Some(abandoned);
         io.resume();
     }
 
     /// The process has finished with the leftover.
-    fn end_leftover(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+    fn end_abandoned(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         self.close(CloseReason::Done, io, cx);
-        if let Some(Leftover { pass, .. }) = self.leftover.take() {
+        if let Some(AbandonedRequest { permit, .. }) = self.abandoned.take() {
             let now = io.now();
-            pass.heard();
-            pass.leave(now);
+            permit.mark_responsive();
+            permit.release(now);
             cx.pool.dispatch(now);
         }
     }
@@ -299,18 +299,18 @@ impl UpstreamConnection {
         io.set_deadline(None);
         io.resume();
         let (now, token) = (io.now(), io.token());
-        let is_kept = !cx.is_draining && cx.pool.keep(self.process, self.life, token, now);
+        let is_kept = !cx.is_draining && cx.pool.retain_connection(self.process, self.generation, token, now);
         if !is_kept {
-            self.permit = None;
+            self.connection_permit = None;
             io.abort(CloseReason::Done);
         }
     }
 
     fn close(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let token = io.token();
-        cx.pool.forget_idle(self.process, token);
+        cx.pool.remove_idle(self.process, token);
         // It is closed before another one is opened.
-        self.permit = None;
+        self.connection_permit = None;
         io.abort(reason);
     }
 }

@@ -6,7 +6,7 @@ use stilling_ring::Time;
 use super::message::ClientMessage;
 use super::pool::UpstreamPool;
 use super::request::UpstreamRequest;
-use super::table::RequestId;
+use super::request_table::RequestId;
 
 /// A shard's way to the worker processes. What becomes of a request is sent as events to its `reply_to`.
 pub(crate) struct UpstreamHandle<'a> {

@@ -63,7 +63,7 @@ fn nominated(fields: Fields<'_>) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+    use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
 
     use super::*;
 
@@ -75,8 +75,8 @@ mod tests {
         let request = format!(
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: close,,{first}\r\nconnection: {second}\r\n\r\n"
         );
-        let step = RequestDecoder::default().decode(&Limits::default(), request.as_bytes());
-        let Ok(Event::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
+        let step = RequestDecoder::default().decode(&HttpLimits::default(), request.as_bytes());
+        let Ok(RequestEvent::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
         judge(head.headers())
     }
 

@@ -15,7 +15,7 @@ pub const BODY_HELD_MAX: usize = 8 * 1024 * 1024;
 /// answers is free. Reached: the rest goes on piece by piece while the slot is held.
 pub const ANSWER_HELD_MAX: usize = 8 * 1024 * 1024;
 /// Part of the memory for requests, and of that for answers, that long bodies leave to others: one divided by this.
-pub const HELD_SHARE: usize = 2;
+pub const MEMORY_RESERVE_DIVISOR: usize = 2;
 /// Bytes per second, on average, that a client sends or takes while its request has a slot and the process waits for it,
 /// after the grace that bodies have, unless the least rate of bodies is higher. Slower: 408, or the answer breaks off.
 pub const SLOT_RATE_MIN: u64 = 32 * 1024;
@@ -32,27 +32,27 @@ pub const NOMINATED_MAX: usize = 32;
 /// Interim answers (1xx) of a process before its answer. Reached: 502.
 pub const INTERIM_MAX: u32 = 16;
 /// How long an answer of unknown length may pause before what has come of it is passed on.
-pub const FLUSH_AFTER: Duration = Duration::from_millis(5);
+pub const FLUSH_DELAY: Duration = Duration::from_millis(5);
 /// How old a kept connection to a process may be when a request goes over it that must not be sent twice. Reached: a
 /// new connection, lest the process closes the old one in that very moment.
-pub const KEPT_IDLE_MAX: Duration = Duration::from_secs(1);
+pub const IDLE_REUSE_MAX: Duration = Duration::from_secs(1);
 /// How long the loss of a connection waits to be explained by the death of the process, before the slot is used again.
-pub const DEATH_PATIENCE: Duration = Duration::from_millis(50);
+pub const DEATH_DETECTION_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a process that lives may refuse connections. Reached: 502, and it is killed.
-pub const REFUSING_MAX: Duration = Duration::from_secs(1);
+pub const CONNECT_REFUSED_MAX: Duration = Duration::from_secs(1);
 /// How long a request that was not answered in time keeps its slot of a process that is not killed for it, unless the
 /// process says or closes something before. Reached: the next request has the slot, and may wait inside the process.
-pub const OVERDUE_MAX: Duration = Duration::from_secs(60);
+pub const OVERDUE_SLOT_MAX: Duration = Duration::from_secs(60);
 /// How often a client that waits for a worker or a process is looked for. If it has reset the connection, its place in the
 /// queue is freed, or the process is told that the answer is not wanted.
-pub const CLIENT_LOOK: Duration = Duration::from_millis(250);
+pub const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause between two attempts to connect to a process that refuses.
-pub const REFUSING_PAUSE: Duration = Duration::from_millis(5);
+pub const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(5);
 /// Buffers for requests and answers that a shard keeps for the next ones. More are given back to the system.
 pub const SPARE_BUFFERS_MAX: usize = 64;
 /// Capacity in bytes up to which a buffer is kept. A larger one is given back to the system.
 pub const SPARE_SIZE_MAX: usize = 16 * 1024;
 /// How often the end looks whether it should hurry.
-pub const HURRY_LOOK: Duration = Duration::from_millis(50);
+pub const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Folders of dead servers that the next one looks at, and removes, at its start. More are left to the one after it.
 pub const STALE_FOLDERS_MAX: usize = 1000;

@@ -20,7 +20,7 @@
 //! the memory for all) goes on piece by piece: the sender is read from only as fast as the receiver takes, and the client
 //! has to keep to [`limits::SLOT_RATE_MIN`] meanwhile.
 //!
-//! A client that resets its connection is noticed within [`limits::CLIENT_LOOK`]; one that has only ended its own sending
+//! A client that resets its connection is noticed within [`limits::CLIENT_CHECK_INTERVAL`]; one that has only ended its own sending
 //! is answered. Its place in the queue is free at once. The connection to a process that had its request is half-closed,
 //! and the process loses nothing else; the slot is free when the process closes the connection or answers, because it may
 //! work on the request until then. The same holds for a request that was not answered in time, if the process is not
@@ -35,19 +35,19 @@
 //! killed and started again), 502 when a process dies or does not answer HTTP.
 
 mod connection;
-mod folder;
 mod handle;
 mod hop_by_hop;
-mod idle;
+mod idle_connections;
 pub mod limits;
 mod message;
 mod outbox;
-mod pending;
+mod pending_request;
 mod pool;
+mod process_sockets;
 mod request;
+mod request_table;
 mod response;
-mod sockets;
-mod table;
+mod socket_folder;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -57,7 +57,7 @@ use std::time::Duration;
 
 use stilling_ring::Wake;
 use stilling_workers::processes::{
-    self, Entrance, ProcessCounters, Processes, QueueLimits, standard_streams,
+    self, ProcessCounters, Processes, QueueLimits, ShardAdmissionQueue, standard_streams,
 };
 
 pub(crate) use connection::{UpstreamConnection, UpstreamContext};
@@ -66,12 +66,12 @@ pub(crate) use hop_by_hop::nominates_too_many;
 pub(crate) use message::{
     BodyFraming, ClientMessage, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamResponse,
 };
-pub(crate) use outbox::{ConnectionCommand, Delivery};
+pub(crate) use outbox::{ConnectionCommand, UpstreamDelivery};
 pub(crate) use pool::UpstreamPool;
 pub(crate) use request::UpstreamRequest;
-pub(crate) use table::RequestId;
+pub(crate) use request_table::RequestId;
 
-use sockets::{SocketProgram, Sockets};
+use process_sockets::{ProcessSockets, SocketProgram};
 
 /// The program behind the server, and how its processes are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +80,10 @@ pub struct AppConfig {
     /// socket to listen on.
     pub command: String,
     /// Processes, their slots and their lives.
-    pub processes: processes::Limits,
+    pub processes: processes::ProcessLimits,
     /// How long a process may take to answer a request, or to go on with a response or with a request's body. More than
     /// zero. Reached before the response has begun: 504, and the process is killed and started again if it hangs
-    /// ([`Pass::be_late`](processes::Pass::be_late)). Reached after that: the response breaks off, the process lives.
+    /// ([`SlotPermit::mark_overdue`](processes::SlotPermit::mark_overdue)). Reached after that: the response breaks off, the process lives.
     pub timeout: Duration,
 }
 
@@ -92,7 +92,7 @@ impl AppConfig {
     pub fn new(command: impl Into<String>) -> Self {
         AppConfig {
             command: command.into(),
-            processes: processes::Limits::default(),
+            processes: processes::ProcessLimits::default(),
             timeout: limits::TIMEOUT,
         }
     }
@@ -104,7 +104,7 @@ impl AppConfig {
 
     /// Places of each shard that are kept for connections to the processes: for all that it may have, and as many
     /// that are being closed.
-    pub(crate) fn connects_kept(&self) -> u32 {
+    pub(crate) fn reserved_connects(&self) -> u32 {
         u32::try_from(2 * self.slots()).unwrap_or(u32::MAX)
     }
 }
@@ -113,13 +113,13 @@ impl AppConfig {
 pub struct App {
     config: AppConfig,
     processes: Processes,
-    sockets: Sockets,
+    sockets: ProcessSockets,
     /// Environment variables with secrets, which the processes do not inherit.
     secrets: Vec<String>,
 }
 
 /// The queue of each shard, for the shards' pools.
-pub(crate) struct ShardQueues(Vec<Entrance<RequestId>>);
+pub(crate) struct ShardQueues(Vec<ShardAdmissionQueue<RequestId>>);
 
 impl App {
     /// Plans the processes, and a queue for each shard that one of `wakes` wakes; no process is started yet. The processes
@@ -134,7 +134,7 @@ impl App {
         wakes: Vec<Arc<Wake>>,
     ) -> io::Result<(App, ShardQueues)> {
         let (processes, queues) = Processes::new(config.processes.clone(), queue, wakes)?;
-        let sockets = Sockets::new()?;
+        let sockets = ProcessSockets::new()?;
         Ok((App { config, processes, sockets, secrets }, ShardQueues(queues)))
     }
 
@@ -154,7 +154,7 @@ impl App {
     }
 
     /// What has become of the requests for them so far.
-    pub fn requests(&self) -> stilling_workers::Counters {
+    pub fn requests(&self) -> stilling_workers::PoolCounters {
         self.processes.requests()
     }
 
@@ -162,7 +162,7 @@ impl App {
     /// once.
     pub(crate) fn end(&self, hurry: impl Fn() -> bool) {
         self.processes.stop(self.config.processes.stop_timeout);
-        while !self.processes.join(limits::HURRY_LOOK) {
+        while !self.processes.join(limits::SHUTDOWN_CHECK_INTERVAL) {
             if hurry() {
                 self.processes.stop(Duration::ZERO);
             }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use stilling_engine::{Recipient, Token};
 
 use super::message::{ClientMessage, UpstreamEvent};
-use super::table::RequestId;
+use super::request_table::RequestId;
 
 /// What the pool tells a connection to a process.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum ConnectionCommand {
 
 /// Something to deliver, and to whom.
 #[derive(Debug)]
-pub(crate) enum Delivery {
+pub(crate) enum UpstreamDelivery {
     /// An event for the client of a request.
     Event(Recipient, RequestId, UpstreamEvent),
     /// A command for a connection to a process.
@@ -33,18 +33,18 @@ pub(crate) enum Delivery {
 
 /// Deliveries in the order in which they were made.
 #[derive(Debug, Default)]
-pub(super) struct Outbox(VecDeque<Delivery>);
+pub(super) struct Outbox(VecDeque<UpstreamDelivery>);
 
 impl Outbox {
     pub(super) fn send_event(&mut self, to: Recipient, id: RequestId, event: UpstreamEvent) {
-        self.0.push_back(Delivery::Event(to, id, event));
+        self.0.push_back(UpstreamDelivery::Event(to, id, event));
     }
 
     pub(super) fn send_command(&mut self, to: Token, command: ConnectionCommand) {
-        self.0.push_back(Delivery::Command(to, command));
+        self.0.push_back(UpstreamDelivery::Command(to, command));
     }
 
-    pub(super) fn pop(&mut self) -> Option<Delivery> {
+    pub(super) fn pop(&mut self) -> Option<UpstreamDelivery> {
         self.0.pop_front()
     }
 

@@ -17,26 +17,28 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stilling_engine::{NO_PLACE, Recipient, Token};
+use stilling_engine::{NO_FREE_SLOT, Recipient, Token};
 use stilling_ring::Time;
-use stilling_workers::processes::{Called, Claim, Entrance, Line, Pass};
+use stilling_workers::processes::{
+    AdmissionOutcome, ConnectionClaim, ConnectionPermit, ShardAdmissionQueue, SlotPermit,
+};
 
-use super::idle::{IdleConnection, IdleConnections};
-use super::limits::{DEATH_PATIENCE, KEPT_IDLE_MAX, REFUSING_MAX, REFUSING_PAUSE};
+use super::idle_connections::{IdleConnection, IdleConnections};
+use super::limits::{CONNECT_REFUSED_MAX, CONNECT_RETRY_DELAY, DEATH_DETECTION_TIMEOUT, IDLE_REUSE_MAX};
 use super::message::{ClientMessage, UpstreamEvent, UpstreamFailure};
-use super::outbox::{ConnectionCommand, Delivery, Outbox};
-use super::pending::{PendingRequest, QueuedRequest, RequestError};
+use super::outbox::{ConnectionCommand, Outbox, UpstreamDelivery};
+use super::pending_request::{PendingRequest, QueuedRequest, UpstreamError};
 use super::request::UpstreamRequest;
-use super::table::{RequestId, RequestTable};
+use super::request_table::{RequestId, RequestTable};
 
 /// Where a request is.
 enum RequestState {
     /// In the queue.
     Queued(QueuedRequest),
     /// It has a slot, and waits for something else.
-    Delayed(Box<PendingRequest>, Delay),
+    Delayed(Box<PendingRequest>, DelayReason),
     /// Between two of the other states, for a moment.
-    Moving,
+    InTransition,
     /// With a connection that is being made, until that time.
     Connecting(Time),
     /// With this connection.
@@ -44,16 +46,16 @@ enum RequestState {
 }
 
 /// What a request with a slot waits for.
-enum Delay {
+enum DelayReason {
     /// The next attempt to connect, at that time.
     ConnectRetry(Time),
     /// Another shard, which is to close a connection.
-    NoConnection(Claim),
+    NoConnection(ConnectionClaim),
     /// Its repetition at that time, unless its process turns out to be dead before.
     Repeat(Time),
 }
 
-struct Entry {
+struct RequestEntry {
     reply_to: Recipient,
     state: RequestState,
 }
@@ -62,16 +64,16 @@ struct Entry {
 pub(crate) struct ConnectAttempt {
     pub(super) request: Box<PendingRequest>,
     /// Counts it among the connections to the process.
-    pub(super) permit: Line,
+    pub(super) connection_permit: ConnectionPermit,
 }
 
 /// The requests of one shard for worker processes.
 pub(crate) struct UpstreamPool {
-    queue: Entrance<RequestId>,
+    queue: ShardAdmissionQueue<RequestId>,
     /// The sockets of the processes.
     addresses: Vec<PathBuf>,
     timeout: Duration,
-    requests: RequestTable<Entry>,
+    requests: RequestTable<RequestEntry>,
     idle: IdleConnections,
     /// Requests for connections that were idle and have not heard of it.
     assigned: Vec<(Token, Box<PendingRequest>)>,
@@ -80,17 +82,17 @@ pub(crate) struct UpstreamPool {
     /// Requests whose connections are being made, and some that were.
     connecting: Vec<RequestId>,
     /// Slots that are not used again before that time, unless the process has died.
-    quarantined: Vec<(Pass, Time)>,
-    failed: Vec<(Box<PendingRequest>, RequestError)>,
+    quarantined: Vec<(SlotPermit, Time)>,
+    failed: Vec<(Box<PendingRequest>, UpstreamError)>,
     connects: Vec<ConnectAttempt>,
     pub(super) outbox: Outbox,
     /// Connections over which no client waits for anything.
-    leftovers_open: u32,
+    abandoned_requests_open: u32,
 }
 
 impl UpstreamPool {
     pub(super) fn new(
-        queue: Entrance<RequestId>,
+        queue: ShardAdmissionQueue<RequestId>,
         addresses: Vec<PathBuf>,
         timeout: Duration,
     ) -> UpstreamPool {
@@ -107,23 +109,23 @@ impl UpstreamPool {
             failed: Vec::new(),
             connects: Vec::new(),
             outbox: Outbox::default(),
-            leftovers_open: 0,
+            abandoned_requests_open: 0,
         }
     }
 
     /// Connections to worker processes over which no client waits for anything.
-    pub(crate) fn leftovers_open(&self) -> u32 {
-        self.leftovers_open
+    pub(crate) fn abandoned_requests_open(&self) -> u32 {
+        self.abandoned_requests_open
     }
 
     /// A process may still work on a request for whose response no client waits.
-    pub(super) fn leftover_opened(&mut self) {
-        self.leftovers_open += 1;
+    pub(super) fn abandoned_request_opened(&mut self) {
+        self.abandoned_requests_open += 1;
     }
 
     /// The connection of such a request is closed.
-    pub(super) fn leftover_closed(&mut self) {
-        self.leftovers_open -= 1;
+    pub(super) fn abandoned_request_closed(&mut self) {
+        self.abandoned_requests_open -= 1;
     }
 
     /// Puts a request into the queue, or gives it to a process at once.
@@ -137,17 +139,17 @@ impl UpstreamPool {
         now: Time,
     ) -> Result<RequestId, Box<UpstreamRequest>> {
         let id = self.requests.next_id();
-        let Ok(ticket) = self.queue.wait(now, id) else { return Err(request) };
+        let Ok(ticket) = self.queue.enqueue(now, id) else { return Err(request) };
         request.close_head();
         let state = RequestState::Queued(QueuedRequest { request, ticket });
-        self.requests.insert(id, Entry { reply_to, state });
+        self.requests.insert(id, RequestEntry { reply_to, state });
         self.dispatch(now);
         Ok(id)
     }
 
     /// Whether the request still waits for a process to take it.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
-        matches!(self.requests.get(id), Some(Entry { state: RequestState::Queued(_), .. }))
+        matches!(self.requests.get(id), Some(RequestEntry { state: RequestState::Queued(_), .. }))
     }
 
     /// Has the connection of the request check whether the process's time is over.
@@ -167,26 +169,26 @@ impl UpstreamPool {
             Some(RequestState::Delayed(pending, delay)) => {
                 self.delayed.retain(|delayed| *delayed != id);
                 // The slot stays in quarantine for the rest of the time.
-                if let Delay::Repeat(until) = delay {
-                    self.quarantined.push((pending.pass, until));
+                if let DelayReason::Repeat(until) = delay {
+                    self.quarantined.push((pending.permit, until));
                 }
             }
             Some(RequestState::Active(token)) => {
                 self.outbox.send_command(token, ConnectionCommand::Abandon(id));
             }
             // The connection finds no request when it is made.
-            Some(RequestState::Connecting(_) | RequestState::Moving) | None => {}
+            Some(RequestState::Connecting(_) | RequestState::InTransition) | None => {}
         }
     }
 
     /// What is to be delivered next.
-    pub(crate) fn next_delivery(&mut self) -> Option<Delivery> {
+    pub(crate) fn next_delivery(&mut self) -> Option<UpstreamDelivery> {
         self.outbox.pop()
     }
 
     /// Whether there is something to do: the last check before the shard sleeps.
     pub(crate) fn has_work(&self) -> bool {
-        !self.outbox.is_empty() || !self.failed.is_empty() || self.queue.is_called()
+        !self.outbox.is_empty() || !self.failed.is_empty() || self.queue.is_notified()
     }
 
     /// Does what has become due, once per turn. Returns when to call again at the latest.
@@ -194,9 +196,9 @@ impl UpstreamPool {
         for (pending, error) in std::mem::take(&mut self.failed) {
             self.handle_failure(pending, error, now);
         }
-        let is_notified = self.queue.heed();
+        let is_notified = self.queue.take_notification();
         if !self.quarantined.is_empty() {
-            self.quarantined.retain(|(pass, until)| now < *until && !pass.is_over());
+            self.quarantined.retain(|(permit, until)| now < *until && !permit.is_stale());
         }
         if !self.delayed.is_empty() {
             self.resume_delayed(now);
@@ -215,9 +217,11 @@ impl UpstreamPool {
     fn next_due(&self) -> Option<Time> {
         let due = |id: &RequestId| match &self.requests.get(*id)?.state {
             RequestState::Connecting(until)
-            | RequestState::Delayed(_, Delay::ConnectRetry(until) | Delay::Repeat(until)) => Some(*until),
-            RequestState::Delayed(pending, Delay::NoConnection(_)) => Some(pending.deadline),
-            RequestState::Queued(_) | RequestState::Moving | RequestState::Active(_) => None,
+            | RequestState::Delayed(_, DelayReason::ConnectRetry(until) | DelayReason::Repeat(until)) => {
+                Some(*until)
+            }
+            RequestState::Delayed(pending, DelayReason::NoConnection(_)) => Some(pending.deadline),
+            RequestState::Queued(_) | RequestState::InTransition | RequestState::Active(_) => None,
         };
         let requests = self.delayed.iter().chain(&self.connecting).filter_map(due);
         requests.chain(self.quarantined.iter().map(|(_, until)| *until)).min()
@@ -226,11 +230,11 @@ impl UpstreamPool {
     /// The connections to be made, and the sockets to connect to.
     pub(crate) fn connects(&mut self) -> impl Iterator<Item = (PathBuf, ConnectAttempt)> + use<'_> {
         let addresses = &self.addresses;
-        self.connects.drain(..).map(|attempt| (addresses[attempt.request.pass.process()].clone(), attempt))
+        self.connects.drain(..).map(|attempt| (addresses[attempt.request.permit.process()].clone(), attempt))
     }
 
     /// A request has failed; what becomes of it is decided at the end of the turn.
-    pub(super) fn fail(&mut self, pending: Box<PendingRequest>, error: RequestError) {
+    pub(super) fn fail(&mut self, pending: Box<PendingRequest>, error: UpstreamError) {
         self.failed.push((pending, error));
     }
 
@@ -254,35 +258,44 @@ impl UpstreamPool {
     /// A request is done; its slot is free.
     pub(super) fn finish(&mut self, pending: Box<PendingRequest>, now: Time) {
         self.requests.remove(pending.id);
-        pending.pass.leave(now);
+        pending.permit.release(now);
         self.dispatch(now);
     }
 
     /// Keeps a connection for the next request, or assigns one to it. False: the connection is not needed.
-    pub(super) fn keep(&mut self, process: usize, life: u64, token: Token, now: Time) -> bool {
-        if let Some(pending) = self.take_unconnected(process, life) {
+    pub(super) fn retain_connection(
+        &mut self,
+        process: usize,
+        generation: u64,
+        token: Token,
+        now: Time,
+    ) -> bool {
+        if let Some(pending) = self.take_unconnected(process, generation) {
             self.assign(pending, token);
             return true;
         }
-        let is_needed = self.queue.life(process) == life && self.queue.wanted(process) == 0;
+        let is_needed =
+            self.queue.generation(process) == generation && self.queue.connection_claims(process) == 0;
         if is_needed {
-            self.idle.push(process, IdleConnection { token, life, since: now });
+            self.idle.push(process, IdleConnection { token, generation, since: now });
         }
         is_needed
     }
 
     /// A request of this shard for which there was no connection to this life of the process.
-    fn take_unconnected(&mut self, process: usize, life: u64) -> Option<Box<PendingRequest>> {
+    fn take_unconnected(&mut self, process: usize, generation: u64) -> Option<Box<PendingRequest>> {
         let fits = |id: &RequestId| match self.requests.get(*id).map(|entry| &entry.state) {
             // One that has met a dead connection waits for this one to be closed, and gets a new one.
-            Some(RequestState::Delayed(pending, Delay::NoConnection(_))) => {
-                pending.may_repeat && pending.pass.process() == process && pending.pass.life() == life
+            Some(RequestState::Delayed(pending, DelayReason::NoConnection(_))) => {
+                pending.may_repeat
+                    && pending.permit.process() == process
+                    && pending.permit.generation() == generation
             }
             _ => false,
         };
         let at = self.delayed.iter().position(fits)?;
         let id = self.delayed.swap_remove(at);
-        match std::mem::replace(&mut self.requests.get_mut(id)?.state, RequestState::Moving) {
+        match std::mem::replace(&mut self.requests.get_mut(id)?.state, RequestState::InTransition) {
             RequestState::Delayed(pending, _) => Some(pending),
             _ => None,
         }
@@ -296,14 +309,14 @@ impl UpstreamPool {
     }
 
     /// A connection is not idle any more, if it was.
-    pub(super) fn forget_idle(&mut self, process: usize, token: Token) {
+    pub(super) fn remove_idle(&mut self, process: usize, token: Token) {
         self.idle.remove(process, token);
     }
 
     /// Closes idle connections that have no use, or that others have more use for.
     fn close_unneeded(&mut self) {
         let (queue, outbox) = (&self.queue, &mut self.outbox);
-        let demand = |process| (queue.life(process), queue.wanted(process));
+        let demand = |process| (queue.generation(process), queue.connection_claims(process));
         self.idle.release_unneeded(demand, |token| outbox.send_command(token, ConnectionCommand::Close));
     }
 
@@ -311,19 +324,22 @@ impl UpstreamPool {
     pub(super) fn dispatch(&mut self, now: Time) {
         loop {
             let idle = &self.idle;
-            let Some(called) = self.queue.call(now, |process| idle.has(process)) else { return };
+            let Some(called) = self.queue.poll_admission(now, |process| idle.has_connection(process)) else {
+                return;
+            };
             match called {
-                Called::Expired(id) => {
+                AdmissionOutcome::Expired(id) => {
                     if let Some(entry) = self.requests.remove(id) {
                         self.outbox.send_event(entry.reply_to, id, UpstreamEvent::Expired);
                     }
                 }
-                Called::In(pass, id) => {
+                AdmissionOutcome::Admitted(permit, id) => {
                     let Some(entry) = self.requests.get_mut(id) else { continue };
                     let reply_to = entry.reply_to;
-                    match std::mem::replace(&mut entry.state, RequestState::Moving) {
+                    match std::mem::replace(&mut entry.state, RequestState::InTransition) {
                         RequestState::Queued(queued) => {
-                            let pending = PendingRequest::new(id, reply_to, queued, pass, now, self.timeout);
+                            let pending =
+                                PendingRequest::new(id, reply_to, queued, permit, now, self.timeout);
                             self.connect(pending, now);
                         }
                         state => entry.state = state,
@@ -336,35 +352,35 @@ impl UpstreamPool {
     /// Finds a connection for a request: an idle one that is safe for it, or a new one. A request that has met a dead
     /// connection gets a new one, since others may be dead as well.
     fn connect(&mut self, pending: Box<PendingRequest>, now: Time) {
-        let (process, life) = (pending.pass.process(), pending.pass.life());
+        let (process, generation) = (pending.permit.process(), pending.permit.generation());
         while let Some(idle) = self.idle.pop(process) {
-            let is_young = now.since(idle.since) < KEPT_IDLE_MAX;
+            let is_young = now.since(idle.since) < IDLE_REUSE_MAX;
             let is_safe = pending.request.is_idempotent || is_young;
-            if idle.life == life && pending.may_repeat && is_safe {
+            if idle.generation == generation && pending.may_repeat && is_safe {
                 return self.assign(pending, idle.token);
             }
             self.outbox.send_command(idle.token, ConnectionCommand::Close);
         }
-        match pending.pass.line() {
-            Some(permit) => self.connect_anew(pending, permit),
+        match pending.permit.connection_permit() {
+            Some(connection_permit) => self.connect_new(pending, connection_permit),
             None => {
-                let claim = pending.pass.claim();
+                let claim = pending.permit.claim();
                 // Another shard may have closed one just before the claim.
-                match pending.pass.line() {
-                    Some(permit) => self.connect_anew(pending, permit),
-                    None => self.delay(pending, Delay::NoConnection(claim)),
+                match pending.permit.connection_permit() {
+                    Some(connection_permit) => self.connect_new(pending, connection_permit),
+                    None => self.delay(pending, DelayReason::NoConnection(claim)),
                 }
             }
         }
     }
 
-    fn connect_anew(&mut self, pending: Box<PendingRequest>, permit: Line) {
+    fn connect_new(&mut self, pending: Box<PendingRequest>, connection_permit: ConnectionPermit) {
         self.set_state(pending.id, RequestState::Connecting(pending.deadline));
         self.connecting.push(pending.id);
-        self.connects.push(ConnectAttempt { request: pending, permit });
+        self.connects.push(ConnectAttempt { request: pending, connection_permit });
     }
 
-    fn delay(&mut self, pending: Box<PendingRequest>, delay: Delay) {
+    fn delay(&mut self, pending: Box<PendingRequest>, delay: DelayReason) {
         let id = pending.id;
         self.set_state(id, RequestState::Delayed(pending, delay));
         self.delayed.push(id);
@@ -388,21 +404,25 @@ impl UpstreamPool {
     fn resume_delayed(&mut self, now: Time) {
         for id in std::mem::take(&mut self.delayed) {
             let Some(entry) = self.requests.get_mut(id) else { continue };
-            let state = std::mem::replace(&mut entry.state, RequestState::Moving);
+            let state = std::mem::replace(&mut entry.state, RequestState::InTransition);
             let RequestState::Delayed(pending, delay) = state else { continue };
-            let is_over = pending.pass.is_over();
+            let is_stale = pending.permit.is_stale();
             match delay {
                 // A request that may have ended a process is not given to the next one, whatever it was delayed for.
-                _ if is_over && pending.was_taken => self.fail_request(pending, UpstreamFailure::BadGateway),
-                _ if is_over => self.requeue(pending),
-                Delay::NoConnection(_) if now >= pending.deadline => {
+                _ if is_stale && pending.maybe_delivered => {
+                    self.fail_request(pending, UpstreamFailure::BadGateway)
+                }
+                _ if is_stale => self.requeue(pending),
+                DelayReason::NoConnection(_) if now >= pending.deadline => {
                     self.fail_request(pending, UpstreamFailure::Unavailable);
                 }
-                Delay::ConnectRetry(at) | Delay::Repeat(at) if now < at => self.delay(pending, delay),
-                Delay::ConnectRetry(_) | Delay::Repeat(_) => self.connect(pending, now),
-                Delay::NoConnection(claim) => match pending.pass.line() {
-                    Some(permit) => self.connect_anew(pending, permit),
-                    None => self.delay(pending, Delay::NoConnection(claim)),
+                DelayReason::ConnectRetry(at) | DelayReason::Repeat(at) if now < at => {
+                    self.delay(pending, delay)
+                }
+                DelayReason::ConnectRetry(_) | DelayReason::Repeat(_) => self.connect(pending, now),
+                DelayReason::NoConnection(claim) => match pending.permit.connection_permit() {
+                    Some(connection_permit) => self.connect_new(pending, connection_permit),
+                    None => self.delay(pending, DelayReason::NoConnection(claim)),
                 },
             }
         }
@@ -410,17 +430,17 @@ impl UpstreamPool {
 
     /// Puts a request that no process has seen back to its place in the queue.
     fn requeue(&mut self, pending: Box<PendingRequest>) {
-        let PendingRequest { id, request, ticket, pass, .. } = *pending;
+        let PendingRequest { id, request, ticket, permit, .. } = *pending;
         self.set_state(id, RequestState::Queued(QueuedRequest { request, ticket }));
-        self.queue.wait_again(ticket, id);
-        pass.leave_unused();
+        self.queue.requeue(ticket, id);
+        permit.release_unused();
     }
 
     /// Decides what becomes of a request that has failed.
-    fn handle_failure(&mut self, mut pending: Box<PendingRequest>, error: RequestError, now: Time) {
+    fn handle_failure(&mut self, mut pending: Box<PendingRequest>, error: UpstreamError, now: Time) {
         if self.requests.get(pending.id).is_none() {
             // Its client has left, or was told that it took too long.
-            if let RequestError::ConnectFailed(kind) = error
+            if let UpstreamError::ConnectFailed(kind) = error
                 && now >= pending.deadline
             {
                 report_unreachable(&pending, kind);
@@ -429,55 +449,58 @@ impl UpstreamPool {
         }
         let is_repeatable = pending.may_repeat && pending.is_repeatable();
         match error {
-            RequestError::ConnectFailed(NO_PLACE) => {
-                pending.pass.say("the server has no place for a connection to it");
+            UpstreamError::ConnectFailed(NO_FREE_SLOT) => {
+                pending.permit.print_line("the server has no place for a connection to it");
                 self.fail_request(pending, UpstreamFailure::Unavailable);
             }
-            RequestError::ConnectFailed(kind) => self.handle_connect_failure(pending, kind, now),
-            RequestError::Stale { nothing_sent: true } if is_repeatable => {
+            UpstreamError::ConnectFailed(kind) => self.handle_connect_failure(pending, kind, now),
+            UpstreamError::Stale { nothing_sent: true } if is_repeatable => {
                 pending.may_repeat = false;
                 self.connect(pending, now);
             }
-            RequestError::Stale { .. } if is_repeatable && pending.request.is_idempotent => {
-                (pending.may_repeat, pending.was_taken) = (false, true);
-                self.delay(pending, Delay::Repeat(now.after(DEATH_PATIENCE)));
+            UpstreamError::Stale { .. } if is_repeatable && pending.request.is_idempotent => {
+                (pending.may_repeat, pending.maybe_delivered) = (false, true);
+                self.delay(pending, DelayReason::Repeat(now.after(DEATH_DETECTION_TIMEOUT)));
             }
-            RequestError::TimedOut if !pending.is_answered() => {
+            UpstreamError::TimedOut if !pending.is_answered() => {
                 self.report_timeout(&pending);
                 // Whether the request is slow or the process hangs is decided there.
-                let _ = pending.pass.be_late(now);
+                let _ = pending.permit.mark_overdue(now);
             }
-            RequestError::TimedOut => {
-                pending.pass.say("an answer stopped in the middle for too long; its connection is closed");
+            UpstreamError::TimedOut => {
+                pending
+                    .permit
+                    .print_line("an answer stopped in the middle for too long; its connection is closed");
                 self.fail_request(pending, UpstreamFailure::Timeout);
             }
-            error @ (RequestError::Stale { .. } | RequestError::Lost(_) | RequestError::Invalid(_)) => {
-                pending.pass.say(&error.to_string());
+            error @ (UpstreamError::Stale { .. } | UpstreamError::Lost(_) | UpstreamError::Invalid(_)) => {
+                pending.permit.print_line(&error.to_string());
                 self.report_failure(&pending, UpstreamFailure::BadGateway);
                 // The next request must not go to a process that is about to die.
-                self.quarantined.push((pending.pass, now.after(DEATH_PATIENCE)));
+                self.quarantined.push((pending.permit, now.after(DEATH_DETECTION_TIMEOUT)));
             }
         }
     }
 
     /// The process has died unnoticed, or lives and refuses connections. The request is not lost yet.
     fn handle_connect_failure(&mut self, mut pending: Box<PendingRequest>, kind: ErrorKind, now: Time) {
-        let life = pending.pass.life();
-        let (_, since) = pending.refused_since.filter(|(of, _)| *of == life).unwrap_or((life, now));
-        pending.refused_since = Some((life, since));
+        let generation = pending.permit.generation();
+        let (_, since) =
+            pending.refused_since.filter(|(of, _)| *of == generation).unwrap_or((generation, now));
+        pending.refused_since = Some((generation, since));
         let is_late = now >= pending.deadline;
-        if is_late || !is_overloaded(kind) && now.since(since) >= REFUSING_MAX {
+        if is_late || !is_overloaded(kind) && now.since(since) >= CONNECT_REFUSED_MAX {
             report_unreachable(&pending, kind);
             let failure = if is_late { UpstreamFailure::Timeout } else { UpstreamFailure::BadGateway };
             return self.fail_request(pending, failure);
         }
-        let again = now.after(REFUSING_PAUSE).min(pending.deadline);
-        self.delay(pending, Delay::ConnectRetry(again));
+        let again = now.after(CONNECT_RETRY_DELAY).min(pending.deadline);
+        self.delay(pending, DelayReason::ConnectRetry(again));
     }
 
     /// The response did not come in time: logs it and answers the request, which keeps its slot.
     pub(super) fn report_timeout(&mut self, pending: &PendingRequest) {
-        pending.pass.say("a request was not answered in time");
+        pending.permit.print_line("a request was not answered in time");
         self.report_failure(pending, UpstreamFailure::Timeout);
     }
 
@@ -494,7 +517,7 @@ impl UpstreamPool {
 
     /// Sends a command to the connection that has the request, if one has.
     fn send_command(&mut self, id: RequestId, command: ConnectionCommand) {
-        if let Some(Entry { state: RequestState::Active(token), .. }) = self.requests.get(id) {
+        if let Some(RequestEntry { state: RequestState::Active(token), .. }) = self.requests.get(id) {
             self.outbox.send_command(*token, command);
         }
     }
@@ -509,13 +532,13 @@ impl UpstreamPool {
 /// There was no connection for too long: logs it, and condemns the process if it is the cause.
 fn report_unreachable(pending: &PendingRequest, kind: ErrorKind) {
     if is_overloaded(kind) {
-        pending.pass.say("accepts no connections");
+        pending.permit.print_line("accepts no connections");
     } else {
-        pending.pass.say(&RequestError::ConnectFailed(kind).to_string());
+        pending.permit.print_line(&UpstreamError::ConnectFailed(kind).to_string());
     }
     // A lack of descriptors and the like is this side's fault.
     if is_overloaded(kind) || matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
-        pending.pass.condemn();
+        pending.permit.request_kill();
     }
 }
 

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-use stilling_wire::http1::{BodyLength, Method, RequestHead, Version};
+use stilling_wire::http1::{BodyLength, HttpVersion, Method, RequestHead};
 
 use super::hop_by_hop::HopByHopFields;
-use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, HELD_SHARE, PIECE_SIZE_MAX};
+use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX};
 use crate::memory::MemoryReservation;
 
 /// A request as it is kept until a process has it.
@@ -24,9 +24,9 @@ pub(crate) struct UpstreamRequest {
     /// May be sent twice (RFC 9110 §9.2.2).
     pub(super) is_idempotent: bool,
     /// The client understands chunks.
-    pub(super) takes_chunks: bool,
+    pub(super) accepts_chunked: bool,
     /// Counts head and body among the requests that are held.
-    held: MemoryReservation,
+    reservation: MemoryReservation,
 }
 
 impl UpstreamRequest {
@@ -36,7 +36,7 @@ impl UpstreamRequest {
         head: &RequestHead<'_>,
         peer: Option<IpAddr>,
         mut out: Vec<u8>,
-        held: MemoryReservation,
+        reservation: MemoryReservation,
     ) -> Box<UpstreamRequest> {
         out.clear();
         write_head(head, peer, &mut out);
@@ -50,19 +50,19 @@ impl UpstreamRequest {
                 head.method,
                 Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
             ),
-            takes_chunks: head.version == Version::Http11,
-            held,
+            accepts_chunked: head.version == HttpVersion::Http11,
+            reservation,
         })
     }
 
     /// Holds memory for the head; false when all requests together would hold more than `max` bytes.
     pub(crate) fn hold_head(&mut self, max: usize) -> bool {
-        self.held.grow(self.head.len(), max)
+        self.reservation.grow(self.head.len(), max)
     }
 
     /// Adds a piece of the body; false when all requests together would hold more than `max` bytes.
     pub(crate) fn push(&mut self, piece: &[u8], max: usize) -> bool {
-        let has_room = self.held.grow(piece.len(), max);
+        let has_room = self.reservation.grow(piece.len(), max);
         if has_room {
             self.body.extend_from_slice(piece);
         }
@@ -77,7 +77,7 @@ impl UpstreamRequest {
     /// Whether more of the body may be held before the request waits for a slot. All requests may hold `max` bytes.
     pub(crate) fn may_grow(&self, max: usize) -> bool {
         let is_long = self.body.len() >= FIRST_BODY_MAX;
-        let has_room = || self.held.has_room(PIECE_SIZE_MAX, max / HELD_SHARE);
+        let has_room = || self.reservation.has_room(PIECE_SIZE_MAX, max / MEMORY_RESERVE_DIVISOR);
         !is_long || self.body.len() < BODY_HELD_MAX && has_room()
     }
 
@@ -139,7 +139,7 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
             push(out, &[value, b", "]);
         }
     }
-    out.extend_from_slice(if head.version == Version::Http11 {
+    out.extend_from_slice(if head.version == HttpVersion::Http11 {
         b"1.1 stilling\r\n"
     } else {
         b"1.0 stilling\r\n"
@@ -161,17 +161,17 @@ fn is_dropped(name: &[u8]) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+    use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
 
     use super::*;
 
     fn rewritten(fields: &str) -> String {
         let request = format!("GET / HTTP/1.1\r\nHost: shop.example\r\n{fields}\r\n");
-        let step = RequestDecoder::default().decode(&Limits::default(), request.as_bytes());
-        let Ok(Event::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
+        let step = RequestDecoder::default().decode(&HttpLimits::default(), request.as_bytes());
+        let Ok(RequestEvent::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
         let peer = Some(IpAddr::from([192, 0, 2, 9]));
-        let held = MemoryReservation::new(&Arc::default());
-        let request = UpstreamRequest::new(&head, peer, Vec::new(), held);
+        let reservation = MemoryReservation::new(&Arc::default());
+        let request = UpstreamRequest::new(&head, peer, Vec::new(), reservation);
         String::from_utf8(request.head).expect("it is text")
     }
 

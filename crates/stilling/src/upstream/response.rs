@@ -9,7 +9,7 @@
 
 use std::io::Write;
 
-use stilling_wire::http1::{ReplyLength, ResponseHead};
+use stilling_wire::http1::{ResponseBodyLength, ResponseHead};
 
 use super::hop_by_hop::HopByHopFields;
 use super::message::{BodyFraming, ResponsePiece, UpstreamEvent, UpstreamResponse};
@@ -28,7 +28,7 @@ pub(super) struct ResponseBuilder {
     /// The length that the process has announced, if there is a body and the process has announced one.
     announced_len: Option<u64>,
     is_bodiless: bool,
-    takes_chunks: bool,
+    accepts_chunked: bool,
     head_len: usize,
     body_start: usize,
     /// The framing, once a piece has been handed out.
@@ -37,11 +37,11 @@ pub(super) struct ResponseBuilder {
 
 impl ResponseBuilder {
     /// Rewrites a head into `out`, a buffer that may have been used before. `is_head`: it answers a HEAD request.
-    /// `takes_chunks`: the client understands chunks.
+    /// `accepts_chunked`: the client understands chunks.
     pub(super) fn new(
         head: &ResponseHead<'_>,
         is_head: bool,
-        takes_chunks: bool,
+        accepts_chunked: bool,
         mut out: Vec<u8>,
     ) -> ResponseBuilder {
         out.clear();
@@ -65,9 +65,9 @@ impl ResponseBuilder {
             }
         }
         let announced_len = match head.body {
-            ReplyLength::None => Some(0),
-            ReplyLength::Sized(length) => Some(length),
-            ReplyLength::Chunked | ReplyLength::UntilClose => None,
+            ResponseBodyLength::None => Some(0),
+            ResponseBodyLength::Sized(length) => Some(length),
+            ResponseBodyLength::Chunked | ResponseBodyLength::UntilClose => None,
         };
         let head_len = out.len();
         out.extend_from_slice(&[b'0'; CHUNK_HEAD]);
@@ -78,7 +78,7 @@ impl ResponseBuilder {
             has_date,
             announced_len,
             is_bodiless,
-            takes_chunks,
+            accepts_chunked,
             head_len,
             body_start,
             begun: None,
@@ -142,7 +142,7 @@ impl ResponseBuilder {
             _ if self.is_bodiless => BodyFraming::Bodiless,
             Some(length) => BodyFraming::Length(length),
             None if is_last => BodyFraming::Length(self.body_len() as u64),
-            None if self.takes_chunks => BodyFraming::Chunked,
+            None if self.accepts_chunked => BodyFraming::Chunked,
             None => BodyFraming::Close,
         }
     }

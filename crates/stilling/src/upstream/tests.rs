@@ -1,6 +1,6 @@
 //! What a server with worker processes promises, kept before processes that do what real ones do at the worst moment.
 
-mod world;
+mod fixture;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use socket2::SockRef;
 use crate::http::Status;
 use crate::{DriverChoice, ServeConfig};
 
-use self::world::*;
+use self::fixture::*;
 
 macro_rules! on_both_drivers {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -27,7 +27,7 @@ macro_rules! on_both_drivers {
     };
 }
 
-mod leftovers;
+mod abandoned_requests;
 pub(crate) mod pool;
 mod slow;
 
@@ -35,9 +35,9 @@ on_both_drivers! {
     a_connection_is_kept_as_long_as_both_want_it,
     /// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
     a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
-    what_nobody_has_taken_may_be_sent_again_whatever_it_is,
+    a_request_of_which_nothing_was_taken_is_sent_again,
     /// RFC 9110 §9.2.2: nor is the rest of a request taken for the whole.
-    what_was_taken_in_part_is_not_sent_again,
+    a_request_taken_in_part_is_not_sent_again,
     /// Row 1.24.
     a_process_that_does_not_answer_in_time_is_condemned,
     a_long_body_and_a_long_answer_go_piece_by_piece,
@@ -61,102 +61,102 @@ on_both_drivers! {
     /// Row 4.26: they hold their slots, and nobody else's memory; and a server that is full still reaches its process.
     slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
     /// Row 4.26: nor is a slot held for ever by one who takes the answer bit by bit.
-    who_takes_an_answer_too_slowly_is_given_up,
+    a_client_that_reads_a_response_too_slowly_is_disconnected,
     /// Row 4.26: what clients have not taken yet is bounded as a whole, though their slots are free.
     a_long_answer_without_room_is_refused_before_it_begins,
 }
 
 fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
-    let scripts: Vec<Script> = vec![
+    let scripts: Vec<ConnectionScript> = vec![
         Box::new(|stream| {
             for _ in 0..3 {
-                take(stream);
-                say(stream, OK);
+                read_head(stream);
+                send_text(stream, OK);
             }
-            take(stream);
-            say(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+            read_head(stream);
+            send_text(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
         }),
         Box::new(|stream| {
-            take(stream);
+            read_head(stream);
             // More than an answer: this connection is not to be trusted with the next.
-            say(stream, &format!("{OK}{OK}"));
+            send_text(stream, &format!("{OK}{OK}"));
         }),
-        serves(),
+        respond_ok(),
     ];
-    let world = World::new(driver, HANG, scripts);
+    let fixture = UpstreamFixture::new(driver, HANG, scripts);
     for _ in 0..6 {
-        world.is_ok(GET);
+        fixture.assert_ok(GET);
     }
-    world.finish();
+    fixture.finish();
 }
 
 fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice(driver: DriverChoice) {
-    let dies_on_the_second = || -> Script {
+    let dies_on_the_second = || -> ConnectionScript {
         Box::new(|stream| {
-            take(stream);
-            say(stream, OK);
-            take(stream);
+            read_head(stream);
+            send_text(stream, OK);
+            read_head(stream);
         })
     };
-    let world = World::new(driver, HANG, vec![dies_on_the_second(), serves()]);
-    world.is_ok(GET);
-    world.is_ok(GET);
-    world.finish();
-    let world = World::new(driver, HANG, vec![dies_on_the_second(), serves()]);
-    world.is_ok(GET);
-    world.is_refused(POST, Status::BadGateway);
-    world.is_ok(POST);
-    world.finish();
+    let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), respond_ok()]);
+    fixture.assert_ok(GET);
+    fixture.assert_ok(GET);
+    fixture.finish();
+    let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), respond_ok()]);
+    fixture.assert_ok(GET);
+    fixture.assert_status(POST, Status::BadGateway);
+    fixture.assert_ok(POST);
+    fixture.finish();
     // Once: a second connection that dies as well is the process's fault. (A first one always is.)
-    let dies: fn() -> Script = || Box::new(|stream| drop(take(stream)));
-    let world = World::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
-    world.is_ok(GET);
-    world.is_refused(GET, Status::BadGateway);
-    world.is_refused(GET, Status::BadGateway);
-    world.finish();
+    let dies: fn() -> ConnectionScript = || Box::new(|stream| drop(read_head(stream)));
+    let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
+    fixture.assert_ok(GET);
+    fixture.assert_status(GET, Status::BadGateway);
+    fixture.assert_status(GET, Status::BadGateway);
+    fixture.finish();
 }
 
-fn what_nobody_has_taken_may_be_sent_again_whatever_it_is(driver: DriverChoice) {
-    let (closed, is_closed) = mpsc::channel();
-    let scripts: Vec<Script> = vec![
+fn a_request_of_which_nothing_was_taken_is_sent_again(driver: DriverChoice) {
+    let (closed, wait_closed) = mpsc::channel();
+    let scripts: Vec<ConnectionScript> = vec![
         Box::new(move |stream| {
-            take(stream);
-            say(stream, OK);
+            read_head(stream);
+            send_text(stream, OK);
             stream.shutdown(std::net::Shutdown::Both).expect("it is open");
             closed.send(()).expect("somebody waits");
         }),
         Box::new(|stream| {
-            assert!(take(stream).contains("\r\nContent-Length: 0\r\n\r\n"));
-            say(stream, OK);
+            assert!(read_head(stream).contains("\r\nContent-Length: 0\r\n\r\n"));
+            send_text(stream, OK);
         }),
     ];
-    let world = World::new(driver, HANG, scripts);
-    world.is_ok(GET);
-    is_closed.recv().expect("it is closed");
-    world.is_ok(POST);
-    world.finish();
+    let fixture = UpstreamFixture::new(driver, HANG, scripts);
+    fixture.assert_ok(GET);
+    wait_closed.recv().expect("it is closed");
+    fixture.assert_ok(POST);
+    fixture.finish();
 }
 
-fn what_was_taken_in_part_is_not_sent_again(driver: DriverChoice) {
+fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
     // The close has to come between two sends, which it does not always.
     const ROUNDS: usize = 20;
     // With its head more than one send takes.
     const BODY: usize = 65_500;
-    let world = World::with(driver, HANG, 1, |listener| {
+    let fixture = UpstreamFixture::with(driver, HANG, 1, |listener| {
         std::thread::spawn(move || {
             let mut has_seen_it = false;
             for _ in 0..=ROUNDS {
                 let mut stream = accept(&listener);
-                let mut head = take(&mut stream);
+                let mut head = read_head(&mut stream);
                 if head.starts_with("POST") {
                     // The kept connection was too old for it.
                     assert!(!has_seen_it, "it is sent twice");
                     stream.read_exact(&mut [0; BODY]).expect("the body");
-                    say(&mut stream, OK);
-                    head = take(&mut stream);
+                    send_text(&mut stream, OK);
+                    head = read_head(&mut stream);
                 }
                 assert!(head.starts_with("GET"), "{head}");
-                say(&mut stream, OK);
+                send_text(&mut stream, OK);
                 stream.set_nonblocking(true).expect("a socket takes options");
                 // Without waiting, to be fast.
                 let count = loop {
@@ -179,53 +179,54 @@ fn what_was_taken_in_part_is_not_sent_again(driver: DriverChoice) {
             scope.spawn(|| {
                 while !is_done.load(Relaxed) {
                     let page = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-                    assert_eq!(world.ask(page).0, 200);
+                    assert_eq!(fixture.round_trip(page).0, 200);
                 }
             });
         }
-        let answers = (0..=ROUNDS).flat_map(|_| [GET, &post]).map(|request| world.ask(request).0).collect();
+        let answers =
+            (0..=ROUNDS).flat_map(|_| [GET, &post]).map(|request| fixture.round_trip(request).0).collect();
         is_done.store(true, Relaxed);
         answers
     });
-    world.finish();
+    fixture.finish();
     for pair in answers.chunks(2) {
         assert!(matches!(pair, [200, 200 | 502]), "{answers:?}");
     }
 }
 
 fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
-    let waits: Script = Box::new(|stream| {
-        take(stream);
+    let waits: ConnectionScript = Box::new(|stream| {
+        read_head(stream);
         let _ = stream.read(&mut [0]);
     });
-    let drips: Script = Box::new(|stream| {
-        take(stream);
-        say(stream, "HTTP/1.1 200 OK\r\n");
+    let drips: ConnectionScript = Box::new(|stream| {
+        read_head(stream);
+        send_text(stream, "HTTP/1.1 200 OK\r\n");
         // Always a sign of life and never a whole head: the deadline is not put off by that.
         while stream.write_all(b"X: y\r\n").is_ok() {
             std::thread::park_timeout(Duration::from_millis(5));
         }
     });
-    let world = World::with(driver, Duration::from_millis(50), 1, |listener| {
+    let fixture = UpstreamFixture::with(driver, Duration::from_millis(50), 1, |listener| {
         std::thread::spawn(move || {
             // It goes on listening: else it would be killed for that.
             for script in [waits, drips] {
                 script(&mut accept(&listener));
             }
-            serves()(&mut accept(&listener));
+            respond_ok()(&mut accept(&listener));
         })
     });
-    world.is_refused(GET, Status::GatewayTimeout);
-    world.is_refused(GET, Status::GatewayTimeout);
-    world.is_ok(GET);
-    world.finish_after_killing(2);
+    fixture.assert_status(GET, Status::GatewayTimeout);
+    fixture.assert_status(GET, Status::GatewayTimeout);
+    fixture.assert_ok(GET);
+    fixture.finish_after_killing(2);
 }
 
 fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
     const LONG: usize = 300_000;
     for chunked in [false, true] {
-        let script: Script = Box::new(move |stream| {
-            let head = take(stream);
+        let script: ConnectionScript = Box::new(move |stream| {
+            let head = read_head(stream);
             let mut body = Vec::new();
             if chunked {
                 assert!(head.contains("\r\nTransfer-Encoding: chunked\r\n"), "{head}");
@@ -239,23 +240,25 @@ fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
                 stream.read_exact(&mut body).expect("the body");
             }
             assert_eq!(body.iter().filter(|byte| **byte == b'y').count(), LONG);
-            say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-            say(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
+            send_text(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            send_text(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
         });
         let configure = |config: &mut ServeConfig| {
             (config.requests_held_max, config.answers_held_max) = (150_000, 150_000);
         };
-        let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
+        let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+            run_scripts(listener, vec![script])
+        });
         let (framing, body) = match chunked {
             true => ("Transfer-Encoding: chunked", format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "y".repeat(LONG))),
             false => ("Content-Length: 300000", "y".repeat(LONG)),
         };
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n");
-        let (status, answer) = world.ask(&(head + &body));
+        let (status, answer) = fixture.round_trip(&(head + &body));
         assert_eq!(status, 200);
         assert!(answer.ends_with(b"\r\n0\r\n\r\n"));
         assert_eq!(answer.iter().filter(|byte| **byte == b'x').count(), LONG);
-        world.finish();
+        fixture.finish();
     }
 }
 
@@ -265,139 +268,144 @@ fn reset(stream: TcpStream) {
 }
 
 fn a_client_that_goes_away_ends_the_request_and_not_the_process(driver: DriverChoice) {
-    let endless: Script = Box::new(|stream| {
-        take(stream);
-        say(stream, "HTTP/1.1 200 OK\r\n\r\n");
+    let endless: ConnectionScript = Box::new(|stream| {
+        read_head(stream);
+        send_text(stream, "HTTP/1.1 200 OK\r\n\r\n");
         let piece = "x".repeat(1 << 20);
         while stream.write_all(piece.as_bytes()).is_ok() {}
     });
-    let world = World::new(driver, HANG, vec![endless, serves()]);
-    let mut client = world.send(GET);
+    let fixture = UpstreamFixture::new(driver, HANG, vec![endless, respond_ok()]);
+    let mut client = fixture.send(GET);
     client.read_exact(&mut [0; 1000]).expect("its beginning");
     drop(client);
-    world.is_ok(GET);
-    assert_eq!(world.finish(), (0, 0));
+    fixture.assert_ok(GET);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn a_client_that_leaves_frees_the_slot_before_the_deadline(driver: DriverChoice) {
     let (asked, is_asked) = mpsc::channel();
-    let script = |text: &'static str| -> Script {
+    let script = |text: &'static str| -> ConnectionScript {
         let asked = asked.clone();
         Box::new(move |stream| {
-            take(stream);
-            say(stream, text);
+            read_head(stream);
+            send_text(stream, text);
             asked.send(()).expect("somebody waits");
-            is_closed(stream);
+            wait_closed(stream);
         })
     };
     let silent = script("");
     let begins = script("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-    let world = World::new(driver, HANG * 10, vec![silent, begins, serves()]);
+    let fixture = UpstreamFixture::new(driver, HANG * 10, vec![silent, begins, respond_ok()]);
     for begins in [false, true] {
-        let mut client = world.send(GET);
+        let mut client = fixture.send(GET);
         is_asked.recv().expect("the process has it");
         if begins {
             client.read_exact(&mut [0; 10]).expect("its beginning");
         }
         reset(client);
     }
-    world.is_ok(GET);
-    assert_eq!(world.finish(), (0, 0));
+    fixture.assert_ok(GET);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
     let (go, may_go) = mpsc::channel();
-    let slow: Script = Box::new(move |stream| {
-        take(stream);
+    let slow: ConnectionScript = Box::new(move |stream| {
+        read_head(stream);
         may_go.recv().expect("somebody says so");
-        say(stream, OK);
+        send_text(stream, OK);
         // The next over this connection is not the one that left.
-        assert!(take(stream).starts_with("POST"));
-        say(stream, OK);
+        assert!(read_head(stream).starts_with("POST"));
+        send_text(stream, OK);
     });
-    let world = World::new(driver, HANG * 10, vec![slow]);
-    let first = world.send(GET);
-    eventually("it is asked", || world.requests().busy == 1);
-    let leaves = world.send(GET);
-    eventually("it waits", || world.requests().queued == 1);
+    let fixture = UpstreamFixture::new(driver, HANG * 10, vec![slow]);
+    let first = fixture.send(GET);
+    eventually("it is asked", || fixture.requests().busy == 1);
+    let leaves = fixture.send(GET);
+    eventually("it waits", || fixture.requests().queued == 1);
     reset(leaves);
-    eventually("its place is free", || world.requests().queued == 0);
-    assert_eq!(world.requests().cancelled, 1);
+    eventually("its place is free", || fixture.requests().queued == 0);
+    assert_eq!(fixture.requests().cancelled, 1);
     go.send(()).expect("the process waits");
     assert_eq!(read(first), (200, b"ok".to_vec()));
-    world.is_ok(POST);
-    assert_eq!(world.finish(), (0, 0));
+    fixture.assert_ok(POST);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn a_client_that_has_only_ended_its_sending_is_answered(driver: DriverChoice) {
     let (go, may_go) = mpsc::channel();
-    let slow: Script = Box::new(move |stream| {
-        take(stream);
+    let slow: ConnectionScript = Box::new(move |stream| {
+        read_head(stream);
         may_go.recv().expect("somebody says so");
-        say(stream, OK);
+        send_text(stream, OK);
     });
-    let world = World::new(driver, HANG, vec![slow]);
-    let client = world.send(GET);
+    let fixture = UpstreamFixture::new(driver, HANG, vec![slow]);
+    let client = fixture.send(GET);
     client.shutdown(std::net::Shutdown::Write).expect("it is open");
-    eventually("it is asked", || world.requests().busy == 1);
+    eventually("it is asked", || fixture.requests().busy == 1);
     // Longer than until the server looks for it.
     let begun = Instant::now();
-    eventually("time passes", || begun.elapsed() > super::limits::CLIENT_LOOK * 2);
+    eventually("time passes", || begun.elapsed() > super::limits::CLIENT_CHECK_INTERVAL * 2);
     go.send(()).expect("the process waits");
     assert_eq!(read(client), (200, b"ok".to_vec()));
-    world.finish();
+    fixture.finish();
 }
 
 fn an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process(driver: DriverChoice) {
-    let stops = |text: &'static str| -> Script {
+    let stops = |text: &'static str| -> ConnectionScript {
         Box::new(move |stream| {
-            take(stream);
-            say(stream, text);
-            is_closed(stream);
+            read_head(stream);
+            send_text(stream, text);
+            wait_closed(stream);
         })
     };
     let sized = stops("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
     let chunked = stops("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-    let world = World::new(driver, Duration::from_millis(200), vec![sized, chunked]);
-    world.is_refused(GET, Status::GatewayTimeout);
-    let (status, body) = world.ask(GET);
+    let fixture = UpstreamFixture::new(driver, Duration::from_millis(200), vec![sized, chunked]);
+    fixture.assert_status(GET, Status::GatewayTimeout);
+    let (status, body) = fixture.round_trip(GET);
     assert!(status == 200 && !body.ends_with(b"0\r\n\r\n"), "{}", body.escape_ascii());
-    assert_eq!(world.finish(), (0, 0));
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection(driver: DriverChoice) {
     let (answered, is_answered) = mpsc::channel();
-    let script: Script = Box::new(move |stream| {
-        take(stream);
-        say(stream, OK);
-        take(stream);
+    let script: ConnectionScript = Box::new(move |stream| {
+        read_head(stream);
+        send_text(stream, OK);
+        read_head(stream);
         stream.read_exact(&mut [0; 70_000]).expect("the first piece");
-        say(stream, "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
+        send_text(
+            stream,
+            "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno",
+        );
         stream.shutdown(std::net::Shutdown::Both).expect("it is open");
         answered.send(()).expect("somebody waits");
     });
     let configure = |config: &mut ServeConfig| config.requests_held_max = 150_000;
-    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
-    world.is_ok(GET);
+    let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+        run_scripts(listener, vec![script])
+    });
+    fixture.assert_ok(GET);
     let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n";
-    let mut client = world.send(&format!("{head}{}", "x".repeat(70_000)));
+    let mut client = fixture.send(&format!("{head}{}", "x".repeat(70_000)));
     is_answered.recv().expect("it closes");
     // The server may have said its answer and gone.
     let _ = client.write_all(&[0; 1000]);
     assert_eq!(read(client), (413, b"no".to_vec()));
-    world.finish();
+    fixture.finish();
 }
 
 fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
     // Its socket is gone as soon as the list of connections is at its end.
-    let world = World::new(driver, HANG, Vec::new());
-    eventually("nobody listens", || world.listener.is_finished());
-    world.is_refused(GET, Status::BadGateway);
-    world.finish_after_killing(1);
+    let fixture = UpstreamFixture::new(driver, HANG, Vec::new());
+    eventually("nobody listens", || fixture.listener.is_finished());
+    fixture.assert_status(GET, Status::BadGateway);
+    fixture.finish_after_killing(1);
 
     let (done, is_done) = mpsc::channel();
     let (full, is_full) = mpsc::channel();
-    let world = World::with(driver, Duration::from_millis(50), 1, |listener| {
+    let fixture = UpstreamFixture::with(driver, Duration::from_millis(50), 1, |listener| {
         std::thread::spawn(move || {
             let address = listener.local_addr().expect("it has one");
             let path = address.as_pathname().expect("a path");
@@ -411,19 +419,19 @@ fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
         })
     });
     is_full.recv().expect("it is full");
-    world.is_refused(GET, Status::GatewayTimeout);
+    fixture.assert_status(GET, Status::GatewayTimeout);
     done.send(()).expect("it waits");
-    world.finish_after_killing(1);
+    fixture.finish_after_killing(1);
 }
 
 fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice) {
     let (done, is_done) = mpsc::channel::<()>();
-    let deaf: Script = Box::new(move |stream| {
-        take(stream);
+    let deaf: ConnectionScript = Box::new(move |stream| {
+        read_head(stream);
         is_done.recv().expect_err("nobody says anything");
     });
-    let world = World::new(driver, Duration::from_millis(100), vec![deaf]);
-    let mut client = world.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    let fixture = UpstreamFixture::new(driver, Duration::from_millis(100), vec![deaf]);
+    let mut client = fixture.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     let mut sending = client.try_clone().expect("a descriptor");
     let sender = std::thread::spawn(move || {
         // The server gives up in the middle.
@@ -435,20 +443,23 @@ fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice
     drop(client);
     sender.join().expect("it does not panic");
     drop(done);
-    world.finish_after_killing(1);
+    fixture.finish_after_killing(1);
 }
 
 /// Says an answer of that many bytes, as far as somebody takes it.
-fn says_long(length: usize) -> Script {
+fn respond_long(length: usize) -> ConnectionScript {
     Box::new(move |stream| {
-        take(stream);
-        say(stream, &format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"));
+        read_head(stream);
+        send_text(
+            stream,
+            &format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"),
+        );
         let piece = vec![b'x'; 1 << 20];
         let _ = (0..length >> 20).try_for_each(|_| stream.write_all(&piece));
     })
 }
 
-fn who_takes_an_answer_too_slowly_is_given_up(driver: DriverChoice) {
+fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoice) {
     const LONG: usize = 40 << 20;
     let configure = |config: &mut ServeConfig| {
         config.timeouts.body_grace = Duration::from_millis(100);
@@ -457,9 +468,10 @@ fn who_takes_an_answer_too_slowly_is_given_up(driver: DriverChoice) {
         // Nothing is held beyond what is on its way.
         config.answers_held_max = 200_000;
     };
-    let scripts = vec![says_long(LONG), serves()];
-    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
-    let mut client = world.send(GET);
+    let scripts = vec![respond_long(LONG), respond_ok()];
+    let fixture =
+        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
+    let mut client = fixture.send(GET);
     let mut seen = 0;
     loop {
         std::thread::park_timeout(Duration::from_millis(1));
@@ -474,17 +486,18 @@ fn who_takes_an_answer_too_slowly_is_given_up(driver: DriverChoice) {
         }
     }
     assert!(seen < LONG, "it took its time for all of it");
-    world.is_ok(GET);
-    assert_eq!(world.finish(), (0, 0));
+    fixture.assert_ok(GET);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn a_long_answer_without_room_is_refused_before_it_begins(driver: DriverChoice) {
     let configure = |config: &mut ServeConfig| config.answers_held_max = 10_000;
-    let scripts = vec![says_long(1 << 20), serves()];
-    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
-    world.is_refused(GET, Status::ServiceUnavailable);
-    world.is_ok(GET);
-    assert_eq!(world.finish(), (0, 0));
+    let scripts = vec![respond_long(1 << 20), respond_ok()];
+    let fixture =
+        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
+    fixture.assert_status(GET, Status::ServiceUnavailable);
+    fixture.assert_ok(GET);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: DriverChoice) {
@@ -493,15 +506,15 @@ fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: Drive
     const LONG: usize = 40 << 20;
     let (taken, is_taken) = mpsc::channel();
     let configure = |config: &mut ServeConfig| config.timeouts.body_grace = HANG;
-    let world = World::configured(driver, HANG, SLOTS, configure, |listener| {
+    let fixture = UpstreamFixture::configured(driver, HANG, SLOTS, configure, |listener| {
         std::thread::spawn(move || {
             let answers: Vec<_> = (0..READERS)
                 .map(|_| {
                     let mut stream = accept(&listener);
-                    take(&mut stream);
+                    read_head(&mut stream);
                     taken.send(()).expect("somebody counts");
                     std::thread::spawn(move || {
-                        say(
+                        send_text(
                             &mut stream,
                             &format!(
                                 "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {LONG}\r\n\r\n"
@@ -516,14 +529,14 @@ fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: Drive
             answers.into_iter().for_each(|answer| answer.join().expect("it does not panic"));
         })
     });
-    let readers: Vec<TcpStream> = (0..READERS).map(|_| world.send(GET)).collect();
+    let readers: Vec<TcpStream> = (0..READERS).map(|_| fixture.send(GET)).collect();
     (0..SLOTS).for_each(|_| is_taken.recv().expect("a slot each"));
-    eventually("the others wait", || world.requests().queued == (READERS - SLOTS) as u64);
-    assert_eq!(world.requests().busy, SLOTS as u64);
+    eventually("the others wait", || fixture.requests().queued == (READERS - SLOTS) as u64);
+    assert_eq!(fixture.requests().busy, SLOTS as u64);
     assert!(is_taken.try_recv().is_err(), "no more connections than slots");
     for reader in readers {
         let (status, body) = read(reader);
         assert_eq!((status, body.len()), (200, LONG));
     }
-    world.finish();
+    fixture.finish();
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use stilling::http::{Method, Routes};
 use stilling::{Admin, DriverChoice, ServeConfig, Server};
 
-use crate::support::{Peer, Served, get};
+use crate::support::{HttpTestServer, TestPeer, get};
 
 on_both_drivers!(
     pages_with_a_listener_of_their_own_are_nowhere_else,
@@ -23,13 +23,13 @@ fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-fn check(peer: &mut Peer, path: &str, status: u16) {
+fn check(peer: &mut TestPeer, path: &str, status: u16) {
     assert_eq!(peer.ask(get(path)).status, status, "{path}");
 }
 
 /// Who serves strangers need not show them what a scraper sees.
 fn pages_with_a_listener_of_their_own_are_nowhere_else(driver: DriverChoice) {
-    let server = Served::with(driver, routes(), |config| config.admin = Admin::At(any_port()));
+    let server = HttpTestServer::with(driver, routes(), |config| config.admin = Admin::At(any_port()));
     let (mut peer, mut admin) = (server.connect(), server.connect_admin());
     check(&mut peer, "/good", 200);
     for path in ["/", "/status", "/metrics", "/readyz"] {
@@ -48,7 +48,7 @@ fn pages_with_a_listener_of_their_own_are_nowhere_else(driver: DriverChoice) {
 }
 
 fn pages_that_are_off_are_nowhere(driver: DriverChoice) {
-    let server = Served::with(driver, routes(), |config| config.admin = Admin::Off);
+    let server = HttpTestServer::with(driver, routes(), |config| config.admin = Admin::Off);
     let mut peer = server.connect();
     check(&mut peer, "/good", 200);
     for path in ["/", "/status", "/metrics", "/readyz"] {
@@ -77,10 +77,10 @@ fn what_has_no_routes_has_its_pages_moved_too(driver: DriverChoice) {
     let running = server.start().expect("a thread");
     // Every shard answers at both.
     for _ in 0..10 {
-        check(&mut Peer::connect(address), "/test/fast", 200);
-        check(&mut Peer::connect(address), "/metrics", 404);
-        check(&mut Peer::connect(admin), "/test/fast", 404);
-        check(&mut Peer::connect(admin), "/metrics", 200);
+        check(&mut TestPeer::connect(address), "/test/fast", 200);
+        check(&mut TestPeer::connect(address), "/metrics", 404);
+        check(&mut TestPeer::connect(admin), "/test/fast", 404);
+        check(&mut TestPeer::connect(admin), "/metrics", 200);
     }
     running.end().expect("no shard has failed");
 }

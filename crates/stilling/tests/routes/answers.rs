@@ -3,7 +3,7 @@
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
-use crate::support::{Served, get};
+use crate::support::{HttpTestServer, get};
 
 on_both_drivers!(
     a_handler_runs_where_its_route_says,
@@ -26,7 +26,7 @@ fn thread_name(_: &Request<'_>) -> String {
 fn a_handler_runs_where_its_route_says(driver: DriverChoice) {
     let routes =
         Routes::new().inline(Method::Get, "/here", thread_name).worker(Method::Get, "/there", thread_name);
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for _ in 0..10 {
         let here = peer.ask(get("/here"));
@@ -46,7 +46,7 @@ fn without_workers_the_shard_does_their_work(driver: DriverChoice) {
         Routes::new().worker(Method::Get, "/there", thread_name).worker(Method::Post, "/there", |request| {
             request.body().to_ascii_uppercase().escape_ascii().to_string()
         });
-    let server = Served::with(driver, routes, |config| config.worker_threads = 0);
+    let server = HttpTestServer::with(driver, routes, |config| config.worker_threads = 0);
     let mut peer = server.connect();
     assert!(peer.ask(get("/there")).text().starts_with("shard-"));
     let answer = peer.ask("POST /there HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
@@ -65,7 +65,7 @@ fn placeholders_are_decoded_and_the_exact_pattern_wins(driver: DriverChoice) {
             let part = |name| request.param(name).unwrap_or("none".into()).into_owned();
             format!("{} then {}, no {}", part("first"), part("rest"), part("other"))
         });
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for (path, status, text) in [
         ("/hello/you", 200, "name you"),
@@ -91,7 +91,7 @@ fn a_query_is_decoded_as_forms_are(driver: DriverChoice) {
         let all: Vec<String> = request.queries().map(|(name, value)| format!("{name}={value}")).collect();
         format!("{:?} of {}", request.query("a").as_deref(), all.join("|"))
     });
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for (query, expected) in [
         ("", "None of "),
@@ -122,7 +122,7 @@ fn a_handler_sees_the_whole_request(driver: DriverChoice) {
         )
     }
     let routes = Routes::new().inline(Method::Put, "/in/{x}", say).worker(Method::Put, "/job/{x}", say);
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for path in ["/in/%41", "/job/%41"] {
         let head = format!(
@@ -147,7 +147,7 @@ fn a_head_request_gets_the_fields_of_a_get(driver: DriverChoice) {
         .worker(Method::Get, "/sized", stream)
         .inline(Method::Get, "/both", |_| "of get")
         .inline(Method::Head, "/both", |_| Response::new(Status::Ok).with_header("X-Of", "head"));
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     let without_date = |head: &str| -> Vec<String> {
         head.lines().filter(|line| !line.starts_with("Date")).map(str::to_owned).collect()
@@ -172,7 +172,7 @@ fn what_no_handler_answers_is_404_or_405(driver: DriverChoice) {
         "/d/{x}",
         |_| "d",
     );
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for (method, path, status, allow) in [
         ("GET", "/a", 200, None),
@@ -208,7 +208,7 @@ fn results_are_answers(driver: DriverChoice) {
             Some("later") => Err(Response::from(Status::ServiceUnavailable).with_header("retry-after", "77")),
             _ => Err(Status::NotFound.into()),
         });
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for (path, status, text, retry) in [
         ("/good", 200, "good", None),
@@ -230,7 +230,7 @@ fn results_are_answers(driver: DriverChoice) {
 
 fn old_clients_keep_their_connections_if_they_ask(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/in", |_| "in").worker(Method::Get, "/job", |_| "job");
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     for path in ["/in", "/job"] {
         let mut peer = server.connect();
         for _ in 0..3 {
@@ -255,7 +255,7 @@ fn a_panic_costs_one_answer(driver: DriverChoice) {
         .worker(Method::Get, "/job", fall)
         .inline(Method::Get, "/good", |_| "good");
     for workers in [0, 1] {
-        let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
+        let server = HttpTestServer::with(driver, routes.clone(), |config| config.worker_threads = workers);
         let mut peer = server.connect();
         for _ in 0..3 {
             assert_eq!(peer.ask(get("/in")).status, 500);

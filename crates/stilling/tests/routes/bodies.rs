@@ -3,7 +3,7 @@
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes};
 
-use crate::support::{Served, get, pattern};
+use crate::support::{HttpTestServer, get, pattern};
 
 on_both_drivers!(
     a_body_is_whole_when_the_handler_has_it,
@@ -35,14 +35,14 @@ fn chunked(body: &[u8], size: usize) -> Vec<u8> {
 }
 
 fn a_body_is_whole_when_the_handler_has_it(driver: DriverChoice) {
-    let server = Served::with(driver, echoes(), |config| config.limits.body_size_max = 1 << 20);
+    let server = HttpTestServer::with(driver, echoes(), |config| config.limits.body_size_max = 1 << 20);
     for path in ["/in", "/work"] {
         let mut peer = server.connect();
         for size in [0, 1, 100, 4096, 65_536, 1 << 20] {
             let body = pattern(size);
             let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n");
             let sized = [format!("{head}Content-Length: {size}\r\n\r\n").as_bytes(), &body].concat();
-            let mut hand = peer.another_hand();
+            let mut hand = peer.clone_writer();
             // From another hand: the server may answer while the last bytes are still on the way.
             let answer = std::thread::scope(|scope| {
                 scope.spawn(|| hand.send(&sized));
@@ -69,7 +69,7 @@ fn a_body_is_whole_when_the_handler_has_it(driver: DriverChoice) {
 
 /// RFC 9110 §10.1.1: 100 where the body is wanted, the final answer where it is not.
 fn a_client_that_expects_is_told_to_go_on_or_not(driver: DriverChoice) {
-    let server = Served::with(driver, echoes(), |config| config.requests_held_max = 300);
+    let server = HttpTestServer::with(driver, echoes(), |config| config.requests_held_max = 300);
     let ask = |path: &str, length: usize| {
         let mut peer = server.connect();
         peer.send(format!(
@@ -102,7 +102,7 @@ fn a_client_that_expects_is_told_to_go_on_or_not(driver: DriverChoice) {
 
 fn a_body_over_the_limit_is_refused(driver: DriverChoice) {
     const MAX: usize = 10_000;
-    let server = Served::with(driver, echoes(), |config| config.limits.body_size_max = MAX as u64);
+    let server = HttpTestServer::with(driver, echoes(), |config| config.limits.body_size_max = MAX as u64);
     for path in ["/in", "/work"] {
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n");
         let body = pattern(MAX + 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Routes};
 
-use crate::support::{Peer, Served, eventually, get};
+use crate::support::{HttpTestServer, TestPeer, eventually, get};
 
 on_both_drivers!(
     an_answer_never_reaches_another_request,
@@ -35,17 +35,17 @@ fn gated() -> (Sender<()>, Arc<AtomicUsize>, Routes) {
 }
 
 /// A client whose request keeps the only worker busy.
-fn stuck(server: &Served) -> Peer {
+fn stuck(server: &HttpTestServer) -> TestPeer {
     let mut stuck = server.connect();
     stuck.send(get("/stuck"));
-    eventually("the worker is busy", || (server.see().pool.counters().busy == 1).then_some(()));
+    eventually("the worker is busy", || (server.overview().pool.counters().busy == 1).then_some(()));
     stuck
 }
 
 /// Row 4.26: whatever a connection has asked and given up before, an answer belongs to the request it was made for.
 fn an_answer_never_reaches_another_request(driver: DriverChoice) {
     let (gate, runs, routes) = gated();
-    let server = Served::with(driver, routes, |config| {
+    let server = HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads) = (1, 1);
         config.timeouts.work = Duration::from_millis(20);
     });
@@ -70,11 +70,11 @@ fn an_answer_never_reaches_another_request(driver: DriverChoice) {
 fn jobs_of_clients_that_have_gone_are_cancelled(driver: DriverChoice) {
     const CLIENTS: u64 = 50;
     let (gate, runs, routes) = gated();
-    let server = Served::with(driver, routes, |config| {
+    let server = HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads, config.queue_max) = (1, 1, CLIENTS as usize);
     });
     let mut first = stuck(&server);
-    let (held, counters) = (server.held(), || server.see().pool.counters());
+    let (held, counters) = (server.held(), || server.overview().pool.counters());
     for round in 1..=2 {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
@@ -85,7 +85,7 @@ fn jobs_of_clients_that_have_gone_are_cancelled(driver: DriverChoice) {
             .collect();
         eventually("all wait", || (counters().queued == CLIENTS).then_some(()));
         assert!(server.held() > held);
-        clients.into_iter().for_each(Peer::reset);
+        clients.into_iter().for_each(TestPeer::reset);
         eventually("all are cancelled", || (counters().cancelled == round * CLIENTS).then_some(()));
         assert_eq!((counters().queued, counters().busy, server.held()), (0, 1, held));
     }
@@ -103,16 +103,17 @@ fn a_stream_of_a_client_that_has_gone_leaves_the_queue(driver: DriverChoice) {
     let alive = Arc::new(AtomicUsize::new(0));
     let sources = Arc::clone(&alive);
     let routes = routes.inline(Method::Get, "/stream", move |_| {
-        stilling::http::Response::stream("a/b", crate::support::Watched::new(1 << 30, &sources))
+        stilling::http::Response::stream("a/b", crate::support::CountedSource::new(1 << 30, &sources))
     });
-    let server = Served::with(driver, routes, |config| (config.shards, config.worker_threads) = (1, 1));
+    let server =
+        HttpTestServer::with(driver, routes, |config| (config.shards, config.worker_threads) = (1, 1));
     let mut first = stuck(&server);
     let mut client = server.connect();
     client.send(get("/stream"));
-    eventually("its piece waits", || (server.see().pool.counters().queued == 1).then_some(()));
+    eventually("its piece waits", || (server.overview().pool.counters().queued == 1).then_some(()));
     assert_eq!(alive.load(Ordering::SeqCst), 1);
     client.reset();
-    eventually("it is cancelled", || (server.see().pool.counters().cancelled == 1).then_some(()));
+    eventually("it is cancelled", || (server.overview().pool.counters().cancelled == 1).then_some(()));
     eventually("its source is gone", || (alive.load(Ordering::SeqCst) == 0).then_some(()));
     drop(gate);
     assert_eq!(first.answer().text(), "done");

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
-use crate::support::{Served, eventually, get};
+use crate::support::{HttpTestServer, eventually, get};
 
 on_both_drivers!(
     handlers_know_where_clients_come_from_if_they_ask,
@@ -23,7 +23,7 @@ fn handlers_know_where_clients_come_from_if_they_ask(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/in", peer_of).worker(Method::Post, "/job", peer_of);
     let known = format!("{:?}", Some(IpAddr::from(Ipv4Addr::LOCALHOST)));
     for (routes, expected) in [(routes.clone(), "None"), (routes.with_peers(), known.as_str())] {
-        let server = Served::start(driver, routes);
+        let server = HttpTestServer::start(driver, routes);
         let mut peer = server.connect();
         for _ in 0..2 {
             assert_eq!(peer.ask(get("/in")).text(), expected);
@@ -42,7 +42,7 @@ fn what_no_route_matches_goes_to_the_fallback(driver: DriverChoice) {
     }
     let routes = Routes::new().inline(Method::Get, "/good/{name}", |_| "good");
     for routes in [routes.clone().fallback_inline(nothing), routes.fallback_worker(nothing)] {
-        let server = Served::start(driver, routes);
+        let server = HttpTestServer::start(driver, routes);
         let mut peer = server.connect();
         for (request, status, text) in [
             ("GET /good/a", 200, "good"),
@@ -71,11 +71,11 @@ fn another_thread_ends_the_server(driver: DriverChoice) {
         let _ = wait.lock().expect("no panics").recv();
         "done"
     });
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let address = server.address();
     let mut peer = server.connect();
     peer.send(get("/stuck"));
-    eventually("the worker is busy", || (server.see().pool.counters().busy == 1).then_some(()));
+    eventually("the worker is busy", || (server.overview().pool.counters().busy == 1).then_some(()));
     let stopper = server.stopper();
     let waiting = std::thread::spawn(move || server.wait());
     std::thread::spawn(move || stopper.clone().stop()).join().expect("stopping does not panic");
@@ -101,12 +101,12 @@ fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
         .inline(Method::Get, "/panic", |_| {
             Response::delegate(|_| panic!("the demonstration of a panic with a connection"))
         });
-    let server = Served::start(driver, routes);
-    let delegated = || server.see().http.iter().map(|counters| counters.delegated()).sum::<u64>();
+    let server = HttpTestServer::start(driver, routes);
+    let delegated = || server.overview().http.iter().map(|counters| counters.delegated()).sum::<u64>();
     let mut peers = [server.connect(), server.connect()];
     for peer in &mut peers {
         peer.send(get("/raw"));
-        assert_eq!(peer.exactly(5), b"yours");
+        assert_eq!(peer.read_exactly(5), b"yours");
     }
     let mut third = server.connect();
     third.send(get("/raw"));
@@ -116,7 +116,7 @@ fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
     let page = server.connect().ask(get("/status"));
     assert!(page.text().contains("<td>connections in workers' hands<td>3"), "{}", page.text());
     drop(peers);
-    assert_eq!(third.exactly(5), b"yours");
+    assert_eq!(third.read_exactly(5), b"yours");
     drop(third);
     let mut unlucky = server.connect();
     unlucky.send(get("/panic"));

@@ -3,7 +3,7 @@
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
-use crate::support::{Peer, Served, get, pattern};
+use crate::support::{HttpTestServer, TestPeer, get, pattern};
 
 on_both_drivers!(
     an_answer_that_would_break_the_framing_is_a_500,
@@ -13,7 +13,7 @@ on_both_drivers!(
 );
 
 #[track_caller]
-fn goes_on(peer: &mut Peer, after: &str) {
+fn goes_on(peer: &mut TestPeer, after: &str) {
     assert_eq!(peer.ask(get("/good")).text(), "good", "after {after}");
 }
 
@@ -43,7 +43,7 @@ fn an_answer_that_would_break_the_framing_is_a_500(driver: DriverChoice) {
         "/good",
         |_| "good",
     );
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for route in ["/in", "/job"] {
         for way in [
@@ -92,7 +92,7 @@ fn statuses_without_a_body_have_none(driver: DriverChoice) {
         .inline(Method::Get, "/in/{status}/{body}", answer)
         .worker(Method::Get, "/job/{status}/{body}", answer)
         .inline(Method::Get, "/good", |_| "good");
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for route in ["in", "job"] {
         for status in [204, 304] {
@@ -125,7 +125,7 @@ fn answers_of_every_kind_come_in_order(driver: DriverChoice) {
         })
         .worker(Method::Get, "/sized", move |_| Response::stream_sized("a/b", 150_000, of_sized()))
         .inline(Method::Get, "/unsized", move |_| Response::stream("a/b", of_unsized()));
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     let post = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
     let kinds: [(String, u16, &[u8]); 8] = [
@@ -138,7 +138,7 @@ fn answers_of_every_kind_come_in_order(driver: DriverChoice) {
         (get("/long"), 200, &long),
         (get("/livez"), 200, b"alive\n"),
     ];
-    let mut hand = peer.another_hand();
+    let mut hand = peer.clone_writer();
     let all: String = kinds.iter().map(|(request, ..)| request.as_str()).collect();
     std::thread::scope(|scope| {
         scope.spawn(move || (0..ROUNDS).for_each(|_| hand.send(&all)));
@@ -163,7 +163,7 @@ fn many_fields_are_sent_and_too_many_refused(driver: DriverChoice) {
         })
         .inline(Method::Get, "/type", |_| Response::text("t").with_type("x".repeat(100_000)))
         .inline(Method::Get, "/good", |_| "good");
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for (count, status) in [(0, 200), (11, 200), (12, 200), (13, 200), (500, 200), (5000, 500)] {
         let answer = peer.ask(get(&format!("/{count}")));

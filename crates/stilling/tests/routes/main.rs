@@ -1,7 +1,7 @@
 //! Routes of one's own, met from outside: servers in this process, raw connections and curl, both drivers.
 //!
 //! A check is a function of the driver; [`on_both_drivers`] makes two tests of it. Nothing waits for a
-//! span of time, and every server ends with a look at what is left of it: [`support::Served::finish`].
+//! span of time, and every server ends with a look at what is left of it: [`support::HttpTestServer::finish`].
 #![cfg(target_os = "linux")]
 
 /// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
@@ -25,14 +25,14 @@ macro_rules! on_both_drivers {
 mod admin;
 mod answers;
 mod bodies;
-mod broken;
 mod cancelled;
-mod crowd;
 mod embed;
+mod failing_sources;
 mod files;
 mod framing;
-mod held;
-mod long;
-mod pace;
+mod long_answers;
+mod memory_limits;
+mod slow_readers;
+mod streaming_workers;
 mod streams;
 mod support;

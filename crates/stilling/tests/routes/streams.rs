@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes};
 
-use crate::support::{Peer, Served, Watched, eventually, feed, get, pattern};
+use crate::support::{CountedSource, HttpTestServer, TestPeer, channel_source, eventually, get, pattern};
 
 on_both_drivers!(
     a_body_is_framed_as_the_client_understands_it,
@@ -40,7 +40,7 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
         .inline(Method::Get, "/good", |_| "good");
     let expected = pattern(LENGTH);
     for workers in [0, 2] {
-        let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
+        let server = HttpTestServer::with(driver, routes.clone(), |config| config.worker_threads = workers);
         for place in ["job", "in"] {
             for (path, version, field, coding, connection) in [
                 ("sized", "1.1", "", None, None),
@@ -72,8 +72,8 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
 
 fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
     /// Fails when it is asked for more than it should be.
-    struct Guarded(usize);
-    impl Read for Guarded {
+    struct GuardedSource(usize);
+    impl Read for GuardedSource {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
             self.0 = self.0.checked_sub(into.len()).expect("read beyond what was announced");
             into.fill(b'g');
@@ -81,10 +81,10 @@ fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
         }
     }
     let routes = Routes::new()
-        .worker(Method::Get, "/job", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
-        .inline(Method::Get, "/in", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
-        .inline(Method::Get, "/empty", |_| Response::stream_sized("a/b", 0, Guarded(0)));
-    let server = Served::start(driver, routes);
+        .worker(Method::Get, "/job", |_| Response::stream_sized("a/b", 100_001, GuardedSource(100_001)))
+        .inline(Method::Get, "/in", |_| Response::stream_sized("a/b", 100_001, GuardedSource(100_001)))
+        .inline(Method::Get, "/empty", |_| Response::stream_sized("a/b", 0, GuardedSource(0)));
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for _ in 0..3 {
         for (path, length) in [("/job", 100_001), ("/in", 100_001), ("/empty", 0)] {
@@ -101,7 +101,7 @@ fn what_is_short_has_a_length(driver: DriverChoice) {
     let routes = Routes::new()
         .worker(Method::Get, "/short", |_| Response::stream("a/b", std::io::empty()))
         .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", 3, std::io::Cursor::new("abcdef")));
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for (path, body) in [("/short", ""), ("/sized", "abc")] {
         let answer = peer.ask(format!("GET {path} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
@@ -114,12 +114,12 @@ fn what_is_short_has_a_length(driver: DriverChoice) {
 }
 
 fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
-    let (hand, source) = feed();
+    let (hand, source) = channel_source();
     let source = Mutex::new(Some(source));
     let routes = Routes::new().worker(Method::Get, "/feed", move |_| {
         Response::stream("text/plain", source.lock().expect("no panics").take().expect("asked once"))
     });
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     let feed = |piece: &[u8]| hand.send(Ok(piece.to_vec())).expect("the source is there");
     peer.send(get("/feed"));
@@ -146,17 +146,19 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
     let alive = Arc::new(AtomicUsize::new(0));
     let (of_worker, of_shard) = (Arc::clone(&alive), Arc::clone(&alive));
     let routes = Routes::new()
-        .worker(Method::Get, "/job", move |_| Response::stream("a/b", Watched::new(u64::MAX, &of_worker)))
+        .worker(Method::Get, "/job", move |_| {
+            Response::stream("a/b", CountedSource::new(u64::MAX, &of_worker))
+        })
         .inline(Method::Get, "/in", move |_| {
-            Response::stream_sized("a/b", 1 << 40, Watched::new(u64::MAX, &of_shard))
+            Response::stream_sized("a/b", 1 << 40, CountedSource::new(u64::MAX, &of_shard))
         });
     for workers in [0, 2] {
-        let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
+        let server = HttpTestServer::with(driver, routes.clone(), |config| config.worker_threads = workers);
         for round in 0..10 {
-            let mut peer = Peer::connect_small(server.address());
+            let mut peer = TestPeer::connect_small(server.address());
             peer.send(get(["/job", "/in"][round % 2]));
             peer.head();
-            peer.exactly(10_000 * round);
+            peer.read_exactly(10_000 * round);
             assert_eq!(alive.load(Ordering::SeqCst), 1);
             if round % 3 == 0 {
                 peer.reset();
@@ -177,16 +179,16 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
 
 /// Row 4.37: what has begun is finished, then the server ends.
 fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
-    let (hand, source) = feed();
+    let (hand, source) = channel_source();
     let source = Mutex::new(Some(source));
     let routes = Routes::new()
         .worker(Method::Get, "/feed", move |_| {
             Response::stream("text/plain", source.lock().expect("no panics").take().expect("asked once"))
         })
         .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", 3_000_000, std::io::repeat(b's')));
-    let server = Served::start(driver, routes);
+    let server = HttpTestServer::start(driver, routes);
     let address = server.address();
-    let (mut fed, mut sized) = (server.connect(), Peer::connect_small(address));
+    let (mut fed, mut sized) = (server.connect(), TestPeer::connect_small(address));
     fed.send(get("/feed"));
     hand.send(Ok(b"before".to_vec())).expect("the source is there");
     fed.head();
@@ -199,7 +201,7 @@ fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
     assert_eq!(fed.chunk().as_deref(), Some(&b"after"[..]));
     drop(hand);
     assert_eq!(fed.chunk(), None);
-    assert!(sized.exactly(3_000_000).iter().all(|byte| *byte == b's'));
+    assert!(sized.read_exactly(3_000_000).iter().all(|byte| *byte == b's'));
     assert_eq!((fed.rest(), sized.rest()), (Vec::new(), Vec::new()));
     end.join().expect("the server ends well");
 }

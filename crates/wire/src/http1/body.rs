@@ -1,40 +1,40 @@
 //! A message body on its way through a decoder, whatever its framing.
 
-use super::chunked::{Chunked, Piece};
-use super::error::DecodeError;
+use super::chunked::{BodyPiece, ChunkedDecoder};
+use super::error::HttpDecodeError;
 
-/// What is left of a body. There is no state for "no body": then there is no `Body`.
+/// What is left of a body. There is no state for "no body": then there is no `BodyState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum BodyState {
     /// So many bytes, at least one.
     Sized(u64),
-    Chunked(Chunked),
+    Chunked(ChunkedDecoder),
     /// Everything up to the end of the input; only responses.
     UntilClose,
     /// All bytes have been handed out, the end has not been told.
     Ended,
 }
 
-impl Body {
+impl BodyState {
     /// The next piece and the bytes consumed for it.
     #[inline]
     pub(crate) fn step<'a>(
         &mut self,
         body_size_max: u64,
         input: &'a [u8],
-    ) -> Result<(usize, Piece<'a>), DecodeError> {
+    ) -> Result<(usize, BodyPiece<'a>), HttpDecodeError> {
         match self {
-            Self::Ended => Ok((0, Piece::End)),
+            Self::Ended => Ok((0, BodyPiece::End)),
             Self::Chunked(chunked) => chunked.step(body_size_max, input),
-            _ if input.is_empty() => Ok((0, Piece::More)),
-            Self::UntilClose => Ok((input.len(), Piece::Data(input))),
+            _ if input.is_empty() => Ok((0, BodyPiece::More)),
+            Self::UntilClose => Ok((input.len(), BodyPiece::Data(input))),
             Self::Sized(remaining) => {
                 let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
                 *remaining -= length as u64;
                 if *remaining == 0 {
                     *self = Self::Ended;
                 }
-                Ok((length, Piece::Data(&input[..length])))
+                Ok((length, BodyPiece::Data(&input[..length])))
             }
         }
     }

@@ -2,13 +2,13 @@
 //! Each function panics when a promise is broken.
 
 use super::{
-    BodyLength, DecodeError, Event, Fault, Finish, Limits, ReplyEvent, ReplyTo, RequestDecoder,
-    ResponseDecoder, Version,
+    AnsweredMethod, BodyLength, HttpDecodeError, HttpFault, HttpLimits, HttpVersion, InputEnd,
+    RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent,
 };
 
 /// What a decoder told, with the pieces of a body joined, so that two cuts of one input compare equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum HttpObservation {
     /// A head: everything about it as text, and its fields.
     Head(String, Vec<(Vec<u8>, Vec<u8>)>),
     /// A whole body, or what came of it.
@@ -16,18 +16,18 @@ pub enum Seen {
     /// The end of a body.
     End,
     /// An error.
-    Error(DecodeError),
+    Error(HttpDecodeError),
     /// The input ended here, so many bytes of it unconsumed.
     Waiting(usize),
     /// What the end of the input meant (responses).
-    Finished(Finish),
+    Finished(InputEnd),
 }
 
-fn push_body(seen: &mut Vec<Seen>, piece: &[u8]) {
+fn push_body(seen: &mut Vec<HttpObservation>, piece: &[u8]) {
     assert!(!piece.is_empty(), "a piece of a body has at least one byte");
     match seen.last_mut() {
-        Some(Seen::Body(body)) => body.extend_from_slice(piece),
-        _ => seen.push(Seen::Body(piece.to_vec())),
+        Some(HttpObservation::Body(body)) => body.extend_from_slice(piece),
+        _ => seen.push(HttpObservation::Body(piece.to_vec())),
     }
 }
 
@@ -44,38 +44,43 @@ fn arrivals(length: usize, cuts: &[usize]) -> Vec<usize> {
 }
 
 /// Everything a request decoder tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
-pub fn requests(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
+pub fn requests(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<HttpObservation>, u64) {
     let (mut decoder, mut start, mut seen, mut work) = (RequestDecoder::default(), 0, Vec::new(), 0);
     for end in arrivals(bytes.len(), cuts) {
         loop {
             match decoder.decode_counting(limits, &bytes[start..end], &mut work) {
                 Err(error) => {
                     assert_eq!(decoder.decode(limits, b"GET"), Err(error), "an error lasts");
-                    seen.push(Seen::Error(error));
+                    seen.push(HttpObservation::Error(error));
                     return (seen, work);
                 }
                 Ok(step) => {
                     start += step.consumed;
                     assert!(start <= end, "more consumed than given");
                     match step.event {
-                        Event::NeedMore => break,
-                        Event::Head(head) => {
+                        RequestEvent::NeedMore => break,
+                        RequestEvent::Head(head) => {
                             assert_eq!(decoder.in_body(), head.body != BodyLength::None);
-                            seen.push(Seen::Head(format!("{head:?}"), fields_of(head.headers())));
+                            seen.push(HttpObservation::Head(format!("{head:?}"), fields_of(head.headers())));
                         }
-                        Event::Body(piece) => push_body(&mut seen, piece),
-                        Event::End => seen.push(Seen::End),
+                        RequestEvent::Body(piece) => push_body(&mut seen, piece),
+                        RequestEvent::End => seen.push(HttpObservation::End),
                     }
                 }
             }
         }
     }
-    seen.push(Seen::Waiting(bytes.len() - start));
+    seen.push(HttpObservation::Waiting(bytes.len() - start));
     (seen, work)
 }
 
 /// Everything a response decoder tells about `bytes` arriving in pieces that end at `cuts`, then ending.
-pub fn responses(limits: &Limits, answered: ReplyTo, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+pub fn responses(
+    limits: &HttpLimits,
+    answered: AnsweredMethod,
+    bytes: &[u8],
+    cuts: &[usize],
+) -> Vec<HttpObservation> {
     let (mut decoder, mut start, mut seen) = (ResponseDecoder::default(), 0, Vec::new());
     for end in arrivals(bytes.len(), cuts) {
         loop {
@@ -83,34 +88,34 @@ pub fn responses(limits: &Limits, answered: ReplyTo, bytes: &[u8], cuts: &[usize
                 Err(error) => {
                     assert_eq!(decoder.decode(limits, answered, b"HTTP"), Err(error), "an error lasts");
                     assert_eq!(decoder.finish(), Err(error), "an error lasts");
-                    seen.push(Seen::Error(error));
+                    seen.push(HttpObservation::Error(error));
                     return seen;
                 }
                 Ok(step) => {
                     start += step.consumed;
                     assert!(start <= end, "more consumed than given");
                     match step.event {
-                        ReplyEvent::NeedMore => break,
-                        ReplyEvent::Interim(head) | ReplyEvent::Head(head) => {
-                            seen.push(Seen::Head(format!("{head:?}"), fields_of(head.headers())));
+                        ResponseEvent::NeedMore => break,
+                        ResponseEvent::Interim(head) | ResponseEvent::Head(head) => {
+                            seen.push(HttpObservation::Head(format!("{head:?}"), fields_of(head.headers())));
                         }
-                        ReplyEvent::Body(piece) => push_body(&mut seen, piece),
-                        ReplyEvent::End => seen.push(Seen::End),
+                        ResponseEvent::Body(piece) => push_body(&mut seen, piece),
+                        ResponseEvent::End => seen.push(HttpObservation::End),
                     }
                 }
             }
         }
     }
-    seen.push(Seen::Waiting(bytes.len() - start));
+    seen.push(HttpObservation::Waiting(bytes.len() - start));
     seen.push(match decoder.finish() {
-        Ok(finish) => Seen::Finished(finish),
-        Err(error) => Seen::Error(error),
+        Ok(finish) => HttpObservation::Finished(finish),
+        Err(error) => HttpObservation::Error(error),
     });
     seen
 }
 
 /// Row 4.33: the same requests come out however the bytes are cut, for linear work. Returns what was seen.
-pub fn request_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+pub fn request_splits(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> Vec<HttpObservation> {
     let (whole, _) = requests(limits, bytes, &[]);
     let (pieces, work) = requests(limits, bytes, cuts);
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
@@ -122,7 +127,12 @@ pub fn request_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen
 }
 
 /// The same responses come out however the bytes are cut. Returns what was seen.
-pub fn response_splits(limits: &Limits, answered: ReplyTo, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+pub fn response_splits(
+    limits: &HttpLimits,
+    answered: AnsweredMethod,
+    bytes: &[u8],
+    cuts: &[usize],
+) -> Vec<HttpObservation> {
     let whole = responses(limits, answered, bytes, &[]);
     let pieces = responses(limits, answered, bytes, cuts);
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
@@ -133,37 +143,39 @@ const ORACLE_HEADERS: usize = 200;
 
 /// Where we are stricter than the oracle, with the byte that must prove it (`None`: any, or none).
 /// Rules about meaning (framing, host, limits) are not the oracle's business.
-fn is_stricter(error: &DecodeError, bytes: &[u8]) -> bool {
+fn is_stricter_than_oracle(error: &HttpDecodeError, bytes: &[u8]) -> bool {
     let found = error.found();
     match error.fault() {
         // RFC 9112 §2.2: a bare LF ends no line; the oracle lets it.
-        Fault::FieldName | Fault::FieldValue | Fault::StatusLine | Fault::Method => found == Some(b'\n'),
-        Fault::VersionByte => matches!(found, Some(b'\n' | b' ')),
+        HttpFault::FieldName | HttpFault::FieldValue | HttpFault::StatusLine | HttpFault::Method => {
+            found == Some(b'\n')
+        }
+        HttpFault::VersionByte => matches!(found, Some(b'\n' | b' ')),
         // RFC 9112 §3.2: no fragment, nothing but ASCII.
-        Fault::TargetByte => found.is_some_and(|byte| byte == b'#' || byte >= 0x80 || byte == b'\n'),
-        Fault::TargetForm
-        | Fault::HostMissing
-        | Fault::HostRepeated
-        | Fault::HostInvalid
-        | Fault::ContentLength
-        | Fault::ContentLengthRepeated
-        | Fault::LengthConflict
-        | Fault::TransferEncoding
-        | Fault::TransferUnknown
-        | Fault::TransferVersion
-        | Fault::Expectation
-        | Fault::HeadSize
-        | Fault::LineSize
-        | Fault::FieldCount
-        | Fault::BodySize => true,
+        HttpFault::TargetByte => found.is_some_and(|byte| byte == b'#' || byte >= 0x80 || byte == b'\n'),
+        HttpFault::TargetForm
+        | HttpFault::HostMissing
+        | HttpFault::HostRepeated
+        | HttpFault::HostInvalid
+        | HttpFault::ContentLength
+        | HttpFault::ContentLengthRepeated
+        | HttpFault::LengthConflict
+        | HttpFault::TransferEncoding
+        | HttpFault::TransferUnknown
+        | HttpFault::TransferVersion
+        | HttpFault::Expectation
+        | HttpFault::HeadSize
+        | HttpFault::LineSize
+        | HttpFault::FieldCount
+        | HttpFault::BodySize => true,
         // The oracle skips any number of empty lines.
-        Fault::EmptyLines => bytes.starts_with(b"\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n"),
+        HttpFault::EmptyLines => bytes.starts_with(b"\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n"),
         _ => false,
     }
 }
 
 /// Whether the oracle refuses what we take: versions above 1.1, and the old form without one.
-fn is_broader(bytes: &[u8]) -> bool {
+fn is_broader_than_oracle(bytes: &[u8]) -> bool {
     let line = bytes.split(|&b| b == b'\n').find(|line| *line != b"\r").unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&b| b == b' ').next().unwrap_or_default();
@@ -178,7 +190,7 @@ fn is_broader(bytes: &[u8]) -> bool {
 }
 
 /// Compares the first head in `bytes` with httparse's opinion.
-pub fn request_oracle(limits: &Limits, bytes: &[u8]) {
+pub fn request_oracle(limits: &HttpLimits, bytes: &[u8]) {
     let shown = bytes.escape_ascii().to_string();
     let mut headers = [httparse::EMPTY_HEADER; ORACLE_HEADERS];
     let mut theirs = httparse::Request::new(&mut headers);
@@ -186,48 +198,50 @@ pub fn request_oracle(limits: &Limits, bytes: &[u8]) {
     let mut decoder = RequestDecoder::default();
     match (decoder.decode(limits, bytes), verdict) {
         (Ok(step), Ok(httparse::Status::Complete(end))) => {
-            let Event::Head(ours) = step.event else { panic!("they have a head, we wait: {shown}") };
+            let RequestEvent::Head(ours) = step.event else { panic!("they have a head, we wait: {shown}") };
             assert_eq!(step.consumed, end, "{shown}");
             assert_eq!(Some(ours.method.as_bytes()), theirs.method.map(str::as_bytes), "{shown}");
             assert_eq!(Some(ours.target.raw), theirs.path.map(str::as_bytes), "{shown}");
-            assert_eq!(ours.version == Version::Http11, theirs.version == Some(1), "{shown}");
+            assert_eq!(ours.version == HttpVersion::Http11, theirs.version == Some(1), "{shown}");
             let same = ours.headers().eq(theirs.headers.iter().map(|h| (h.name.as_bytes(), h.value)));
             assert!(same, "fields differ: {shown}");
         }
         (Ok(step), Ok(httparse::Status::Partial)) => {
-            assert!(matches!(step.event, Event::NeedMore), "we have a head, they wait: {shown}");
+            assert!(matches!(step.event, RequestEvent::NeedMore), "we have a head, they wait: {shown}");
         }
         (Ok(_), Err(httparse::Error::TooManyHeaders)) => {}
-        (Ok(_), Err(error)) => assert!(is_broader(bytes), "we take what they refuse ({error}): {shown}"),
+        (Ok(_), Err(error)) => {
+            assert!(is_broader_than_oracle(bytes), "we take what they refuse ({error}): {shown}")
+        }
         (Err(error), Ok(_)) => {
-            assert!(is_stricter(&error, bytes), "we refuse what they take ({error}): {shown}");
+            assert!(is_stricter_than_oracle(&error, bytes), "we refuse what they take ({error}): {shown}");
         }
         (Err(_), Err(_)) => {}
     }
 }
 
 /// Compares the first head in `bytes` with httparse's opinion.
-pub fn response_oracle(limits: &Limits, bytes: &[u8]) {
+pub fn response_oracle(limits: &HttpLimits, bytes: &[u8]) {
     let shown = bytes.escape_ascii().to_string();
     let mut headers = [httparse::EMPTY_HEADER; ORACLE_HEADERS];
     let mut theirs = httparse::Response::new(&mut headers);
     let verdict = theirs.parse(bytes);
     let mut decoder = ResponseDecoder::default();
-    match (decoder.decode(limits, ReplyTo::Other, bytes), verdict) {
+    match (decoder.decode(limits, AnsweredMethod::Other, bytes), verdict) {
         (Ok(step), Ok(httparse::Status::Complete(end))) => {
-            let (ReplyEvent::Head(ours) | ReplyEvent::Interim(ours)) = step.event else {
+            let (ResponseEvent::Head(ours) | ResponseEvent::Interim(ours)) = step.event else {
                 panic!("they have a head, we wait: {shown}")
             };
             assert_eq!(step.consumed, end, "{shown}");
             assert_eq!(Some(ours.status), theirs.code, "{shown}");
             // The oracle gives no reason at all when it holds obs-text.
             assert!(theirs.reason.is_some_and(|r| r.is_empty() || r.as_bytes() == ours.reason), "{shown}");
-            assert_eq!(ours.version == Version::Http11, theirs.version == Some(1), "{shown}");
+            assert_eq!(ours.version == HttpVersion::Http11, theirs.version == Some(1), "{shown}");
             let same = ours.headers().eq(theirs.headers.iter().map(|h| (h.name.as_bytes(), h.value)));
             assert!(same, "fields differ: {shown}");
         }
         (Ok(step), Ok(httparse::Status::Partial)) => {
-            assert!(matches!(step.event, ReplyEvent::NeedMore), "we have a head, they wait: {shown}");
+            assert!(matches!(step.event, ResponseEvent::NeedMore), "we have a head, they wait: {shown}");
         }
         (Ok(_), Err(httparse::Error::TooManyHeaders)) => {}
         (Ok(_), Err(error)) => {
@@ -236,9 +250,12 @@ pub fn response_oracle(limits: &Limits, bytes: &[u8]) {
         }
         (Err(error), Ok(_)) => {
             // RFC 9110 §15: the oracle takes any three digits; and it skips empty lines before a status line.
-            let code = error.fault() == Fault::StatusLine
+            let code = error.fault() == HttpFault::StatusLine
                 && (error.offset() == 9 || (error.offset() == 0 && error.found() == Some(b'\r')));
-            assert!(code || is_stricter(&error, bytes), "we refuse what they take ({error}): {shown}");
+            assert!(
+                code || is_stricter_than_oracle(&error, bytes),
+                "we refuse what they take ({error}): {shown}"
+            );
         }
         (Err(_), Err(_)) => {}
     }

@@ -1,8 +1,8 @@
 //! The chunked coding (RFC 9112 §7.1). Its framing is consumed byte by byte as it comes, so nothing is scanned twice
 //! and nothing has to be kept; the data between is handed out in place.
 
-use super::class::is_value;
-use super::error::{DecodeError, Fault, Place};
+use super::byte_class::is_value;
+use super::error::{HttpDecodeError, HttpElement, HttpFault};
 use super::fields::{self, FieldPhase};
 use super::limits::{
     CHUNK_EXTENSIONS_SIZE_MAX, CHUNK_LINE_SIZE_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILERS_SIZE_MAX,
@@ -22,7 +22,7 @@ enum ChunkPhase {
 
 /// The state of one chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chunked {
+pub(crate) struct ChunkedDecoder {
     /// Data bytes left of this chunk; while its line is read, its size so far.
     remaining: u64,
     /// Data bytes of all chunks whose line has been read.
@@ -37,13 +37,13 @@ pub(crate) struct Chunked {
 }
 
 /// What came out of a piece of input.
-pub(crate) enum Piece<'a> {
+pub(crate) enum BodyPiece<'a> {
     More,
     Data(&'a [u8]),
     End,
 }
 
-impl Chunked {
+impl ChunkedDecoder {
     pub(crate) const START: Self =
         Self { remaining: 0, received: 0, line: 0, fields: 0, extensions: 0, phase: ChunkPhase::Size };
 
@@ -52,7 +52,7 @@ impl Chunked {
         &mut self,
         body_size_max: u64,
         input: &'a [u8],
-    ) -> Result<(usize, Piece<'a>), DecodeError> {
+    ) -> Result<(usize, BodyPiece<'a>), HttpDecodeError> {
         let mut at = 0;
         while let Some(&byte) = input.get(at) {
             match self.phase {
@@ -63,7 +63,7 @@ impl Chunked {
                     if self.remaining == 0 {
                         self.phase = ChunkPhase::DataCr;
                     }
-                    return Ok((at + data.len(), Piece::Data(data)));
+                    return Ok((at + data.len(), BodyPiece::Data(data)));
                 }
                 ChunkPhase::DataCr | ChunkPhase::DataLf => {
                     let (wanted, next, offset) = match self.phase {
@@ -71,30 +71,35 @@ impl Chunked {
                         _ => (b'\n', ChunkPhase::Size, 1),
                     };
                     if byte != wanted {
-                        return Err(DecodeError::new(Fault::ChunkEnd, Place::ChunkEnd, offset, Some(byte)));
+                        return Err(HttpDecodeError::new(
+                            HttpFault::ChunkEnd,
+                            HttpElement::ChunkEnd,
+                            offset,
+                            Some(byte),
+                        ));
                     }
                     (self.phase, self.remaining, self.line) = (next, 0, 0);
                     at += 1;
                 }
                 ChunkPhase::Trailers(_) => {
                     let (consumed, ended) = self.trailers(&input[at..])?;
-                    return Ok((at + consumed, if ended { Piece::End } else { Piece::More }));
+                    return Ok((at + consumed, if ended { BodyPiece::End } else { BodyPiece::More }));
                 }
                 _ => {
-                    self.line_byte(byte, body_size_max)?;
+                    self.parse_line_byte(byte, body_size_max)?;
                     at += 1;
                 }
             }
         }
-        Ok((at, Piece::More))
+        Ok((at, BodyPiece::More))
     }
 
     /// One byte of `chunk-size [ chunk-ext ] CRLF`. Blanks are allowed only before an extension's ';'.
-    fn line_byte(&mut self, byte: u8, body_size_max: u64) -> Result<(), DecodeError> {
+    fn parse_line_byte(&mut self, byte: u8, body_size_max: u64) -> Result<(), HttpDecodeError> {
         let offset = usize::from(self.line);
-        let refuse = |fault| Err(DecodeError::new(fault, Place::ChunkLine, offset, Some(byte)));
+        let refuse = |fault| Err(HttpDecodeError::new(fault, HttpElement::ChunkLine, offset, Some(byte)));
         if self.line >= CHUNK_LINE_SIZE_MAX {
-            return refuse(Fault::ChunkLineSize);
+            return refuse(HttpFault::ChunkLineSize);
         }
         self.line += 1;
         match self.phase {
@@ -102,45 +107,52 @@ impl Chunked {
                 if let Some(digit) = hex_digit(byte) {
                     // RFC 9112 §7.1: recipients must not be led into an overflow.
                     if self.line > CHUNK_SIZE_DIGITS_MAX {
-                        return refuse(Fault::ChunkSize);
+                        return refuse(HttpFault::ChunkSize);
                     }
                     self.remaining = self.remaining << 4 | u64::from(digit);
                     return Ok(());
                 }
                 if offset == 0 {
-                    return refuse(Fault::ChunkSize);
+                    return refuse(HttpFault::ChunkSize);
                 }
                 match self.received.checked_add(self.remaining) {
                     Some(total) if total <= body_size_max => self.received = total,
-                    _ => return Err(DecodeError::new(Fault::BodySize, Place::ChunkLine, offset, None)),
+                    _ => {
+                        return Err(HttpDecodeError::new(
+                            HttpFault::BodySize,
+                            HttpElement::ChunkLine,
+                            offset,
+                            None,
+                        ));
+                    }
                 }
                 self.phase = match byte {
                     b'\r' => ChunkPhase::SizeLf,
                     b';' => ChunkPhase::Extension,
                     b' ' | b'\t' => ChunkPhase::BeforeExtension,
-                    _ => return refuse(Fault::ChunkSize),
+                    _ => return refuse(HttpFault::ChunkSize),
                 };
             }
             ChunkPhase::BeforeExtension => match byte {
                 b' ' | b'\t' => {}
                 b';' => self.phase = ChunkPhase::Extension,
-                _ => return refuse(Fault::ChunkSize),
+                _ => return refuse(HttpFault::ChunkSize),
             },
             ChunkPhase::Extension => {
                 // RFC 9112 §7.1.1: unknown extensions are ignored, their total is bounded.
                 if byte == b'\r' {
                     self.phase = ChunkPhase::SizeLf;
                 } else if !is_value(byte) {
-                    return refuse(Fault::ChunkExtension);
+                    return refuse(HttpFault::ChunkExtension);
                 } else if self.extensions >= CHUNK_EXTENSIONS_SIZE_MAX {
-                    return refuse(Fault::ChunkLineSize);
+                    return refuse(HttpFault::ChunkLineSize);
                 } else {
                     self.extensions += 1;
                 }
             }
             _ => {
                 if byte != b'\n' {
-                    return refuse(Fault::LineEnd);
+                    return refuse(HttpFault::LineEnd);
                 }
                 self.line = 0;
                 self.phase = if self.remaining == 0 {
@@ -154,18 +166,18 @@ impl Chunked {
     }
 
     /// RFC 9112 §7.1.2: trailers are checked like fields and dropped, as nobody here asked for them.
-    fn trailers(&mut self, input: &[u8]) -> Result<(usize, bool), DecodeError> {
+    fn trailers(&mut self, input: &[u8]) -> Result<(usize, bool), HttpDecodeError> {
         let ChunkPhase::Trailers(mut phase) = self.phase else { return Ok((0, false)) };
         let before = usize::from(self.line);
         let window = &input[..input.len().min(usize::from(TRAILERS_SIZE_MAX) - before)];
         let ended = fields::scan(&mut phase, &mut self.fields, HEADERS_MAX, window, 0, &mut ())
-            .map_err(|error| error.moved(Place::Trailers, before))?;
+            .map_err(|error| error.moved(HttpElement::Trailers, before))?;
         if let Some(end) = ended {
             return Ok((end, true));
         }
         let scanned = before + window.len();
         if scanned == usize::from(TRAILERS_SIZE_MAX) {
-            return Err(DecodeError::new(Fault::TrailersSize, Place::Trailers, scanned, None));
+            return Err(HttpDecodeError::new(HttpFault::TrailersSize, HttpElement::Trailers, scanned, None));
         }
         self.line += window.len() as u16;
         self.phase = ChunkPhase::Trailers(phase);

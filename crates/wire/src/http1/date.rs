@@ -17,7 +17,7 @@ impl Date {
     #[must_use]
     pub fn from_unix_seconds(seconds: u64) -> Self {
         let time = UNIX_EPOCH + Duration::from_secs(seconds.min(SECONDS_MAX));
-        let mut text = Text { bytes: *b"Thu, 01 Jan 1970 00:00:00 GMT", filled: 0 };
+        let mut text = DateBuffer { bytes: *b"Thu, 01 Jan 1970 00:00:00 GMT", filled: 0 };
         // An IMF-fixdate always has 29 bytes, so the text cannot be full too early.
         let written = write!(text, "{}", httpdate::HttpDate::from(time));
         debug_assert!(written.is_ok() && text.filled == DATE_SIZE);
@@ -31,12 +31,12 @@ impl Date {
     }
 }
 
-struct Text {
+struct DateBuffer {
     bytes: [u8; DATE_SIZE],
     filled: usize,
 }
 
-impl Write for Text {
+impl Write for DateBuffer {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let end = self.filled + part.len();
         self.bytes.get_mut(self.filled..end).ok_or(fmt::Error)?.copy_from_slice(part.as_bytes());

@@ -2,7 +2,7 @@
 //! allocation as long as the buffer's capacity suffices.
 
 use super::Status;
-use super::class::{is_token, is_value};
+use super::byte_class::{is_token, is_value};
 
 /// The whole answer to a plain request on `/test/*`: 57 bytes, then the connection closes. It is the answer of
 /// server-demo to the byte, hence without the `Date` that RFC 9110 §6.6.1 asks for.
@@ -12,7 +12,7 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What the response says about the connection (RFC 9112 §9.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Connection {
+pub enum Persistence {
     /// HTTP/1.1 persists without saying so.
     #[default]
     Implicit,
@@ -25,7 +25,7 @@ pub enum Connection {
 /// A field that would break the framing of the response: its name is not a token, or its value has a control byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadField {
-    /// Which of [`Reply::extra`] it is; `None` is the content type.
+    /// Which of [`ResponseEncoder::extra`] it is; `None` is the content type.
     pub index: Option<usize>,
 }
 
@@ -44,13 +44,13 @@ impl core::error::Error for BadField {}
 
 /// A response head to be written. For `HEAD` the caller gives the length of the body it does not send.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply<'a> {
+pub struct ResponseEncoder<'a> {
     /// The status.
     pub status: Status,
     /// The time, see [`super::Date`]; `None` where the caller has no clock.
     pub date: Option<&'a [u8; 29]>,
     /// Persistence.
-    pub connection: Connection,
+    pub connection: Persistence,
     /// Bytes of the body; `None` when it is chunked, ends with the connection or does not exist.
     /// Left out where RFC 9110 §8.6 forbids it (1xx, 204).
     pub content_length: Option<u64>,
@@ -60,14 +60,14 @@ pub struct Reply<'a> {
     pub extra: &'a [(&'a str, &'a str)],
 }
 
-impl Reply<'_> {
+impl ResponseEncoder<'_> {
     /// A reply with a status and nothing else.
     #[must_use]
     pub const fn new(status: Status) -> Self {
         Self {
             status,
             date: None,
-            connection: Connection::Implicit,
+            connection: Persistence::Implicit,
             content_length: None,
             content_type: None,
             extra: &[],
@@ -86,9 +86,9 @@ impl Reply<'_> {
             push_field(out, b"Date", date);
         }
         match self.connection {
-            Connection::Implicit => {}
-            Connection::Close => out.extend_from_slice(b"Connection: close\r\n"),
-            Connection::KeepAlive10 => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            Persistence::Implicit => {}
+            Persistence::Close => out.extend_from_slice(b"Connection: close\r\n"),
+            Persistence::KeepAlive10 => out.extend_from_slice(b"Connection: keep-alive\r\n"),
         }
         if let Some(content_type) = self.content_type {
             push_field(out, b"Content-Type", content_type.as_bytes());
@@ -131,7 +131,7 @@ fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 mod tests {
     use super::*;
 
-    fn check(reply: Reply<'_>, expected: &str) {
+    fn check(reply: ResponseEncoder<'_>, expected: &str) {
         let mut out = Vec::with_capacity(256);
         let place = out.as_ptr();
         reply.encode(&mut out).unwrap();
@@ -143,20 +143,23 @@ mod tests {
     #[test]
     fn the_closing_answer_has_exactly_57_bytes() {
         assert_eq!(OK_CLOSE.len(), 57);
-        let reply =
-            Reply { connection: Connection::Close, content_length: Some(0), ..Reply::new(Status::Ok) };
+        let reply = ResponseEncoder {
+            connection: Persistence::Close,
+            content_length: Some(0),
+            ..ResponseEncoder::new(Status::Ok)
+        };
         check(reply, core::str::from_utf8(OK_CLOSE).unwrap());
-        check(Reply::new(Status::Continue), core::str::from_utf8(CONTINUE).unwrap());
+        check(ResponseEncoder::new(Status::Continue), core::str::from_utf8(CONTINUE).unwrap());
     }
 
     /// Row 4.15: a kept connection is announced exactly where the client's version needs it.
     #[test]
     fn a_reply_says_what_its_fields_say() {
         let date = super::super::Date::from_unix_seconds(784_111_777);
-        let full = Reply {
+        let full = ResponseEncoder {
             status: Status::ServiceUnavailable,
             date: Some(date.as_bytes()),
-            connection: Connection::KeepAlive10,
+            connection: Persistence::KeepAlive10,
             content_length: Some(u64::MAX),
             content_type: Some("text/plain"),
             extra: &[("Retry-After", "1"), ("X-A", "")],
@@ -166,7 +169,8 @@ mod tests {
             "HTTP/1.1 503 Service Unavailable\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: keep-alive\r\n\
              Content-Type: text/plain\r\nRetry-After: 1\r\nX-A: \r\nContent-Length: 18446744073709551615\r\n\r\n",
         );
-        let no_content = Reply { content_length: Some(0), ..Reply::new(Status::NoContent) };
+        let no_content =
+            ResponseEncoder { content_length: Some(0), ..ResponseEncoder::new(Status::NoContent) };
         check(no_content, "HTTP/1.1 204 No Content\r\n\r\n");
     }
 
@@ -174,7 +178,7 @@ mod tests {
     fn a_field_that_would_split_the_response_is_refused_and_nothing_is_written() {
         let refused = |content_type, extra: &[(&str, &str)], index| {
             let mut out = b"before".to_vec();
-            let reply = Reply { content_type, extra, ..Reply::new(Status::Found) };
+            let reply = ResponseEncoder { content_type, extra, ..ResponseEncoder::new(Status::Found) };
             assert_eq!(reply.encode(&mut out), Err(BadField { index }));
             assert_eq!(out, b"before");
         };

@@ -7,7 +7,7 @@ use super::Status;
 
 /// The element of a message that an offset counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum HttpElement {
     /// The head, from the first byte of its start line.
     Head,
     /// The size line of a chunk.
@@ -25,9 +25,9 @@ macro_rules! faults {
         /// What is wrong with a message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub enum Fault { $($(#[$doc])* $name,)* }
+        pub enum HttpFault { $($(#[$doc])* $name,)* }
 
-        impl Fault {
+        impl HttpFault {
             /// The status that answers a request with this fault. A response with it is a bad gateway's: 502.
             #[must_use]
             pub const fn status(self) -> Status {
@@ -112,32 +112,32 @@ faults! {
 
 /// A refused message. It is the peer's fault; the connection cannot be used further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeError {
-    fault: Fault,
-    place: Place,
+pub struct HttpDecodeError {
+    fault: HttpFault,
+    element: HttpElement,
     found: Option<u8>,
     offset: u32,
 }
 
-impl DecodeError {
+impl HttpDecodeError {
     #[cold]
-    pub(crate) fn new(fault: Fault, place: Place, offset: usize, found: Option<u8>) -> Self {
-        Self { fault, place, found, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
+    pub(crate) fn new(fault: HttpFault, element: HttpElement, offset: usize, found: Option<u8>) -> Self {
+        Self { fault, element, found, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
     }
 
     #[cold]
-    pub(crate) fn head(fault: Fault, offset: usize, found: Option<u8>) -> Self {
-        Self::new(fault, Place::Head, offset, found)
+    pub(crate) fn head(fault: HttpFault, offset: usize, found: Option<u8>) -> Self {
+        Self::new(fault, HttpElement::Head, offset, found)
     }
 
-    /// The same error seen from a start that lies `bytes` earlier, in `place`.
-    pub(crate) fn moved(self, place: Place, bytes: usize) -> Self {
-        Self::new(self.fault, place, self.offset as usize + bytes, self.found)
+    /// The same error seen from a start that lies `bytes` earlier, in `element`.
+    pub(crate) fn moved(self, element: HttpElement, bytes: usize) -> Self {
+        Self::new(self.fault, element, self.offset as usize + bytes, self.found)
     }
 
     /// What is wrong.
     #[must_use]
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> HttpFault {
         self.fault
     }
 
@@ -147,7 +147,7 @@ impl DecodeError {
         self.fault.status()
     }
 
-    /// Bytes from the start of [`DecodeError::place`] to the evidence.
+    /// Bytes from the start of [`HttpDecodeError::element`] to the evidence.
     #[must_use]
     pub fn offset(&self) -> u32 {
         self.offset
@@ -155,8 +155,8 @@ impl DecodeError {
 
     /// Where the offset counts from.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn element(&self) -> HttpElement {
+        self.element
     }
 
     /// The offending byte, where a single one is to blame.
@@ -167,18 +167,18 @@ impl DecodeError {
 }
 
 /// `400 Bad Request: expected LF after CR at byte 17 of the head, found 0x41 'A'`
-impl fmt::Display for DecodeError {
+impl fmt::Display for HttpDecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = self.status();
         write!(f, "{} {}: expected {} ", status.code(), status.reason(), self.fault.expected())?;
-        let place = match self.place {
-            Place::Head => "head",
-            Place::ChunkLine => "chunk line",
-            Place::ChunkEnd => "chunk's end",
-            Place::Trailers => "trailers",
-            Place::Input => "input",
+        let element = match self.element {
+            HttpElement::Head => "head",
+            HttpElement::ChunkLine => "chunk line",
+            HttpElement::ChunkEnd => "chunk's end",
+            HttpElement::Trailers => "trailers",
+            HttpElement::Input => "input",
         };
-        write!(f, "at byte {} of the {place}", self.offset)?;
+        write!(f, "at byte {} of the {element}", self.offset)?;
         match self.found {
             Some(byte) if byte.is_ascii_graphic() => write!(f, ", found {byte:#04x} '{}'", byte as char),
             Some(byte) => write!(f, ", found {byte:#04x}"),
@@ -187,7 +187,7 @@ impl fmt::Display for DecodeError {
     }
 }
 
-impl core::error::Error for DecodeError {}
+impl core::error::Error for HttpDecodeError {}
 
 #[cfg(test)]
 mod tests {
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn an_error_is_small_and_shows_its_evidence() {
-        assert!(size_of::<Option<DecodeError>>() <= 8);
-        let error = DecodeError::head(Fault::LineEnd, 17, Some(b'A'));
+        assert!(size_of::<Option<HttpDecodeError>>() <= 8);
+        let error = HttpDecodeError::head(HttpFault::LineEnd, 17, Some(b'A'));
         assert_eq!(
             error.to_string(),
             "400 Bad Request: expected LF after CR at byte 17 of the head, found 0x41 'A'"

@@ -9,8 +9,8 @@
 //! Everything else is an error at that very byte: a blank in Start is obs-fold (§5.2) or a blank before the first field
 //! (§2.2), a blank in Name is a space before the colon (§5.1), a bare CR or LF is never a line end (§2.2).
 
-use super::class::{is_blank, is_token, token_end, trim, trim_end, value_end};
-use super::error::{DecodeError, Fault};
+use super::byte_class::{is_blank, is_token, token_end, trim, trim_end, value_end};
+use super::error::{HttpDecodeError, HttpFault};
 
 /// Where in the section the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
     window: &'a [u8],
     start: usize,
     sink: &mut S,
-) -> Result<Option<usize>, DecodeError> {
+) -> Result<Option<usize>, HttpDecodeError> {
     let mut at = start;
     let (mut name_start, mut name_end) = (start, start);
     let mut now = *phase;
@@ -96,11 +96,11 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
                     continue;
                 }
                 if !is_token(byte) {
-                    let fault = if is_blank(byte) { Fault::FieldFolded } else { Fault::FieldName };
-                    return Err(DecodeError::head(fault, at, Some(byte)));
+                    let fault = if is_blank(byte) { HttpFault::FieldFolded } else { HttpFault::FieldName };
+                    return Err(HttpDecodeError::head(fault, at, Some(byte)));
                 }
                 if *lines >= lines_max {
-                    return Err(DecodeError::head(Fault::FieldCount, at, None));
+                    return Err(HttpDecodeError::head(HttpFault::FieldCount, at, None));
                 }
                 *lines += 1;
                 name_start = at;
@@ -114,7 +114,7 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
                         at += 1;
                         now = FieldPhase::Blank;
                     }
-                    Some(&other) => return Err(DecodeError::head(Fault::FieldName, at, Some(other))),
+                    Some(&other) => return Err(HttpDecodeError::head(HttpFault::FieldName, at, Some(other))),
                     None => {}
                 }
             }
@@ -133,13 +133,15 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
                         now = FieldPhase::ValueLf;
                     }
                     Some(b'\t') => at += 1,
-                    Some(&other) => return Err(DecodeError::head(Fault::FieldValue, at, Some(other))),
+                    Some(&other) => {
+                        return Err(HttpDecodeError::head(HttpFault::FieldValue, at, Some(other)));
+                    }
                     None => {}
                 }
             }
             FieldPhase::ValueLf => {
                 if byte != b'\n' {
-                    return Err(DecodeError::head(Fault::LineEnd, at, Some(byte)));
+                    return Err(HttpDecodeError::head(HttpFault::LineEnd, at, Some(byte)));
                 }
                 if S::WANTED {
                     let value = trim(&window[name_end + 1..at - 1]);
@@ -150,7 +152,7 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
             }
             FieldPhase::EndLf => {
                 if byte != b'\n' {
-                    return Err(DecodeError::head(Fault::LineEnd, at, Some(byte)));
+                    return Err(HttpDecodeError::head(HttpFault::LineEnd, at, Some(byte)));
                 }
                 return Ok(Some(at + 1));
             }

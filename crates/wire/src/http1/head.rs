@@ -1,15 +1,15 @@
 //! What a complete request head means: method, target, host, framing and persistence.
 //!
-//! [`Facts`] gathers the few fields that matter while the syntax is scanned. Its first objection is kept and raised when
+//! [`FramingFields`] gathers the few fields that matter while the syntax is scanned. Its first objection is kept and raised when
 //! the head is complete, so that it does not depend on how the input was cut.
 
-use super::Limits;
-use super::class::{is_token, trim};
-use super::error::{DecodeError, Fault};
+use super::HttpLimits;
+use super::byte_class::{is_token, trim};
+use super::error::{HttpDecodeError, HttpFault};
 use super::fields::{FieldSink, Fields};
-use super::line::Line;
-use super::target::{Target, is_host_value};
-use super::version::Version;
+use super::line::RequestLine;
+use super::target::{RequestTarget, is_host_value};
+use super::version::HttpVersion;
 
 /// A request method (RFC 9110 §9). Methods are case-sensitive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +80,9 @@ pub struct RequestHead<'a> {
     /// The method.
     pub method: Method<'a>,
     /// The target and its parts.
-    pub target: Target<'a>,
+    pub target: RequestTarget<'a>,
     /// The version.
-    pub version: Version,
+    pub version: HttpVersion,
     /// The target's authority where it has one, else the `Host` field; may be empty.
     pub host: Option<&'a [u8]>,
     /// What follows the head.
@@ -93,7 +93,7 @@ pub struct RequestHead<'a> {
     pub keep_alive_asked_10: bool,
     /// The client waits for `100 Continue` before it sends the body.
     pub expect_continue: bool,
-    /// The first `Upgrade` field of an HTTP/1.1 request whose `Connection` names it.
+    /// The first `Upgrade` field of an HTTP/1.1 request whose `Persistence` names it.
     pub upgrade: Option<&'a [u8]>,
     section: &'a [u8],
 }
@@ -113,20 +113,20 @@ impl<'a> RequestHead<'a> {
 }
 
 /// The fields that frame and route a message, as far as they have been seen.
-pub(crate) struct Facts<'a> {
-    version: Version,
+pub(crate) struct FramingFields<'a> {
+    version: HttpVersion,
     host: Option<&'a [u8]>,
     upgrade: Option<&'a [u8]>,
     length: Option<u64>,
     chunked: bool,
-    expects: bool,
+    expects_continue: bool,
     close: bool,
     keep_alive: bool,
     upgrades: bool,
-    objection: Option<DecodeError>,
+    first_error: Option<HttpDecodeError>,
 }
 
-impl<'a> FieldSink<'a> for Facts<'a> {
+impl<'a> FieldSink<'a> for FramingFields<'a> {
     const WANTED: bool = true;
 
     #[inline(always)]
@@ -145,26 +145,26 @@ impl<'a> FieldSink<'a> for Facts<'a> {
     }
 }
 
-impl<'a> Facts<'a> {
-    pub(crate) fn new(version: Version) -> Self {
+impl<'a> FramingFields<'a> {
+    pub(crate) fn new(version: HttpVersion) -> Self {
         Self {
             version,
             host: None,
             upgrade: None,
             length: None,
             chunked: false,
-            expects: false,
+            expects_continue: false,
             close: false,
             keep_alive: false,
             upgrades: false,
-            objection: None,
+            first_error: None,
         }
     }
 
     #[cold]
-    fn object(&mut self, fault: Fault, offset: usize, found: Option<u8>) {
-        if self.objection.is_none() {
-            self.objection = Some(DecodeError::head(fault, offset, found));
+    fn record_error(&mut self, fault: HttpFault, offset: usize, found: Option<u8>) {
+        if self.first_error.is_none() {
+            self.first_error = Some(HttpDecodeError::head(fault, offset, found));
         }
     }
 
@@ -172,9 +172,9 @@ impl<'a> Facts<'a> {
     #[inline(always)]
     fn host(&mut self, value: &'a [u8], offset: usize) {
         if self.host.is_some() {
-            self.object(Fault::HostRepeated, offset, None);
+            self.record_error(HttpFault::HostRepeated, offset, None);
         } else if !is_host_value(value) {
-            self.object(Fault::HostInvalid, offset, None);
+            self.record_error(HttpFault::HostInvalid, offset, None);
         }
         self.host = Some(value);
     }
@@ -182,9 +182,9 @@ impl<'a> Facts<'a> {
     // RFC 9110 §10.1.1.
     fn expect(&mut self, value: &[u8], offset: usize) {
         if value.eq_ignore_ascii_case(b"100-continue") {
-            self.expects = true;
+            self.expects_continue = true;
         } else {
-            self.object(Fault::Expectation, offset, value.first().copied());
+            self.record_error(HttpFault::Expectation, offset, value.first().copied());
         }
     }
 
@@ -220,31 +220,31 @@ impl<'a> Facts<'a> {
         }
         if length.is_none() {
             let culprit = value.iter().copied().find(|b| !b.is_ascii_digit());
-            self.object(Fault::ContentLength, offset, culprit);
+            self.record_error(HttpFault::ContentLength, offset, culprit);
         } else if self.length.is_some() {
-            self.object(Fault::ContentLengthRepeated, offset, None);
+            self.record_error(HttpFault::ContentLengthRepeated, offset, None);
         } else if self.chunked {
-            self.object(Fault::LengthConflict, offset, None);
+            self.record_error(HttpFault::LengthConflict, offset, None);
         }
         self.length = length;
     }
 
     // RFC 9112 §6.1 and §6.3. Only `chunked`, once and alone, is known here.
     fn transfer_encoding(&mut self, value: &[u8], offset: usize) {
-        if self.version != Version::Http11 {
-            self.object(Fault::TransferVersion, offset, None);
+        if self.version != HttpVersion::Http11 {
+            self.record_error(HttpFault::TransferVersion, offset, None);
         } else if self.chunked {
-            self.object(Fault::TransferEncoding, offset, None);
+            self.record_error(HttpFault::TransferEncoding, offset, None);
         } else if self.length.is_some() {
-            self.object(Fault::LengthConflict, offset, None);
+            self.record_error(HttpFault::LengthConflict, offset, None);
         } else if !value.eq_ignore_ascii_case(b"chunked") {
-            self.object(unknown_coding(value), offset, value.first().copied());
+            self.record_error(unknown_coding(value), offset, value.first().copied());
         }
         self.chunked = true;
     }
 
-    pub(crate) fn objection(&self) -> Option<DecodeError> {
-        self.objection
+    pub(crate) fn first_error(&self) -> Option<HttpDecodeError> {
+        self.first_error
     }
 
     pub(crate) fn length(&self) -> Option<u64> {
@@ -259,9 +259,9 @@ impl<'a> Facts<'a> {
     pub(crate) fn is_persistent(&self) -> bool {
         !self.close
             && match self.version {
-                Version::Http11 => true,
-                Version::Http10 => self.keep_alive,
-                Version::Absent => false,
+                HttpVersion::Http11 => true,
+                HttpVersion::Http10 => self.keep_alive,
+                HttpVersion::Absent => false,
             }
     }
 
@@ -269,32 +269,33 @@ impl<'a> Facts<'a> {
     #[inline(always)]
     pub(crate) fn conclude(
         &self,
-        line: Line,
+        line: RequestLine,
         window: &'a [u8],
         end: usize,
-        limits: &Limits,
-    ) -> Result<RequestHead<'a>, DecodeError> {
-        if let Some(objection) = self.objection {
-            return Err(objection);
+        limits: &HttpLimits,
+    ) -> Result<RequestHead<'a>, HttpDecodeError> {
+        if let Some(first_error) = self.first_error {
+            return Err(first_error);
         }
         let method = Method::from_token(&window[..line.method_end]);
         let target_start = line.method_end + 1;
-        let Some((target, authority)) = Target::parse(method, &window[target_start..line.target_end]) else {
-            return Err(DecodeError::head(
-                Fault::TargetForm,
+        let Some((target, authority)) = RequestTarget::parse(method, &window[target_start..line.target_end])
+        else {
+            return Err(HttpDecodeError::head(
+                HttpFault::TargetForm,
                 target_start,
                 window.get(target_start).copied(),
             ));
         };
-        let is_11 = self.version == Version::Http11;
+        let is_11 = self.version == HttpVersion::Http11;
         if is_11 && self.host.is_none() {
-            return Err(DecodeError::head(Fault::HostMissing, end, None));
+            return Err(HttpDecodeError::head(HttpFault::HostMissing, end, None));
         }
         let body = match self.length {
             _ if self.chunked => BodyLength::Chunked,
             None | Some(0) => BodyLength::None,
             Some(length) if length > limits.body_size_max => {
-                return Err(DecodeError::head(Fault::BodySize, end, None));
+                return Err(HttpDecodeError::head(HttpFault::BodySize, end, None));
             }
             Some(length) => BodyLength::Sized(length),
         };
@@ -307,9 +308,9 @@ impl<'a> Facts<'a> {
             host: authority.or(self.host),
             body,
             persistent,
-            keep_alive_asked_10: persistent && self.version == Version::Http10,
+            keep_alive_asked_10: persistent && self.version == HttpVersion::Http10,
             // RFC 9110 §10.1.1: ignored from HTTP/1.0 and without content.
-            expect_continue: self.expects && is_11 && body != BodyLength::None,
+            expect_continue: self.expects_continue && is_11 && body != BodyLength::None,
             // RFC 9110 §7.8: ignored from HTTP/1.0 and when Connection does not name it.
             upgrade: self.upgrade.filter(|_| is_11 && self.upgrades),
             section: &window[line.end..end],
@@ -320,15 +321,19 @@ impl<'a> Facts<'a> {
 /// A well-formed list of codings without chunked could be served by somebody who knows them (RFC 9112 §6.1: 501); with
 /// chunked before another coding the length is unknowable (§6.3: 400).
 #[cold]
-fn unknown_coding(value: &[u8]) -> Fault {
+fn unknown_coding(value: &[u8]) -> HttpFault {
     let mut chunked = false;
     for coding in value.split(|&b| b == b',') {
         let name = trim(coding.split(|&b| b == b';').next().unwrap_or_default());
         if chunked || name.is_empty() || !name.iter().all(|&b| is_token(b)) {
-            return Fault::TransferEncoding;
+            return HttpFault::TransferEncoding;
         }
         chunked = name.eq_ignore_ascii_case(b"chunked");
     }
     let first = trim(value.split(|&b| b == b',' || b == b';').next().unwrap_or_default());
-    if first.eq_ignore_ascii_case(b"chunked") { Fault::TransferEncoding } else { Fault::TransferUnknown }
+    if first.eq_ignore_ascii_case(b"chunked") {
+        HttpFault::TransferEncoding
+    } else {
+        HttpFault::TransferUnknown
+    }
 }

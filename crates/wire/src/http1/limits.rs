@@ -20,7 +20,7 @@ pub const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
 /// What a decoder accepts at most; shared by all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HttpLimits {
     /// Bytes of a head; default 16 KiB.
     pub head_size_max: u32,
     /// Field lines of a head; default 100.
@@ -29,13 +29,13 @@ pub struct Limits {
     pub body_size_max: u64,
 }
 
-impl Default for Limits {
+impl Default for HttpLimits {
     fn default() -> Self {
         Self { head_size_max: HEAD_SIZE_MAX, headers_max: HEADERS_MAX, body_size_max: BODY_SIZE_MAX }
     }
 }
 
-impl Limits {
+impl HttpLimits {
     /// The part of `input` that a head may occupy.
     pub(crate) fn head_window<'a>(&self, input: &'a [u8]) -> &'a [u8] {
         &input[..input.len().min(self.head_size_max as usize)]

@@ -3,9 +3,9 @@
 //! The old form without a version, `GET /test/fast CRLF CRLF`, ends the head by itself: it is recognised at its first
 //! CR, and from there only `LF CR LF` may follow.
 
-use super::class::{is_target, is_token, target_end, token_end};
-use super::error::{DecodeError, Fault};
-use super::version::Version;
+use super::byte_class::{is_target, is_token, target_end, token_end};
+use super::error::{HttpDecodeError, HttpFault};
+use super::version::HttpVersion;
 
 /// Where in the request line the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) enum LinePhase {
     TargetStart,
     Target,
     /// So many bytes of `HTTP/1.1` have been seen.
-    Version(u8),
+    HttpVersion(u8),
     Lf,
     AbsentLf,
     AbsentCr,
@@ -24,10 +24,10 @@ pub(crate) enum LinePhase {
 
 /// Offsets of a request line's parts in the window; right only when the scan began at its first byte.
 #[derive(Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct RequestLine {
     pub(crate) method_end: usize,
     pub(crate) target_end: usize,
-    pub(crate) version: Version,
+    pub(crate) version: HttpVersion,
     /// First byte of the field section, or of what follows the head when the version is absent.
     pub(crate) end: usize,
 }
@@ -38,44 +38,54 @@ const VERSION_LINE: &[u8; 10] = b"HTTP/1.1\r\n";
 
 /// The phase behind the byte at `at`, before which `seen` bytes of the version have been seen.
 #[inline]
-fn version_byte(seen: u8, window: &[u8], at: usize, version: &mut Version) -> Result<LinePhase, DecodeError> {
-    let refuse = |fault, at: usize| Err(DecodeError::head(fault, at, Some(window[at])));
+fn version_byte(
+    seen: u8,
+    window: &[u8],
+    at: usize,
+    version: &mut HttpVersion,
+) -> Result<LinePhase, HttpDecodeError> {
+    let refuse = |fault, at: usize| Err(HttpDecodeError::head(fault, at, Some(window[at])));
     let byte = window[at];
     let Some(&wanted) = VERSION.get(usize::from(seen)) else {
         if byte != b'\r' {
-            return refuse(Fault::VersionByte, at);
+            return refuse(HttpFault::VersionByte, at);
         }
         // RFC 9110 §2.5: a higher minor version is read as the highest we know.
-        *version = if window[at - 1] == b'0' { Version::Http10 } else { Version::Http11 };
+        *version = if window[at - 1] == b'0' { HttpVersion::Http10 } else { HttpVersion::Http11 };
         return Ok(LinePhase::Lf);
     };
     let is_good = if seen == 5 || seen == 7 { byte.is_ascii_digit() } else { byte == wanted };
     if !is_good {
-        return refuse(Fault::VersionByte, at);
+        return refuse(HttpFault::VersionByte, at);
     }
     // RFC 9110 §2.5: only the major version must be ours. HTTP/2's preface (RFC 9113 §3.4) ends here.
     if seen == 7 && window[at - 2] != b'1' {
-        return refuse(Fault::VersionUnsupported, at - 2);
+        return refuse(HttpFault::VersionUnsupported, at - 2);
     }
-    Ok(LinePhase::Version(seen + 1))
+    Ok(LinePhase::HttpVersion(seen + 1))
 }
 
 /// Scans `window` from `start`; `None` when the window was used up.
 #[inline(always)]
-pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result<Option<Line>, DecodeError> {
+pub(crate) fn scan(
+    phase: &mut LinePhase,
+    window: &[u8],
+    start: usize,
+) -> Result<Option<RequestLine>, HttpDecodeError> {
     let mut at = start;
-    let mut line = Line { method_end: start, target_end: start, version: Version::Http11, end: start };
+    let mut line =
+        RequestLine { method_end: start, target_end: start, version: HttpVersion::Http11, end: start };
     let mut now = *phase;
     loop {
         let Some(&byte) = window.get(at) else {
             *phase = now;
             return Ok(None);
         };
-        let refuse = |fault, at, byte| Err(DecodeError::head(fault, at, Some(byte)));
+        let refuse = |fault, at, byte| Err(HttpDecodeError::head(fault, at, Some(byte)));
         match now {
             LinePhase::Start => {
                 if !is_token(byte) {
-                    return refuse(Fault::Method, at, byte);
+                    return refuse(HttpFault::Method, at, byte);
                 }
                 at += 1;
                 now = LinePhase::Method;
@@ -88,13 +98,13 @@ pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result
                         at += 1;
                         now = LinePhase::TargetStart;
                     }
-                    Some(&other) => return refuse(Fault::Method, at, other),
+                    Some(&other) => return refuse(HttpFault::Method, at, other),
                     None => {}
                 }
             }
             LinePhase::TargetStart => {
                 if !is_target(byte) {
-                    return refuse(Fault::TargetByte, at, byte);
+                    return refuse(HttpFault::TargetByte, at, byte);
                 }
                 now = LinePhase::Target;
             }
@@ -108,27 +118,27 @@ pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result
                             line.end = at + VERSION_LINE.len();
                             return Ok(Some(line));
                         }
-                        now = LinePhase::Version(0);
+                        now = LinePhase::HttpVersion(0);
                     }
-                    Some(b'\r') => now = LinePhase::Version(0),
-                    Some(&other) => return refuse(Fault::TargetByte, at, other),
+                    Some(b'\r') => now = LinePhase::HttpVersion(0),
+                    Some(&other) => return refuse(HttpFault::TargetByte, at, other),
                     None => {}
                 }
             }
-            LinePhase::Version(0) if byte == b'\r' => {
+            LinePhase::HttpVersion(0) if byte == b'\r' => {
                 if !window.starts_with(b"GET ") {
-                    return refuse(Fault::VersionAbsent, at, byte);
+                    return refuse(HttpFault::VersionAbsent, at, byte);
                 }
                 at += 1;
                 now = LinePhase::AbsentLf;
             }
-            LinePhase::Version(seen) => {
+            LinePhase::HttpVersion(seen) => {
                 now = version_byte(seen, window, at, &mut line.version)?;
                 at += 1;
             }
             LinePhase::Lf | LinePhase::AbsentLf | LinePhase::AbsentEndLf => {
                 if byte != b'\n' {
-                    return refuse(Fault::LineEnd, at, byte);
+                    return refuse(HttpFault::LineEnd, at, byte);
                 }
                 at += 1;
                 if now == LinePhase::AbsentLf {
@@ -136,14 +146,14 @@ pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result
                     continue;
                 }
                 if now == LinePhase::AbsentEndLf {
-                    line.version = Version::Absent;
+                    line.version = HttpVersion::Absent;
                 }
                 line.end = at;
                 return Ok(Some(line));
             }
             LinePhase::AbsentCr => {
                 if byte != b'\r' {
-                    return refuse(Fault::VersionAbsent, at, byte);
+                    return refuse(HttpFault::VersionAbsent, at, byte);
                 }
                 at += 1;
                 now = LinePhase::AbsentEndLf;

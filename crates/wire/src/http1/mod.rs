@@ -18,8 +18,8 @@
 //! - After an error the decoder returns that error for ever: the connection has no recoverable framing.
 
 mod body;
+mod byte_class;
 mod chunked;
-mod class;
 mod date;
 mod encode;
 mod error;
@@ -41,13 +41,15 @@ pub mod check;
 mod tests;
 
 pub use date::Date;
-pub use encode::{BadField, CONTINUE, Connection, OK_CLOSE, Reply};
-pub use error::{DecodeError, Fault, Place};
+pub use encode::{BadField, CONTINUE, OK_CLOSE, Persistence, ResponseEncoder};
+pub use error::{HttpDecodeError, HttpElement, HttpFault};
 pub use fields::Fields;
 pub use head::{BodyLength, Method, RequestHead};
-pub use limits::Limits;
-pub use request::{Event, RequestDecoder, Step};
-pub use response::{Finish, ReplyEvent, ReplyLength, ReplyStep, ReplyTo, ResponseDecoder, ResponseHead};
+pub use limits::HttpLimits;
+pub use request::{RequestDecoder, RequestEvent, RequestStep};
+pub use response::{
+    AnsweredMethod, InputEnd, ResponseBodyLength, ResponseDecoder, ResponseEvent, ResponseHead, ResponseStep,
+};
 pub use status::Status;
-pub use target::{Target, TargetForm};
-pub use version::Version;
+pub use target::{RequestTarget, TargetForm};
+pub use version::HttpVersion;

@@ -5,29 +5,29 @@
 //!      └── whole head without body: stays ──┘
 //! ```
 
-use super::body::Body;
-use super::chunked::{Chunked, Piece};
-use super::error::{DecodeError, Fault};
+use super::body::BodyState;
+use super::chunked::{BodyPiece, ChunkedDecoder};
+use super::error::{HttpDecodeError, HttpFault};
 use super::fields::{self, FieldPhase, FieldSink};
-use super::head::{BodyLength, Facts, RequestHead};
-use super::limits::{EMPTY_LINES_MAX, Limits};
-use super::line::{self, Line, LinePhase};
-use super::version::Version;
+use super::head::{BodyLength, FramingFields, RequestHead};
+use super::limits::{EMPTY_LINES_MAX, HttpLimits};
+use super::line::{self, LinePhase, RequestLine};
+use super::version::HttpVersion;
 use crate::meter::Meter;
 
 /// What a step consumed and found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step<'a> {
+pub struct RequestStep<'a> {
     /// Bytes of the input that are done with; the next input starts behind them.
     pub consumed: usize,
     /// What was found.
-    pub event: Event<'a>,
+    pub event: RequestEvent<'a>,
 }
 
 /// What a step found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "an event lives for one step on the stack and is never stored")]
-pub enum Event<'a> {
+pub enum RequestEvent<'a> {
     /// Nothing more without further input.
     NeedMore,
     /// A request. Body and end follow when [`RequestHead::body`] is not `None`.
@@ -39,25 +39,25 @@ pub enum Event<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RequestPhase {
     Line(LinePhase),
     Fields(FieldPhase),
 }
 
 /// How far an unfinished head has been scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scan {
+struct RequestScan {
     scanned: u32,
     lines: u16,
-    phase: Phase,
+    phase: RequestPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RequestDecoderState {
     Between { empty_lines: u8 },
-    Head(Scan),
-    Body(Body),
-    Failed(DecodeError),
+    Head(RequestScan),
+    Body(BodyState),
+    Failed(HttpDecodeError),
 }
 
 /// Turns the bytes of one connection into requests; see the [module](super) for the contract. 32 bytes of plain state.
@@ -83,14 +83,14 @@ enum State {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestDecoder {
-    state: State,
+    state: RequestDecoderState,
 }
 
 const _: () = assert!(size_of::<RequestDecoder>() <= 32);
 
 impl Default for RequestDecoder {
     fn default() -> Self {
-        Self { state: State::Between { empty_lines: 0 } }
+        Self { state: RequestDecoderState::Between { empty_lines: 0 } }
     }
 }
 
@@ -98,13 +98,17 @@ impl RequestDecoder {
     /// Takes one step over `input`, which starts at the first byte not yet consumed.
     ///
     /// # Errors
-    /// The peer broke the protocol or a limit; answer with [`DecodeError::status`] and close. Every later call returns
+    /// The peer broke the protocol or a limit; answer with [`HttpDecodeError::status`] and close. Every later call returns
     /// the same error.
     #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Result<Step<'a>, DecodeError> {
+    pub fn decode<'a>(
+        &mut self,
+        limits: &HttpLimits,
+        input: &'a [u8],
+    ) -> Result<RequestStep<'a>, HttpDecodeError> {
         let step = self.step(limits, input, &mut ());
         if let Err(error) = &step {
-            self.state = State::Failed(*error);
+            self.state = RequestDecoderState::Failed(*error);
         }
         step
     }
@@ -113,13 +117,13 @@ impl RequestDecoder {
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn decode_counting<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &HttpLimits,
         input: &'a [u8],
         work: &mut u64,
-    ) -> Result<Step<'a>, DecodeError> {
+    ) -> Result<RequestStep<'a>, HttpDecodeError> {
         let step = self.step(limits, input, work);
         if let Err(error) = &step {
-            self.state = State::Failed(*error);
+            self.state = RequestDecoderState::Failed(*error);
         }
         step
     }
@@ -127,30 +131,30 @@ impl RequestDecoder {
     /// Between requests, with nothing scanned of the next one (a first CR, still to be judged, counts as nothing).
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Between { .. })
+        matches!(self.state, RequestDecoderState::Between { .. })
     }
 
     /// A head has begun and is not complete.
     #[must_use]
     pub fn in_head(&self) -> bool {
-        matches!(self.state, State::Head(_))
+        matches!(self.state, RequestDecoderState::Head(_))
     }
 
     /// A head with a body has been told, the body's end has not.
     #[must_use]
     pub fn in_body(&self) -> bool {
-        matches!(self.state, State::Body(_))
+        matches!(self.state, RequestDecoderState::Body(_))
     }
 
     #[inline(always)]
     fn step<'a, M: Meter>(
         &mut self,
-        limits: &Limits,
+        limits: &HttpLimits,
         input: &'a [u8],
         meter: &mut M,
-    ) -> Result<Step<'a>, DecodeError> {
+    ) -> Result<RequestStep<'a>, HttpDecodeError> {
         match &mut self.state {
-            State::Between { empty_lines } => {
+            RequestDecoderState::Between { empty_lines } => {
                 let mut skipped = 0;
                 if input.first() == Some(&b'\r') {
                     skipped = skip_empty_lines(empty_lines, input)?;
@@ -158,73 +162,73 @@ impl RequestDecoder {
                 }
                 let rest = &input[skipped..];
                 if rest.is_empty() || rest == b"\r" {
-                    return Ok(Step { consumed: skipped, event: Event::NeedMore });
+                    return Ok(RequestStep { consumed: skipped, event: RequestEvent::NeedMore });
                 }
                 let window = limits.head_window(rest);
-                let mut scan = Scan::START;
+                let mut scan = RequestScan::START;
                 match scan_head(&mut scan, limits, window, meter)? {
-                    Some((head, end)) => Ok(self.told(head, skipped + end)),
+                    Some((head, end)) => Ok(self.begin_body(head, skipped + end)),
                     None => {
-                        self.state = State::Head(scan);
-                        Ok(Step { consumed: skipped, event: Event::NeedMore })
+                        self.state = RequestDecoderState::Head(scan);
+                        Ok(RequestStep { consumed: skipped, event: RequestEvent::NeedMore })
                     }
                 }
             }
-            State::Head(scan) => {
+            RequestDecoderState::Head(scan) => {
                 let window = limits.head_window(input);
                 if !resume(scan, limits, window, meter)? {
-                    return Ok(Step { consumed: 0, event: Event::NeedMore });
+                    return Ok(RequestStep { consumed: 0, event: RequestEvent::NeedMore });
                 }
-                let mut again = Scan::START;
+                let mut again = RequestScan::START;
                 match scan_head(&mut again, limits, window, meter)? {
-                    Some((head, end)) => Ok(self.told(head, end)),
-                    None => Ok(Step { consumed: 0, event: Event::NeedMore }),
+                    Some((head, end)) => Ok(self.begin_body(head, end)),
+                    None => Ok(RequestStep { consumed: 0, event: RequestEvent::NeedMore }),
                 }
             }
-            State::Body(body) => {
+            RequestDecoderState::Body(body) => {
                 let (consumed, piece) = body.step(limits.body_size_max, input)?;
                 meter.add(consumed);
                 let event = match piece {
-                    Piece::More => Event::NeedMore,
-                    Piece::Data(data) => Event::Body(data),
-                    Piece::End => {
-                        self.state = State::Between { empty_lines: 0 };
-                        Event::End
+                    BodyPiece::More => RequestEvent::NeedMore,
+                    BodyPiece::Data(data) => RequestEvent::Body(data),
+                    BodyPiece::End => {
+                        self.state = RequestDecoderState::Between { empty_lines: 0 };
+                        RequestEvent::End
                     }
                 };
-                Ok(Step { consumed, event })
+                Ok(RequestStep { consumed, event })
             }
-            State::Failed(error) => Err(*error),
+            RequestDecoderState::Failed(error) => Err(*error),
         }
     }
 
     #[inline(always)]
-    fn told<'a>(&mut self, head: RequestHead<'a>, consumed: usize) -> Step<'a> {
+    fn begin_body<'a>(&mut self, head: RequestHead<'a>, consumed: usize) -> RequestStep<'a> {
         self.state = match head.body {
-            BodyLength::None => State::Between { empty_lines: 0 },
-            BodyLength::Sized(length) => State::Body(Body::Sized(length)),
-            BodyLength::Chunked => State::Body(Body::Chunked(Chunked::START)),
+            BodyLength::None => RequestDecoderState::Between { empty_lines: 0 },
+            BodyLength::Sized(length) => RequestDecoderState::Body(BodyState::Sized(length)),
+            BodyLength::Chunked => RequestDecoderState::Body(BodyState::Chunked(ChunkedDecoder::START)),
         };
-        Step { consumed, event: Event::Head(head) }
+        RequestStep { consumed, event: RequestEvent::Head(head) }
     }
 }
 
-impl Scan {
-    const START: Self = Self { scanned: 0, lines: 0, phase: Phase::Line(LinePhase::Start) };
+impl RequestScan {
+    const START: Self = Self { scanned: 0, lines: 0, phase: RequestPhase::Line(LinePhase::Start) };
 }
 
 /// RFC 9112 §2.2: at least one empty line before a request line is to be ignored.
 #[cold]
-fn skip_empty_lines(seen: &mut u8, input: &[u8]) -> Result<usize, DecodeError> {
+fn skip_empty_lines(seen: &mut u8, input: &[u8]) -> Result<usize, HttpDecodeError> {
     let mut at = 0;
     while let [b'\r', second, ..] = input[at..] {
         // Offsets count from the first empty line, wherever the input was cut.
         let offset = usize::from(*seen) * 2;
         if second != b'\n' {
-            return Err(DecodeError::head(Fault::LineEnd, offset + 1, Some(second)));
+            return Err(HttpDecodeError::head(HttpFault::LineEnd, offset + 1, Some(second)));
         }
         if *seen >= EMPTY_LINES_MAX {
-            return Err(DecodeError::head(Fault::EmptyLines, offset, Some(b'\r')));
+            return Err(HttpDecodeError::head(HttpFault::EmptyLines, offset, Some(b'\r')));
         }
         *seen += 1;
         at += 2;
@@ -235,21 +239,21 @@ fn skip_empty_lines(seen: &mut u8, input: &[u8]) -> Result<usize, DecodeError> {
 /// Scans a head from its first byte, gathering its facts on the way.
 #[inline(always)]
 fn scan_head<'a, M: Meter>(
-    scan: &mut Scan,
-    limits: &Limits,
+    scan: &mut RequestScan,
+    limits: &HttpLimits,
     window: &'a [u8],
     meter: &mut M,
-) -> Result<Option<(RequestHead<'a>, usize)>, DecodeError> {
+) -> Result<Option<(RequestHead<'a>, usize)>, HttpDecodeError> {
     let mut phase = LinePhase::Start;
     let Some(line) = line::scan(&mut phase, window, 0)? else {
         meter.add(window.len());
-        return unfinished(scan, Phase::Line(phase), limits, window.len()).map(|()| None);
+        return unfinished(scan, RequestPhase::Line(phase), limits, window.len()).map(|()| None);
     };
-    let mut facts = Facts::new(line.version);
-    match scan_fields(scan, FieldPhase::Start, line, limits, window, &mut facts)? {
+    let mut framing_fields = FramingFields::new(line.version);
+    match scan_fields(scan, FieldPhase::Start, line, limits, window, &mut framing_fields)? {
         Some(end) => {
             meter.add(end);
-            facts.conclude(line, window, end, limits).map(|head| Some((head, end)))
+            framing_fields.conclude(line, window, end, limits).map(|head| Some((head, end)))
         }
         None => {
             meter.add(window.len());
@@ -260,22 +264,24 @@ fn scan_head<'a, M: Meter>(
 
 /// Scans on from where scanning stopped, for the syntax alone; `true` when the head is complete.
 fn resume<M: Meter>(
-    scan: &mut Scan,
-    limits: &Limits,
+    scan: &mut RequestScan,
+    limits: &HttpLimits,
     window: &[u8],
     meter: &mut M,
-) -> Result<bool, DecodeError> {
+) -> Result<bool, HttpDecodeError> {
     let start = (scan.scanned as usize).min(window.len());
-    let version = Version::Http11;
+    let version = HttpVersion::Http11;
     let (phase, line) = match scan.phase {
-        Phase::Line(mut phase) => match line::scan(&mut phase, window, start)? {
+        RequestPhase::Line(mut phase) => match line::scan(&mut phase, window, start)? {
             Some(line) => (FieldPhase::Start, line),
             None => {
                 meter.add(window.len() - start);
-                return unfinished(scan, Phase::Line(phase), limits, window.len()).map(|()| false);
+                return unfinished(scan, RequestPhase::Line(phase), limits, window.len()).map(|()| false);
             }
         },
-        Phase::Fields(phase) => (phase, Line { method_end: 0, target_end: 0, version, end: start }),
+        RequestPhase::Fields(phase) => {
+            (phase, RequestLine { method_end: 0, target_end: 0, version, end: start })
+        }
     };
     let end = scan_fields(scan, phase, line, limits, window, &mut ())?;
     meter.add(end.unwrap_or(window.len()) - start);
@@ -284,28 +290,34 @@ fn resume<M: Meter>(
 
 #[inline(always)]
 fn scan_fields<'a, S: FieldSink<'a>>(
-    scan: &mut Scan,
+    scan: &mut RequestScan,
     mut phase: FieldPhase,
-    line: Line,
-    limits: &Limits,
+    line: RequestLine,
+    limits: &HttpLimits,
     window: &'a [u8],
     sink: &mut S,
-) -> Result<Option<usize>, DecodeError> {
-    if line.version == Version::Absent {
+) -> Result<Option<usize>, HttpDecodeError> {
+    if line.version == HttpVersion::Absent {
         return Ok(Some(line.end));
     }
     let end = fields::scan(&mut phase, &mut scan.lines, limits.headers_max, window, line.end, sink)?;
     if end.is_none() {
-        unfinished(scan, Phase::Fields(phase), limits, window.len())?;
+        unfinished(scan, RequestPhase::Fields(phase), limits, window.len())?;
     }
     Ok(end)
 }
 
 #[cold]
-fn unfinished(scan: &mut Scan, phase: Phase, limits: &Limits, scanned: usize) -> Result<(), DecodeError> {
+fn unfinished(
+    scan: &mut RequestScan,
+    phase: RequestPhase,
+    limits: &HttpLimits,
+    scanned: usize,
+) -> Result<(), HttpDecodeError> {
     if limits.head_is_full(scanned) {
-        let fault = if matches!(phase, Phase::Line(_)) { Fault::LineSize } else { Fault::HeadSize };
-        return Err(DecodeError::head(fault, scanned, None));
+        let fault =
+            if matches!(phase, RequestPhase::Line(_)) { HttpFault::LineSize } else { HttpFault::HeadSize };
+        return Err(HttpDecodeError::head(fault, scanned, None));
     }
     // Below head_size_max, which is a u32.
     scan.scanned = scanned as u32;

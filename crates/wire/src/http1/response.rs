@@ -1,18 +1,18 @@
 //! The client's side: a stream of bytes becomes responses. Built like the server's side, with two differences: what
 //! follows a head also depends on the request it answers, and a body may last until the input ends.
 
-use super::body::Body;
-use super::chunked::{Chunked, Piece};
-use super::error::{DecodeError, Fault, Place};
+use super::body::BodyState;
+use super::chunked::{BodyPiece, ChunkedDecoder};
+use super::error::{HttpDecodeError, HttpElement, HttpFault};
 use super::fields::{self, FieldPhase, FieldSink, Fields};
-use super::head::Facts;
-use super::limits::Limits;
+use super::head::FramingFields;
+use super::limits::HttpLimits;
 use super::status_line::{self, StatusLine, StatusPhase};
-use super::version::Version;
+use super::version::HttpVersion;
 
 /// Which request the next response answers (RFC 9112 §6.3): a reply to `HEAD` never has a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReplyTo {
+pub enum AnsweredMethod {
     /// A `HEAD` request.
     Head,
     /// Any other request but `CONNECT`, whose tunnels are not spoken here.
@@ -22,7 +22,7 @@ pub enum ReplyTo {
 
 /// How much body follows a response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyLength {
+pub enum ResponseBodyLength {
     /// None, whatever the fields say.
     None,
     /// So many bytes, at least one.
@@ -37,13 +37,13 @@ pub enum ReplyLength {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead<'a> {
     /// The version, never `Absent`.
-    pub version: Version,
+    pub version: HttpVersion,
     /// The status code, 100 to 599.
     pub status: u16,
     /// The reason phrase, possibly empty.
     pub reason: &'a [u8],
     /// What follows the head.
-    pub body: ReplyLength,
+    pub body: ResponseBodyLength,
     /// Whether the connection may carry another exchange.
     pub persistent: bool,
     section: &'a [u8],
@@ -65,17 +65,17 @@ impl<'a> ResponseHead<'a> {
 
 /// What a step consumed and found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplyStep<'a> {
+pub struct ResponseStep<'a> {
     /// Bytes of the input that are done with.
     pub consumed: usize,
     /// What was found.
-    pub event: ReplyEvent<'a>,
+    pub event: ResponseEvent<'a>,
 }
 
 /// What a step found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "an event lives for one step on the stack and is never stored")]
-pub enum ReplyEvent<'a> {
+pub enum ResponseEvent<'a> {
     /// Nothing more without further input.
     NeedMore,
     /// An interim response (1xx but 101); the final one is still to come.
@@ -90,7 +90,7 @@ pub enum ReplyEvent<'a> {
 
 /// What the end of the input means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub enum InputEnd {
     /// No response was under way.
     Idle,
     /// It ended the body.
@@ -98,24 +98,24 @@ pub enum Finish {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ResponsePhase {
     Status(StatusPhase),
     Fields(FieldPhase),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scan {
+struct ResponseScan {
     scanned: u32,
     lines: u16,
-    phase: Phase,
+    phase: ResponsePhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ResponseDecoderState {
     Between,
-    Head(Scan),
-    Body(Body),
-    Failed(DecodeError),
+    Head(ResponseScan),
+    Body(BodyState),
+    Failed(HttpDecodeError),
 }
 
 /// Turns the bytes of one connection into responses; see the [module](super) for the contract. 40 bytes of plain state
@@ -132,14 +132,14 @@ enum State {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseDecoder {
-    state: State,
+    state: ResponseDecoderState,
 }
 
 const _: () = assert!(size_of::<ResponseDecoder>() <= 40);
 
 impl Default for ResponseDecoder {
     fn default() -> Self {
-        Self { state: State::Between }
+        Self { state: ResponseDecoderState::Between }
     }
 }
 
@@ -152,13 +152,13 @@ impl ResponseDecoder {
     #[inline]
     pub fn decode<'a>(
         &mut self,
-        limits: &Limits,
-        answered: ReplyTo,
+        limits: &HttpLimits,
+        answered: AnsweredMethod,
         input: &'a [u8],
-    ) -> Result<ReplyStep<'a>, DecodeError> {
+    ) -> Result<ResponseStep<'a>, HttpDecodeError> {
         let step = self.step(limits, answered, input);
         if let Err(error) = &step {
-            self.state = State::Failed(*error);
+            self.state = ResponseDecoderState::Failed(*error);
         }
         step
     }
@@ -166,17 +166,19 @@ impl ResponseDecoder {
     /// Judges the end of the input.
     ///
     /// # Errors
-    /// [`Fault::Truncated`] when it came inside a message (RFC 9112 §8), or the error the decoder already had.
-    pub fn finish(&mut self) -> Result<Finish, DecodeError> {
+    /// [`HttpFault::Truncated`] when it came inside a message (RFC 9112 §8), or the error the decoder already had.
+    pub fn finish(&mut self) -> Result<InputEnd, HttpDecodeError> {
         let finish = match self.state {
-            State::Between => Ok(Finish::Idle),
-            State::Body(Body::UntilClose | Body::Ended) => Ok(Finish::End),
-            State::Head(_) | State::Body(_) => Err(DecodeError::new(Fault::Truncated, Place::Input, 0, None)),
-            State::Failed(error) => Err(error),
+            ResponseDecoderState::Between => Ok(InputEnd::Idle),
+            ResponseDecoderState::Body(BodyState::UntilClose | BodyState::Ended) => Ok(InputEnd::End),
+            ResponseDecoderState::Head(_) | ResponseDecoderState::Body(_) => {
+                Err(HttpDecodeError::new(HttpFault::Truncated, HttpElement::Input, 0, None))
+            }
+            ResponseDecoderState::Failed(error) => Err(error),
         };
         self.state = match finish {
-            Ok(_) => State::Between,
-            Err(error) => State::Failed(error),
+            Ok(_) => ResponseDecoderState::Between,
+            Err(error) => ResponseDecoderState::Failed(error),
         };
         finish
     }
@@ -184,85 +186,93 @@ impl ResponseDecoder {
     /// Between responses, with nothing scanned of the next one.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Between)
+        matches!(self.state, ResponseDecoderState::Between)
     }
 
     /// A head has begun and is not complete.
     #[must_use]
     pub fn in_head(&self) -> bool {
-        matches!(self.state, State::Head(_))
+        matches!(self.state, ResponseDecoderState::Head(_))
     }
 
     /// A head with a body has been told, the body's end has not.
     #[must_use]
     pub fn in_body(&self) -> bool {
-        matches!(self.state, State::Body(_))
+        matches!(self.state, ResponseDecoderState::Body(_))
     }
 
     #[inline(always)]
     fn step<'a>(
         &mut self,
-        limits: &Limits,
-        answered: ReplyTo,
+        limits: &HttpLimits,
+        answered: AnsweredMethod,
         input: &'a [u8],
-    ) -> Result<ReplyStep<'a>, DecodeError> {
+    ) -> Result<ResponseStep<'a>, HttpDecodeError> {
         let window = limits.head_window(input);
         match &mut self.state {
-            State::Between if input.is_empty() => {}
-            State::Between => {
-                let mut scan = Scan::START;
+            ResponseDecoderState::Between if input.is_empty() => {}
+            ResponseDecoderState::Between => {
+                let mut scan = ResponseScan::START;
                 match scan_head(&mut scan, limits, answered, window)? {
-                    Some((head, end)) => return Ok(self.told(head, end)),
-                    None => self.state = State::Head(scan),
+                    Some((head, end)) => return Ok(self.begin_body(head, end)),
+                    None => self.state = ResponseDecoderState::Head(scan),
                 }
             }
-            State::Head(scan) => {
-                let mut again = Scan::START;
+            ResponseDecoderState::Head(scan) => {
+                let mut again = ResponseScan::START;
                 if resume(scan, limits, window)?
                     && let Some((head, end)) = scan_head(&mut again, limits, answered, window)?
                 {
-                    return Ok(self.told(head, end));
+                    return Ok(self.begin_body(head, end));
                 }
             }
-            State::Body(body) => {
+            ResponseDecoderState::Body(body) => {
                 let (consumed, piece) = body.step(limits.body_size_max, input)?;
                 let event = match piece {
-                    Piece::More => ReplyEvent::NeedMore,
-                    Piece::Data(data) => ReplyEvent::Body(data),
-                    Piece::End => {
-                        self.state = State::Between;
-                        ReplyEvent::End
+                    BodyPiece::More => ResponseEvent::NeedMore,
+                    BodyPiece::Data(data) => ResponseEvent::Body(data),
+                    BodyPiece::End => {
+                        self.state = ResponseDecoderState::Between;
+                        ResponseEvent::End
                     }
                 };
-                return Ok(ReplyStep { consumed, event });
+                return Ok(ResponseStep { consumed, event });
             }
-            State::Failed(error) => return Err(*error),
+            ResponseDecoderState::Failed(error) => return Err(*error),
         }
-        Ok(ReplyStep { consumed: 0, event: ReplyEvent::NeedMore })
+        Ok(ResponseStep { consumed: 0, event: ResponseEvent::NeedMore })
     }
 
     #[inline(always)]
-    fn told<'a>(&mut self, head: ResponseHead<'a>, consumed: usize) -> ReplyStep<'a> {
+    fn begin_body<'a>(&mut self, head: ResponseHead<'a>, consumed: usize) -> ResponseStep<'a> {
         self.state = match head.body {
-            ReplyLength::None => State::Between,
-            ReplyLength::Sized(length) => State::Body(Body::Sized(length)),
-            ReplyLength::Chunked => State::Body(Body::Chunked(Chunked::START)),
-            ReplyLength::UntilClose => State::Body(Body::UntilClose),
+            ResponseBodyLength::None => ResponseDecoderState::Between,
+            ResponseBodyLength::Sized(length) => ResponseDecoderState::Body(BodyState::Sized(length)),
+            ResponseBodyLength::Chunked => {
+                ResponseDecoderState::Body(BodyState::Chunked(ChunkedDecoder::START))
+            }
+            ResponseBodyLength::UntilClose => ResponseDecoderState::Body(BodyState::UntilClose),
         };
         // RFC 9110 §15.2: any number of interim responses may come first; 101 is final (§15.2.2).
         let interim = head.status < 200 && head.status != 101;
-        let event = if interim { ReplyEvent::Interim(head) } else { ReplyEvent::Head(head) };
-        ReplyStep { consumed, event }
+        let event = if interim { ResponseEvent::Interim(head) } else { ResponseEvent::Head(head) };
+        ResponseStep { consumed, event }
     }
 }
 
-impl Scan {
-    const START: Self = Self { scanned: 0, lines: 0, phase: Phase::Status(StatusPhase::Version(0)) };
+impl ResponseScan {
+    const START: Self =
+        Self { scanned: 0, lines: 0, phase: ResponsePhase::Status(StatusPhase::HttpVersion(0)) };
 
     #[cold]
-    fn unfinished(&mut self, phase: Phase, limits: &Limits, scanned: usize) -> Result<(), DecodeError> {
+    fn unfinished(
+        &mut self,
+        phase: ResponsePhase,
+        limits: &HttpLimits,
+        scanned: usize,
+    ) -> Result<(), HttpDecodeError> {
         if limits.head_is_full(scanned) {
-            return Err(DecodeError::head(Fault::HeadSize, scanned, None));
+            return Err(HttpDecodeError::head(HttpFault::HeadSize, scanned, None));
         }
         // Below head_size_max, which is a u32.
         self.scanned = scanned as u32;
@@ -272,9 +282,9 @@ impl Scan {
 }
 
 /// Only what frames a response matters; `Host` or `Expect` in one mean nothing.
-struct Framing<'a>(Facts<'a>);
+struct FramingSink<'a>(FramingFields<'a>);
 
-impl<'a> FieldSink<'a> for Framing<'a> {
+impl<'a> FieldSink<'a> for FramingSink<'a> {
     const WANTED: bool = true;
 
     #[inline(always)]
@@ -288,72 +298,74 @@ impl<'a> FieldSink<'a> for Framing<'a> {
 /// Scans a head from its first byte, gathering its facts on the way.
 #[inline(always)]
 fn scan_head<'a>(
-    scan: &mut Scan,
-    limits: &Limits,
-    answered: ReplyTo,
+    scan: &mut ResponseScan,
+    limits: &HttpLimits,
+    answered: AnsweredMethod,
     window: &'a [u8],
-) -> Result<Option<(ResponseHead<'a>, usize)>, DecodeError> {
-    let mut phase = StatusPhase::Version(0);
+) -> Result<Option<(ResponseHead<'a>, usize)>, HttpDecodeError> {
+    let mut phase = StatusPhase::HttpVersion(0);
     let Some(line) = status_line::scan(&mut phase, window, 0)? else {
-        return scan.unfinished(Phase::Status(phase), limits, window.len()).map(|()| None);
+        return scan.unfinished(ResponsePhase::Status(phase), limits, window.len()).map(|()| None);
     };
-    let mut framing = Framing(Facts::new(line.version));
+    let mut framing = FramingSink(FramingFields::new(line.version));
     let mut phase = FieldPhase::Start;
     let lines = &mut scan.lines;
     match fields::scan(&mut phase, lines, limits.headers_max, window, line.end, &mut framing)? {
         Some(end) => conclude(line, &framing.0, answered, window, end, limits).map(|head| Some((head, end))),
-        None => scan.unfinished(Phase::Fields(phase), limits, window.len()).map(|()| None),
+        None => scan.unfinished(ResponsePhase::Fields(phase), limits, window.len()).map(|()| None),
     }
 }
 
 /// Scans on from where scanning stopped, for the syntax alone; `true` when the head is complete.
-fn resume(scan: &mut Scan, limits: &Limits, window: &[u8]) -> Result<bool, DecodeError> {
+fn resume(scan: &mut ResponseScan, limits: &HttpLimits, window: &[u8]) -> Result<bool, HttpDecodeError> {
     let mut start = (scan.scanned as usize).min(window.len());
     let mut phase = match scan.phase {
-        Phase::Fields(phase) => phase,
-        Phase::Status(mut phase) => match status_line::scan(&mut phase, window, start)? {
+        ResponsePhase::Fields(phase) => phase,
+        ResponsePhase::Status(mut phase) => match status_line::scan(&mut phase, window, start)? {
             Some(line) => {
                 start = line.end;
                 FieldPhase::Start
             }
-            None => return scan.unfinished(Phase::Status(phase), limits, window.len()).map(|()| false),
+            None => {
+                return scan.unfinished(ResponsePhase::Status(phase), limits, window.len()).map(|()| false);
+            }
         },
     };
     match fields::scan(&mut phase, &mut scan.lines, limits.headers_max, window, start, &mut ())? {
         Some(_) => Ok(true),
-        None => scan.unfinished(Phase::Fields(phase), limits, window.len()).map(|()| false),
+        None => scan.unfinished(ResponsePhase::Fields(phase), limits, window.len()).map(|()| false),
     }
 }
 
 // RFC 9112 §6.3.
 fn conclude<'a>(
     line: StatusLine,
-    facts: &Facts<'_>,
-    answered: ReplyTo,
+    framing_fields: &FramingFields<'_>,
+    answered: AnsweredMethod,
     window: &'a [u8],
     end: usize,
-    limits: &Limits,
-) -> Result<ResponseHead<'a>, DecodeError> {
-    if let Some(objection) = facts.objection() {
-        return Err(objection);
+    limits: &HttpLimits,
+) -> Result<ResponseHead<'a>, HttpDecodeError> {
+    if let Some(first_error) = framing_fields.first_error() {
+        return Err(first_error);
     }
-    let bodiless = answered == ReplyTo::Head || line.status < 200 || matches!(line.status, 204 | 304);
-    let body = match facts.length() {
-        _ if bodiless => ReplyLength::None,
-        _ if facts.is_chunked() => ReplyLength::Chunked,
-        Some(0) => ReplyLength::None,
+    let bodiless = answered == AnsweredMethod::Head || line.status < 200 || matches!(line.status, 204 | 304);
+    let body = match framing_fields.length() {
+        _ if bodiless => ResponseBodyLength::None,
+        _ if framing_fields.is_chunked() => ResponseBodyLength::Chunked,
+        Some(0) => ResponseBodyLength::None,
         Some(length) if length > limits.body_size_max => {
-            return Err(DecodeError::head(Fault::BodySize, end, None));
+            return Err(HttpDecodeError::head(HttpFault::BodySize, end, None));
         }
-        Some(length) => ReplyLength::Sized(length),
-        None => ReplyLength::UntilClose,
+        Some(length) => ResponseBodyLength::Sized(length),
+        None => ResponseBodyLength::UntilClose,
     };
     Ok(ResponseHead {
         version: line.version,
         status: line.status,
         reason: &window[line.reason_start..line.end - 2],
         body,
-        persistent: facts.is_persistent() && body != ReplyLength::UntilClose,
+        persistent: framing_fields.is_persistent() && body != ResponseBodyLength::UntilClose,
         section: &window[line.end..end],
     })
 }

@@ -3,15 +3,15 @@
 //! The space behind the code may be missing when the reason is: the clause demands it, many servers leave it out, and
 //! nothing can be misread without it.
 
-use super::class::value_end;
-use super::error::{DecodeError, Fault};
-use super::version::Version;
+use super::byte_class::value_end;
+use super::error::{HttpDecodeError, HttpFault};
+use super::version::HttpVersion;
 
 /// Where in the status line the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusPhase {
     /// So many bytes of `HTTP/1.1 200` have been seen.
-    Version(u8),
+    HttpVersion(u8),
     AfterCode,
     Reason,
     Lf,
@@ -20,14 +20,14 @@ pub(crate) enum StatusPhase {
 /// A status line's parts; offsets count in the window.
 #[derive(Clone, Copy)]
 pub(crate) struct StatusLine {
-    pub(crate) version: Version,
+    pub(crate) version: HttpVersion,
     pub(crate) status: u16,
     pub(crate) reason_start: usize,
     pub(crate) end: usize,
 }
 
 /// What each byte up to the code must be; '0' stands for a digit.
-const SHAPE: &[u8; 12] = b"HTTP/1.0 000";
+const STATUS_LINE_PATTERN: &[u8; 12] = b"HTTP/1.0 000";
 
 /// Scans `window` from `start`; `None` when the window was used up.
 #[inline(always)]
@@ -35,27 +35,27 @@ pub(crate) fn scan(
     phase: &mut StatusPhase,
     window: &[u8],
     start: usize,
-) -> Result<Option<StatusLine>, DecodeError> {
+) -> Result<Option<StatusLine>, HttpDecodeError> {
     let mut at = start;
     loop {
         let Some(&byte) = window.get(at) else { return Ok(None) };
-        let refuse = |fault, at, byte| Err(DecodeError::head(fault, at, Some(byte)));
+        let refuse = |fault, at, byte| Err(HttpDecodeError::head(fault, at, Some(byte)));
         match *phase {
-            StatusPhase::Version(seen) => {
-                let wanted = SHAPE[usize::from(seen)];
+            StatusPhase::HttpVersion(seen) => {
+                let wanted = STATUS_LINE_PATTERN[usize::from(seen)];
                 let good = if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
                 // RFC 9110 §15: codes from 100 to 599.
                 if !good || (seen == 9 && !(b'1'..=b'5').contains(&byte)) {
-                    return refuse(Fault::StatusLine, at, byte);
+                    return refuse(HttpFault::StatusLine, at, byte);
                 }
                 at += 1;
-                *phase = if seen == 11 { StatusPhase::AfterCode } else { StatusPhase::Version(seen + 1) };
+                *phase = if seen == 11 { StatusPhase::AfterCode } else { StatusPhase::HttpVersion(seen + 1) };
             }
             StatusPhase::AfterCode => {
                 *phase = match byte {
                     b' ' => StatusPhase::Reason,
                     b'\r' => StatusPhase::Lf,
-                    _ => return refuse(Fault::StatusLine, at, byte),
+                    _ => return refuse(HttpFault::StatusLine, at, byte),
                 };
                 at += 1;
             }
@@ -67,13 +67,13 @@ pub(crate) fn scan(
                         *phase = StatusPhase::Lf;
                     }
                     Some(b'\t') => at += 1,
-                    Some(&other) => return refuse(Fault::StatusLine, at, other),
+                    Some(&other) => return refuse(HttpFault::StatusLine, at, other),
                     None => {}
                 }
             }
             StatusPhase::Lf => {
                 if byte != b'\n' {
-                    return refuse(Fault::LineEnd, at, byte);
+                    return refuse(HttpFault::LineEnd, at, byte);
                 }
                 return Ok(Some(parts(window, at + 1)));
             }
@@ -85,9 +85,9 @@ pub(crate) fn scan(
 fn parts(window: &[u8], end: usize) -> StatusLine {
     let digit = |at: usize| u16::from(window[at].wrapping_sub(b'0'));
     StatusLine {
-        version: if window[7] == b'0' { Version::Http10 } else { Version::Http11 },
+        version: if window[7] == b'0' { HttpVersion::Http10 } else { HttpVersion::Http11 },
         status: digit(9) * 100 + digit(10) * 10 + digit(11),
-        reason_start: (SHAPE.len() + 1).min(end - 2),
+        reason_start: (STATUS_LINE_PATTERN.len() + 1).min(end - 2),
         end,
     }
 }

@@ -1,7 +1,7 @@
 //! The request target's four forms (RFC 9112 §3.2) and the `host[:port]` that a `Host` field or an authority must be.
 
 use super::Method;
-use super::class::{host_end, is_host, position};
+use super::byte_class::{host_end, is_host, position};
 
 /// Which form the target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum TargetForm {
 
 /// A request target, cut into its parts; nothing is decoded or normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// The target as sent.
     pub raw: &'a [u8],
     /// The path, at least `/`; `*` for the asterisk form, empty for `CONNECT`.
@@ -29,7 +29,7 @@ pub struct Target<'a> {
     pub form: TargetForm,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     fn with_path(raw: &'a [u8], from: &'a [u8], form: TargetForm) -> Self {
         match position(from, 0, b'?') {
             Some(mark) => Self { raw, path: &from[..mark], query: Some(&from[mark + 1..]), form },

@@ -2,7 +2,7 @@
 
 /// The version a message is read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum HttpVersion {
     /// HTTP/1.0
     Http10,
     /// HTTP/1.1, and every later 1.x

@@ -1,75 +1,75 @@
 //! Checks shared by the property tests and the fuzz targets: one input, every way to cut it, and a second opinion.
 //! Each function panics when a promise is broken.
 
-use super::client::Client;
+use super::client::ClientGrammar;
 use super::decoder::Grammar;
-use super::server::Server;
+use super::server::ServerGrammar;
 use super::{
-    ClientEvent, DecodeError, Decoder, Delivery, Fault, Filter, Limits, Publish, ServerEvent, Subject,
-    SubjectLimits,
+    ClientEvent, Decoder, Filter, NatsDecodeError, NatsDelivery, NatsFault, NatsLimits, Publish, ServerEvent,
+    Subject, SubjectLimits,
 };
 
 /// What a decoder told, with the pieces of a message joined, so that two cuts of one input compare equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum NatsObservation {
     /// Anything without a body, as text.
     Command(String),
     /// A message: its line as text, then headers and payload.
     Message(String, Vec<u8>),
     /// A message whose end has not come.
-    Begun(String, Vec<u8>),
+    Incomplete(String, Vec<u8>),
     /// A refused operation.
-    Refused(DecodeError),
+    Refused(NatsDecodeError),
     /// An error.
-    Error(DecodeError),
+    Error(NatsDecodeError),
     /// The input ended here, so many bytes of it unconsumed.
     Waiting(usize),
 }
 
 /// Joins the pieces of messages.
 #[derive(Default)]
-struct Log {
-    seen: Vec<Seen>,
-    begun: Option<(String, Vec<u8>)>,
+struct ObservationLog {
+    seen: Vec<NatsObservation>,
+    open_message: Option<(String, Vec<u8>)>,
 }
 
-impl Log {
+impl ObservationLog {
     fn command(&mut self, text: String) {
-        assert!(self.begun.is_none(), "a message ends before anything else comes");
-        self.seen.push(Seen::Command(text));
+        assert!(self.open_message.is_none(), "a message ends before anything else comes");
+        self.seen.push(NatsObservation::Command(text));
     }
 
     fn message(&mut self, line: String, parts: &[&[u8]]) {
-        assert!(self.begun.is_none(), "a message ends before the next one begins");
-        self.seen.push(Seen::Message(line, parts.concat()));
+        assert!(self.open_message.is_none(), "a message ends before the next one begins");
+        self.seen.push(NatsObservation::Message(line, parts.concat()));
     }
 
     fn start(&mut self, line: String) {
         assert!(
-            self.begun.replace((line, Vec::new())).is_none(),
+            self.open_message.replace((line, Vec::new())).is_none(),
             "a message ends before the next one begins"
         );
     }
 
     fn piece(&mut self, piece: &[u8]) {
         assert!(!piece.is_empty(), "a piece of a message has at least one byte");
-        self.begun.as_mut().expect("pieces follow a start").1.extend_from_slice(piece);
+        self.open_message.as_mut().expect("pieces follow a start").1.extend_from_slice(piece);
     }
 
     fn end(&mut self) {
-        let (line, body) = self.begun.take().expect("an end follows a start");
-        self.seen.push(Seen::Message(line, body));
+        let (line, body) = self.open_message.take().expect("an end follows a start");
+        self.seen.push(NatsObservation::Message(line, body));
     }
 
     /// An error cuts a message off as if it had never begun: whether its start was told depends on how it came.
-    fn error(mut self, error: DecodeError) -> Vec<Seen> {
-        self.seen.push(Seen::Error(error));
+    fn error(mut self, error: NatsDecodeError) -> Vec<NatsObservation> {
+        self.seen.push(NatsObservation::Error(error));
         self.seen
     }
 
-    fn wait(mut self, unconsumed: usize) -> Vec<Seen> {
-        self.seen.extend(self.begun.map(|(line, body)| Seen::Begun(line, body)));
-        self.seen.push(Seen::Waiting(unconsumed));
+    fn wait(mut self, unconsumed: usize) -> Vec<NatsObservation> {
+        self.seen.extend(self.open_message.map(|(line, body)| NatsObservation::Incomplete(line, body)));
+        self.seen.push(NatsObservation::Waiting(unconsumed));
         self.seen
     }
 }
@@ -87,15 +87,16 @@ fn line_text(subject: &[u8], sid: &[u8], reply: Option<&[u8]>, headers_size: usi
     format!("{} {} {reply:?} {headers_size} {size}", subject.escape_ascii(), sid.escape_ascii())
 }
 
-/// Everything a decoder tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at. `note` adds an
+/// Everything a decoder tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at. `record_event` adds an
 /// event to the log; false: it waits for more.
-fn told<'a, G: Grammar<'a>>(
-    limits: &Limits,
+fn observe<'a, G: Grammar<'a>>(
+    limits: &NatsLimits,
     bytes: &'a [u8],
     cuts: &[usize],
-    note: impl Fn(G::Event, &mut Log) -> bool,
-) -> (Vec<Seen>, u64) {
-    let (mut decoder, mut start, mut log, mut work) = (Decoder::<G>::default(), 0, Log::default(), 0);
+    record_event: impl Fn(G::Event, &mut ObservationLog) -> bool,
+) -> (Vec<NatsObservation>, u64) {
+    let (mut decoder, mut start, mut log, mut work) =
+        (Decoder::<G>::default(), 0, ObservationLog::default(), 0);
     for end in arrivals(bytes.len(), cuts) {
         loop {
             let step = match decoder.decode_counting(limits, &bytes[start..end], &mut work) {
@@ -108,18 +109,18 @@ fn told<'a, G: Grammar<'a>>(
             };
             start += step.consumed;
             assert!(start <= end, "more consumed than given");
-            if !note(step.event, &mut log) {
+            if !record_event(step.event, &mut log) {
                 break;
             }
-            assert_eq!(decoder.in_body(), log.begun.is_some(), "it says where it is");
+            assert_eq!(decoder.in_body(), log.open_message.is_some(), "it says where it is");
         }
     }
     (log.wait(bytes.len() - start), work)
 }
 
 /// What a decoder of what clients send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
-pub fn client(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
-    told::<Client>(limits, bytes, cuts, |event, log| {
+pub fn client(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<NatsObservation>, u64) {
+    observe::<ClientGrammar>(limits, bytes, cuts, |event, log| {
         match event {
             ClientEvent::NeedMore => return false,
             ClientEvent::Publish(Publish { subject, reply, headers, payload }) => {
@@ -137,7 +138,7 @@ pub fn client(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64)
             ClientEvent::PublishEnd => log.end(),
             ClientEvent::Refused(error) => {
                 assert!(!error.closes(), "{error} ends its connection");
-                log.seen.push(Seen::Refused(error));
+                log.seen.push(NatsObservation::Refused(error));
             }
             ClientEvent::Connect(json) => log.command(format!("CONNECT {}", json.escape_ascii())),
             ClientEvent::Subscribe(wanted) => log.command(format!(
@@ -157,11 +158,11 @@ pub fn client(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64)
 }
 
 /// What a decoder of what servers send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
-pub fn server(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
-    told::<Server>(limits, bytes, cuts, |event, log| {
+pub fn server(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<NatsObservation>, u64) {
+    observe::<ServerGrammar>(limits, bytes, cuts, |event, log| {
         match event {
             ServerEvent::NeedMore => return false,
-            ServerEvent::Message(Delivery { subject, sid, reply, headers, payload }) => {
+            ServerEvent::Message(NatsDelivery { subject, sid, reply, headers, payload }) => {
                 let size = headers.len() + payload.len();
                 log.message(line_text(subject, sid, reply, headers.len(), size), &[headers, payload]);
             }
@@ -181,7 +182,11 @@ pub fn server(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64)
     })
 }
 
-fn splits(decode: impl Fn(&[usize]) -> (Vec<Seen>, u64), bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+fn splits(
+    decode: impl Fn(&[usize]) -> (Vec<NatsObservation>, u64),
+    bytes: &[u8],
+    cuts: &[usize],
+) -> Vec<NatsObservation> {
     let (whole, _) = decode(&[]);
     let (pieces, work) = decode(cuts);
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
@@ -192,12 +197,12 @@ fn splits(decode: impl Fn(&[usize]) -> (Vec<Seen>, u64), bytes: &[u8], cuts: &[u
 }
 
 /// The same comes out however what a client sent is cut, for linear work. Returns what was seen.
-pub fn client_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+pub fn client_splits(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> Vec<NatsObservation> {
     splits(|cuts| client(limits, bytes, cuts), bytes, cuts)
 }
 
 /// The same comes out however what a server sent is cut, for linear work. Returns what was seen.
-pub fn server_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+pub fn server_splits(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> Vec<NatsObservation> {
     splits(|cuts| server(limits, bytes, cuts), bytes, cuts)
 }
 
@@ -218,33 +223,33 @@ pub fn naive_is_valid(bytes: &[u8], limits: &SubjectLimits, is_filter: bool) -> 
 }
 
 /// Whether a filter takes a subject, by recursion over the tokens.
-pub fn naive_takes(filter: &[&[u8]], subject: &[&[u8]]) -> bool {
+pub fn naive_matches(filter: &[&[u8]], subject: &[&[u8]]) -> bool {
     match (filter, subject) {
         ([], []) => true,
         ([b">"], [_, ..]) => true,
-        ([b"*", filter @ ..], [_, subject @ ..]) => naive_takes(filter, subject),
-        ([wanted, filter @ ..], [token, subject @ ..]) => wanted == token && naive_takes(filter, subject),
+        ([b"*", filter @ ..], [_, subject @ ..]) => naive_matches(filter, subject),
+        ([wanted, filter @ ..], [token, subject @ ..]) => wanted == token && naive_matches(filter, subject),
         _ => false,
     }
 }
 
 /// Compares judge and matcher of subjects with the naive ones.
 pub fn subject_oracle(limits: &SubjectLimits, filter: &[u8], subject: &[u8]) {
-    let shown = (filter.escape_ascii().to_string(), subject.escape_ascii().to_string());
+    let escaped = (filter.escape_ascii().to_string(), subject.escape_ascii().to_string());
     let parsed = (Filter::parse(filter, limits), Subject::parse(subject, limits));
-    assert_eq!(parsed.0.is_ok(), naive_is_valid(filter, limits, true), "{shown:?}: {parsed:?}");
-    assert_eq!(parsed.1.is_ok(), naive_is_valid(subject, limits, false), "{shown:?}: {parsed:?}");
+    assert_eq!(parsed.0.is_ok(), naive_is_valid(filter, limits, true), "{escaped:?}: {parsed:?}");
+    assert_eq!(parsed.1.is_ok(), naive_is_valid(subject, limits, false), "{escaped:?}: {parsed:?}");
     if let (Ok(filter), Ok(subject)) = parsed {
         let (wanted, tokens): (Vec<_>, Vec<_>) = (filter.tokens().collect(), subject.tokens().collect());
-        assert_eq!(filter.takes(subject), naive_takes(&wanted, &tokens), "{shown:?}");
+        assert_eq!(filter.matches(subject), naive_matches(&wanted, &tokens), "{escaped:?}");
         assert_eq!(wanted.join(&b'.'), filter.as_bytes());
         assert_eq!(filter.as_str().as_bytes(), filter.as_bytes());
-        assert!(filter.literal().is_none_or(|literal| filter.takes(literal)));
+        assert!(filter.literal().is_none_or(|literal| filter.matches(literal)));
     }
 }
 
 /// A second decoder of what clients send, which takes all input at once and is written for clarity.
-fn naive_client(limits: &Limits, bytes: &[u8]) -> Vec<Result<Seen, Fault>> {
+fn naive_client(limits: &NatsLimits, bytes: &[u8]) -> Vec<Result<NatsObservation, NatsFault>> {
     let (mut seen, mut rest) = (Vec::new(), bytes);
     while let Some(lf) =
         rest.iter().take(limits.control_line_size_max as usize).position(|&byte| byte == b'\n')
@@ -257,7 +262,7 @@ fn naive_client(limits: &Limits, bytes: &[u8]) -> Vec<Result<Seen, Fault>> {
                 let end: Vec<u8> = rest.iter().skip(size).take(2).copied().collect();
                 if end.len() == 2 && end != b"\r\n" && has_body {
                     seen.extend(one.err().map(Err));
-                    seen.push(Err(Fault::PayloadEnd));
+                    seen.push(Err(NatsFault::PayloadEnd));
                     return seen;
                 }
                 let size = if has_body { size + 2 } else { 0 };
@@ -277,10 +282,10 @@ fn naive_client(limits: &Limits, bytes: &[u8]) -> Vec<Result<Seen, Fault>> {
 }
 
 /// What a line means, or what is wrong with it, and how many bytes of payload it announces.
-type NaiveLine = (Result<Seen, Fault>, Option<usize>);
+type NaiveLine = (Result<NatsObservation, NatsFault>, Option<usize>);
 
 /// What a line, with what follows it, means.
-fn naive_line(limits: &Limits, line: &[u8], rest: &[u8]) -> Result<NaiveLine, Fault> {
+fn naive_line(limits: &NatsLimits, line: &[u8], rest: &[u8]) -> Result<NaiveLine, NatsFault> {
     let name_end = line.iter().position(|byte| b" \t\r{".contains(byte)).unwrap_or(line.len());
     let name = line[..name_end].to_ascii_uppercase();
     let is_glued = line.get(name_end) == Some(&b'{');
@@ -288,15 +293,15 @@ fn naive_line(limits: &Limits, line: &[u8], rest: &[u8]) -> Result<NaiveLine, Fa
         .split(|byte| b" \t".contains(byte))
         .filter(|argument| !argument.is_empty())
         .collect();
-    let command = |text: String| Ok((Ok(Seen::Command(text)), None));
+    let command = |text: String| Ok((Ok(NatsObservation::Command(text)), None));
     match (&name[..], &arguments[..]) {
         (b"CONNECT", _) => {
             let is_blank = |byte: &u8| b" \t".contains(byte);
             let from = line.iter().skip(7).position(|byte| !is_blank(byte)).map_or(line.len(), |at| at + 7);
             let to = line.iter().rposition(|byte| !is_blank(byte)).map_or(0, |at| at + 1);
-            command(format!("CONNECT {}", shown(&line[from..to.max(from)])))
+            command(format!("CONNECT {}", escaped(&line[from..to.max(from)])))
         }
-        _ if is_glued => Err(Fault::Operation),
+        _ if is_glued => Err(NatsFault::Operation),
         (b"PING", []) => command("PING".to_owned()),
         (b"PONG", []) => command("PONG".to_owned()),
         (b"PUB", [subject, reply @ .., size]) if reply.len() <= 1 => {
@@ -307,64 +312,64 @@ fn naive_line(limits: &Limits, line: &[u8], rest: &[u8]) -> Result<NaiveLine, Fa
         }
         (b"SUB", [filter, queue @ .., sid]) if queue.len() <= 1 => {
             if sid.len() > 64 || has_control(sid) {
-                return Err(Fault::Sid);
+                return Err(NatsFault::Sid);
             }
             if !naive_is_valid(filter, &limits.subject, true) {
-                return Ok((Err(Fault::Filter), None));
+                return Ok((Err(NatsFault::Filter), None));
             }
             if queue.iter().any(|queue| queue.len() > limits.subject.size_max.into() || has_control(queue)) {
-                return Ok((Err(Fault::Queue), None));
+                return Ok((Err(NatsFault::Queue), None));
             }
-            let queue = queue.first().map(|queue| shown(queue));
-            command(format!("SUB {} {queue:?} {}", shown(filter), shown(sid)))
+            let queue = queue.first().map(|queue| escaped(queue));
+            command(format!("SUB {} {queue:?} {}", escaped(filter), escaped(sid)))
         }
         (b"UNSUB", [sid, count @ ..]) if count.len() <= 1 => {
             if sid.len() > 64 || has_control(sid) {
-                return Err(Fault::Sid);
+                return Err(NatsFault::Sid);
             }
-            let count = count.first().map(|count| digits(count, Fault::CountDigits)).transpose()?;
+            let count = count.first().map(|count| digits(count, NatsFault::CountDigits)).transpose()?;
             let after = count.filter(|&count| count > 0);
-            command(format!("UNSUB {} {after:?}", shown(sid)))
+            command(format!("UNSUB {} {after:?}", escaped(sid)))
         }
-        (b"PING" | b"PONG" | b"PUB" | b"HPUB" | b"SUB" | b"UNSUB", _) => Err(Fault::Arguments),
-        _ => Err(Fault::Operation),
+        (b"PING" | b"PONG" | b"PUB" | b"HPUB" | b"SUB" | b"UNSUB", _) => Err(NatsFault::Arguments),
+        _ => Err(NatsFault::Operation),
     }
 }
 
 /// What a publication means, with its sizes and with the bytes behind its line.
 fn naive_publication(
-    limits: &Limits,
+    limits: &NatsLimits,
     (subject, reply): (&[u8], &[&[u8]]),
     headers_size: Option<&[u8]>,
     size: &[u8],
     rest: &[u8],
-) -> Result<NaiveLine, Fault> {
-    let size = digits(size, Fault::PayloadDigits)?;
-    let headers_size = headers_size.map_or(Ok(0), |text| digits(text, Fault::HeaderDigits))?;
+) -> Result<NaiveLine, NatsFault> {
+    let size = digits(size, NatsFault::PayloadDigits)?;
+    let headers_size = headers_size.map_or(Ok(0), |text| digits(text, NatsFault::HeaderDigits))?;
     if headers_size > size {
-        return Err(Fault::HeaderSize);
+        return Err(NatsFault::HeaderSize);
     }
     if size > limits.payload_size_max as usize {
-        return Err(Fault::PayloadSize);
+        return Err(NatsFault::PayloadSize);
     }
     let ends_with_filter = subject.starts_with(b"$JS.API.CONSUMER.CREATE.");
     let one = if !naive_is_valid(subject, &limits.subject, ends_with_filter) {
-        Err(Fault::PublishSubject)
+        Err(NatsFault::PublishSubject)
     } else if !reply.iter().all(|reply| naive_is_valid(reply, &limits.subject, false)) {
-        Err(Fault::ReplySubject)
+        Err(NatsFault::ReplySubject)
     } else {
         let line = line_text(subject, b"", reply.first().copied(), headers_size, size);
-        Ok(Seen::Message(line, rest.iter().take(size).copied().collect()))
+        Ok(NatsObservation::Message(line, rest.iter().take(size).copied().collect()))
     };
     Ok((one, Some(size)))
 }
 
-fn digits(text: &[u8], fault: Fault) -> Result<usize, Fault> {
+fn digits(text: &[u8], fault: NatsFault) -> Result<usize, NatsFault> {
     let is_good = text.len() <= 9 && text.iter().all(u8::is_ascii_digit);
     is_good.then(|| String::from_utf8_lossy(text).parse::<usize>().unwrap_or(0)).ok_or(fault)
 }
 
-fn shown(text: &[u8]) -> String {
+fn escaped(text: &[u8]) -> String {
     text.escape_ascii().to_string()
 }
 
@@ -374,29 +379,34 @@ fn has_control(text: &[u8]) -> bool {
 
 /// Compares what the decoder tells with the naive one's opinion: the same events, refusals and errors, as far as lines and
 /// payloads are complete.
-pub fn client_oracle(limits: &Limits, bytes: &[u8]) {
+pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
     let (ours, _) = client(limits, bytes, &[]);
     let theirs = naive_client(limits, bytes);
-    let shown = bytes.escape_ascii().to_string();
+    let escaped = bytes.escape_ascii().to_string();
     for (at, one) in theirs.iter().enumerate() {
         match (&ours[at], one) {
-            (ours, Ok(theirs)) => assert_eq!(ours, theirs, "{shown}"),
-            (Seen::Refused(error) | Seen::Error(error), Err(fault)) => {
-                assert_eq!((error.fault(), error.closes()), (*fault, fault.closes()), "{shown}");
+            (ours, Ok(theirs)) => assert_eq!(ours, theirs, "{escaped}"),
+            (NatsObservation::Refused(error) | NatsObservation::Error(error), Err(fault)) => {
+                assert_eq!((error.fault(), error.closes()), (*fault, fault.closes()), "{escaped}");
             }
-            (ours, Err(fault)) => panic!("we have {ours:?}, they {fault:?}: {shown}"),
+            (ours, Err(fault)) => panic!("we have {ours:?}, they {fault:?}: {escaped}"),
         }
     }
     let more = &ours[theirs.len()..];
     let is_unfinished = match more {
         // Nothing more was complete; or ours refuses before the line or payload is.
-        [Seen::Waiting(_)] | [Seen::Begun(..) | Seen::Refused(_), Seen::Waiting(_)] => true,
-        [] => theirs.last().is_some_and(|last| last.as_ref().is_err_and(|fault| fault.closes())),
-        [Seen::Error(error)] => {
-            matches!(error.fault(), Fault::Operation | Fault::ControlLineSize | Fault::PayloadEnd)
+        [NatsObservation::Waiting(_)]
+        | [NatsObservation::Incomplete(..) | NatsObservation::Refused(_), NatsObservation::Waiting(_)] => {
+            true
         }
-        [Seen::Refused(_), Seen::Error(error)] => error.fault() == Fault::PayloadEnd,
+        [] => theirs.last().is_some_and(|last| last.as_ref().is_err_and(|fault| fault.closes())),
+        [NatsObservation::Error(error)] => {
+            matches!(error.fault(), NatsFault::Operation | NatsFault::ControlLineSize | NatsFault::PayloadEnd)
+        }
+        [NatsObservation::Refused(_), NatsObservation::Error(error)] => {
+            error.fault() == NatsFault::PayloadEnd
+        }
         _ => false,
     };
-    assert!(is_unfinished, "we have {more:?} beyond them: {shown}");
+    assert!(is_unfinished, "we have {more:?} beyond them: {escaped}");
 }

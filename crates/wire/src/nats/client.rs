@@ -1,9 +1,9 @@
 //! What a client sends: the server's hot path. A publication that is there as a whole is one step.
 
-use super::decoder::{Decoder, Grammar, Line};
-use super::error::{DecodeError, Fault};
-use super::limits::{Limits, SID_SIZE_MAX};
-use super::line::{self, Arguments, Operations};
+use super::decoder::{Decoder, Grammar, ParsedLine};
+use super::error::{NatsDecodeError, NatsFault};
+use super::limits::{NatsLimits, SID_SIZE_MAX};
+use super::line::{self, LineArguments, Operations};
 use super::subject::{BadSubject, Filter, Subject, SubjectFault};
 
 /// What a client said.
@@ -34,8 +34,8 @@ pub enum ClientEvent<'a> {
     Ping,
     /// It answers a `PING`.
     Pong,
-    /// An operation that was refused, its payload skipped; answer with [`DecodeError::text`] and go on.
-    Refused(DecodeError),
+    /// An operation that was refused, its payload skipped; answer with [`NatsDecodeError::text`] and go on.
+    Refused(NatsDecodeError),
 }
 
 /// A message that a client publishes.
@@ -88,10 +88,10 @@ pub struct Subscribe<'a> {
 /// assert_eq!(step.consumed, 31);
 /// # Ok::<(), stilling_wire::nats::DecodeError>(())
 /// ```
-pub type ClientDecoder = Decoder<Client>;
+pub type ClientDecoder = Decoder<ClientGrammar>;
 
 #[derive(Clone, Copy)]
-enum Operation {
+enum ClientOperation {
     Connect,
     Pub,
     Hpub,
@@ -101,21 +101,21 @@ enum Operation {
     Pong,
 }
 
-const OPERATIONS: &Operations<Operation> = &[
-    (b"PUB", Operation::Pub),
-    (b"HPUB", Operation::Hpub),
-    (b"SUB", Operation::Sub),
-    (b"UNSUB", Operation::Unsub),
-    (b"PING", Operation::Ping),
-    (b"PONG", Operation::Pong),
-    (b"CONNECT", Operation::Connect),
+const OPERATIONS: &Operations<ClientOperation> = &[
+    (b"PUB", ClientOperation::Pub),
+    (b"HPUB", ClientOperation::Hpub),
+    (b"SUB", ClientOperation::Sub),
+    (b"UNSUB", ClientOperation::Unsub),
+    (b"PING", ClientOperation::Ping),
+    (b"PONG", ClientOperation::Pong),
+    (b"CONNECT", ClientOperation::Connect),
 ];
 
 /// What clients send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Client {}
+pub enum ClientGrammar {}
 
-impl<'a> Grammar<'a> for Client {
+impl<'a> Grammar<'a> for ClientGrammar {
     type Event = ClientEvent<'a>;
     type Head = PublishHead<'a>;
 
@@ -129,29 +129,35 @@ impl<'a> Grammar<'a> for Client {
     }
 
     #[inline(always)]
-    fn regular(limits: &Limits, input: &'a [u8]) -> Option<(PublishHead<'a>, usize)> {
+    fn parse_fast_path(limits: &NatsLimits, input: &'a [u8]) -> Option<(PublishHead<'a>, usize)> {
         match input {
-            [b'P', b'U', b'B', b' ', ..] => regular::<false>(limits, input, 4),
-            [b'H', b'P', b'U', b'B', b' ', ..] => regular::<true>(limits, input, 5),
+            [b'P', b'U', b'B', b' ', ..] => parse_fast_path::<false>(limits, input, 4),
+            [b'H', b'P', b'U', b'B', b' ', ..] => parse_fast_path::<true>(limits, input, 5),
             _ => None,
         }
     }
 
-    fn begins(line: &[u8]) -> Result<(), DecodeError> {
+    fn check_prefix(line: &[u8]) -> Result<(), NatsDecodeError> {
         line::operation(OPERATIONS, line).map(|_| ())
     }
 
-    fn line(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Self>, DecodeError> {
+    fn line(limits: &NatsLimits, whole: &'a [u8]) -> Result<ParsedLine<'a, Self>, NatsDecodeError> {
         let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
         let line = line::without_end(whole);
         match operation {
-            Operation::Pub => publish::<false>(limits, line, name_end),
-            Operation::Hpub => publish::<true>(limits, line, name_end),
-            Operation::Sub => subscribe(limits, line, name_end),
-            Operation::Unsub => unsubscribe(line, name_end),
-            Operation::Connect => Ok(Line::Command(ClientEvent::Connect(line::rest(line, name_end)))),
-            Operation::Ping => line::no_arguments(line, name_end).map(|()| Line::Command(ClientEvent::Ping)),
-            Operation::Pong => line::no_arguments(line, name_end).map(|()| Line::Command(ClientEvent::Pong)),
+            ClientOperation::Pub => publish::<false>(limits, line, name_end),
+            ClientOperation::Hpub => publish::<true>(limits, line, name_end),
+            ClientOperation::Sub => subscribe(limits, line, name_end),
+            ClientOperation::Unsub => unsubscribe(line, name_end),
+            ClientOperation::Connect => {
+                Ok(ParsedLine::Command(ClientEvent::Connect(line::rest(line, name_end))))
+            }
+            ClientOperation::Ping => {
+                line::no_arguments(line, name_end).map(|()| ParsedLine::Command(ClientEvent::Ping))
+            }
+            ClientOperation::Pong => {
+                line::no_arguments(line, name_end).map(|()| ParsedLine::Command(ClientEvent::Pong))
+            }
         }
     }
 
@@ -178,16 +184,16 @@ impl<'a> Grammar<'a> for Client {
 
 /// A publication as clients write it, single blanks and all, judged while its line is searched for its end.
 #[inline(always)]
-fn regular<'a, const HEADERS: bool>(
-    limits: &Limits,
+fn parse_fast_path<'a, const HEADERS: bool>(
+    limits: &NatsLimits,
     input: &'a [u8],
     from: usize,
 ) -> Option<(PublishHead<'a>, usize)> {
-    let (subject, end) = Subject::regular(input, from, &limits.subject)?;
+    let (subject, end) = Subject::parse_fast_path(input, from, &limits.subject)?;
     let (reply, (headers_size, size, end)) = match sizes::<HEADERS>(input, end + 1) {
         Some(sizes) => (None, sizes),
         None => {
-            let (reply, end) = Subject::regular(input, end + 1, &limits.subject)?;
+            let (reply, end) = Subject::parse_fast_path(input, end + 1, &limits.subject)?;
             (Some(reply), sizes::<HEADERS>(input, end + 1)?)
         }
     };
@@ -202,71 +208,75 @@ fn regular<'a, const HEADERS: bool>(
 fn sizes<const HEADERS: bool>(input: &[u8], from: usize) -> Option<(u32, u32, usize)> {
     let (mut headers_size, mut from) = (0, from);
     if HEADERS {
-        let (size, end) = line::number_at(input, from)?;
+        let (size, end) = line::parse_number_at(input, from)?;
         if input[end] != b' ' {
             return None;
         }
         (headers_size, from) = (size, end + 1);
     }
-    let (size, end) = line::number_at(input, from)?;
+    let (size, end) = line::parse_number_at(input, from)?;
     (input.get(end..end + 2)? == b"\r\n").then_some((headers_size, size, end + 2))
 }
 
 /// `PUB <subject> [reply] <size>`, `HPUB <subject> [reply] <header size> <total size>`.
 #[inline(always)]
 fn publish<'a, const HEADERS: bool>(
-    limits: &Limits,
+    limits: &NatsLimits,
     line: &'a [u8],
     name_end: usize,
-) -> Result<Line<'a, Client>, DecodeError> {
+) -> Result<ParsedLine<'a, ClientGrammar>, NatsDecodeError> {
     let at_least = if HEADERS { 3 } else { 2 };
-    let arguments = Arguments::<4>::split(line, name_end, at_least, at_least + 1)?;
+    let arguments = LineArguments::<4>::split(line, name_end, at_least, at_least + 1)?;
     let (headers_size, size) = arguments.sizes::<HEADERS>(limits)?;
-    let judge = |parsed: Result<Subject<'a>, BadSubject>, index, fault| {
-        parsed.map_err(|bad| refusal(bad, fault, arguments.start(index), line))
+    let check_subject = |parsed: Result<Subject<'a>, BadSubject>, index, fault| {
+        parsed.map_err(|bad| subject_error(bad, fault, arguments.start(index), line))
     };
     let subject = Subject::parse_published(arguments.get(0), &limits.subject);
-    let subjects = judge(subject, 0, Fault::PublishSubject).and_then(|subject| {
+    let subjects = check_subject(subject, 0, NatsFault::PublishSubject).and_then(|subject| {
         let has_reply = arguments.count() > at_least;
         let reply = has_reply.then(|| Subject::parse(arguments.get(1), &limits.subject));
-        let reply = reply.map(|reply| judge(reply, 1, Fault::ReplySubject)).transpose()?;
+        let reply = reply.map(|reply| check_subject(reply, 1, NatsFault::ReplySubject)).transpose()?;
         Ok((subject, reply))
     });
     Ok(match subjects {
-        Ok((subject, reply)) => Line::Message(PublishHead { subject, reply, headers_size, size }),
-        Err(error) => Line::Unwanted(ClientEvent::Refused(error), size),
+        Ok((subject, reply)) => ParsedLine::Message(PublishHead { subject, reply, headers_size, size }),
+        Err(error) => ParsedLine::Rejected(ClientEvent::Refused(error), size),
     })
 }
 
 /// `SUB <filter> [queue] <sid>`.
-fn subscribe<'a>(limits: &Limits, line: &'a [u8], name_end: usize) -> Result<Line<'a, Client>, DecodeError> {
-    let arguments = Arguments::<3>::split(line, name_end, 2, 3)?;
+fn subscribe<'a>(
+    limits: &NatsLimits,
+    line: &'a [u8],
+    name_end: usize,
+) -> Result<ParsedLine<'a, ClientGrammar>, NatsDecodeError> {
+    let arguments = LineArguments::<3>::split(line, name_end, 2, 3)?;
     let last = arguments.count() - 1;
-    let sid = arguments.word(last, SID_SIZE_MAX, Fault::Sid)?;
+    let sid = arguments.word(last, SID_SIZE_MAX, NatsFault::Sid)?;
     let filter = Filter::parse(arguments.get(0), &limits.subject)
-        .map_err(|bad| refusal(bad, Fault::Filter, arguments.start(0), line));
+        .map_err(|bad| subject_error(bad, NatsFault::Filter, arguments.start(0), line));
     let queue = || {
         let is_there = arguments.count() == 3;
-        is_there.then(|| arguments.word(1, limits.subject.size_max.into(), Fault::Queue)).transpose()
+        is_there.then(|| arguments.word(1, limits.subject.size_max.into(), NatsFault::Queue)).transpose()
     };
     let event = match filter.and_then(|filter| Ok((filter, queue()?))) {
         Ok((filter, queue)) => ClientEvent::Subscribe(Subscribe { filter, queue, sid }),
         Err(error) => ClientEvent::Refused(error),
     };
-    Ok(Line::Command(event))
+    Ok(ParsedLine::Command(event))
 }
 
 /// `UNSUB <sid> [max]`; nats-server takes a count of 0 for none.
-fn unsubscribe(line: &[u8], name_end: usize) -> Result<Line<'_, Client>, DecodeError> {
-    let arguments = Arguments::<2>::split(line, name_end, 1, 2)?;
-    let sid = arguments.word(0, SID_SIZE_MAX, Fault::Sid)?;
-    let count = if arguments.count() == 2 { arguments.number(1, Fault::CountDigits)? } else { 0 };
-    Ok(Line::Command(ClientEvent::Unsubscribe { sid, after: (count > 0).then_some(count) }))
+fn unsubscribe(line: &[u8], name_end: usize) -> Result<ParsedLine<'_, ClientGrammar>, NatsDecodeError> {
+    let arguments = LineArguments::<2>::split(line, name_end, 1, 2)?;
+    let sid = arguments.word(0, SID_SIZE_MAX, NatsFault::Sid)?;
+    let count = if arguments.count() == 2 { arguments.number(1, NatsFault::CountDigits)? } else { 0 };
+    Ok(ParsedLine::Command(ClientEvent::Unsubscribe { sid, after: (count > 0).then_some(count) }))
 }
 
 #[cold]
-fn refusal(bad: BadSubject, fault: Fault, start: usize, line: &[u8]) -> DecodeError {
+fn subject_error(bad: BadSubject, fault: NatsFault, start: usize, line: &[u8]) -> NatsDecodeError {
     let at = start + bad.offset;
     let is_byte = matches!(bad.fault, SubjectFault::Byte | SubjectFault::Wildcard | SubjectFault::Tail);
-    DecodeError::line(fault, at, line.get(at).copied().filter(|_| is_byte))
+    NatsDecodeError::line(fault, at, line.get(at).copied().filter(|_| is_byte))
 }

@@ -13,8 +13,8 @@
 
 use std::marker::PhantomData;
 
-use super::error::{DecodeError, Fault, Place};
-use super::limits::Limits;
+use super::error::{NatsDecodeError, NatsElement, NatsFault};
+use super::limits::NatsLimits;
 use crate::meter::Meter;
 
 /// The bytes that decide about an operation: the longest name and what follows it.
@@ -36,11 +36,11 @@ pub trait Grammar<'a> {
     fn end() -> Self::Event;
     /// The message that `input` begins with, and where its line ends, if its line is there and as most are. `None` says
     /// nothing: the line is then searched for its end and judged as any other.
-    fn regular(limits: &Limits, input: &'a [u8]) -> Option<(Self::Head, usize)>;
+    fn parse_fast_path(limits: &NatsLimits, input: &'a [u8]) -> Option<(Self::Head, usize)>;
     /// Whether `line`, of which the end is still to come, can become one.
-    fn begins(line: &[u8]) -> Result<(), DecodeError>;
+    fn check_prefix(line: &[u8]) -> Result<(), NatsDecodeError>;
     /// What a line, its end included, means.
-    fn line(limits: &Limits, line: &'a [u8]) -> Result<Line<'a, Self>, DecodeError>;
+    fn line(limits: &NatsLimits, line: &'a [u8]) -> Result<ParsedLine<'a, Self>, NatsDecodeError>;
     /// Headers and payload of the message together, in bytes.
     fn size(head: &Self::Head) -> u32;
     /// A message whose body, headers and payload, is there.
@@ -52,17 +52,17 @@ pub trait Grammar<'a> {
 }
 
 /// What a line means for the decoder.
-pub enum Line<'a, G: Grammar<'a> + ?Sized> {
+pub enum ParsedLine<'a, G: Grammar<'a> + ?Sized> {
     /// Nothing follows.
     Command(G::Event),
     /// A body follows.
     Message(G::Head),
     /// A body of so many bytes follows, which nobody wants.
-    Unwanted(G::Event, u32),
+    Rejected(G::Event, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DecoderState {
     /// In a line, of which so many bytes hold no LF.
     Line {
         scanned: u32,
@@ -71,22 +71,22 @@ enum State {
     Whole {
         needed: u32,
     },
-    /// In a body with so many bytes to come; `told` to the caller, or skipped.
+    /// In a body with so many bytes to come; `is_streamed` to the caller, or skipped.
     Payload {
         left: u32,
-        told: bool,
+        is_streamed: bool,
     },
     /// In the CR LF behind a body.
     End {
         seen_cr: bool,
-        told: bool,
+        is_streamed: bool,
     },
-    Failed(DecodeError),
+    Failed(NatsDecodeError),
 }
 
 /// What a step consumed and found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step<E> {
+pub struct DecodeStep<E> {
     /// Bytes of the input that are done with; the next input starts behind them.
     pub consumed: usize,
     /// What was found.
@@ -97,15 +97,15 @@ pub struct Step<E> {
 /// plain state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoder<G> {
-    state: State,
+    state: DecoderState,
     grammar: PhantomData<G>,
 }
 
-const _: () = assert!(size_of::<State>() <= 16);
+const _: () = assert!(size_of::<DecoderState>() <= 16);
 
 impl<G> Default for Decoder<G> {
     fn default() -> Self {
-        Self { state: State::Line { scanned: 0 }, grammar: PhantomData }
+        Self { state: DecoderState::Line { scanned: 0 }, grammar: PhantomData }
     }
 }
 
@@ -113,10 +113,14 @@ impl<G> Decoder<G> {
     /// Takes one step over `input`, which starts at the first byte not yet consumed.
     ///
     /// # Errors
-    /// The peer broke the protocol or a limit: close; a server answers with [`DecodeError::text`] first. Every later call
+    /// The peer broke the protocol or a limit: close; a server answers with [`NatsDecodeError::text`] first. Every later call
     /// returns the same error.
     #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Result<Step<G::Event>, DecodeError>
+    pub fn decode<'a>(
+        &mut self,
+        limits: &NatsLimits,
+        input: &'a [u8],
+    ) -> Result<DecodeStep<G::Event>, NatsDecodeError>
     where
         G: Grammar<'a>,
     {
@@ -127,17 +131,17 @@ impl<G> Decoder<G> {
     #[inline(always)]
     pub(crate) fn decode_counting<'a, M: Meter>(
         &mut self,
-        limits: &Limits,
+        limits: &NatsLimits,
         input: &'a [u8],
         meter: &mut M,
-    ) -> Result<Step<G::Event>, DecodeError>
+    ) -> Result<DecodeStep<G::Event>, NatsDecodeError>
     where
         G: Grammar<'a>,
     {
         match self.step(limits, input, meter) {
-            Ok((consumed, event)) => Ok(Step { consumed, event }),
+            Ok((consumed, event)) => Ok(DecodeStep { consumed, event }),
             Err(error) => {
-                self.state = State::Failed(error);
+                self.state = DecoderState::Failed(error);
                 Err(error)
             }
         }
@@ -146,22 +150,25 @@ impl<G> Decoder<G> {
     /// Between two operations, with nothing scanned of the next one.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.state == State::Line { scanned: 0 }
+        self.state == DecoderState::Line { scanned: 0 }
     }
 
     /// A message has been begun and its end has not been told.
     #[must_use]
     pub fn in_body(&self) -> bool {
-        matches!(self.state, State::Payload { told: true, .. } | State::End { told: true, .. })
+        matches!(
+            self.state,
+            DecoderState::Payload { is_streamed: true, .. } | DecoderState::End { is_streamed: true, .. }
+        )
     }
 
     #[inline(always)]
     fn step<'a, M: Meter>(
         &mut self,
-        limits: &Limits,
+        limits: &NatsLimits,
         input: &'a [u8],
         meter: &mut M,
-    ) -> Result<(usize, G::Event), DecodeError>
+    ) -> Result<(usize, G::Event), NatsDecodeError>
     where
         G: Grammar<'a>,
     {
@@ -169,9 +176,9 @@ impl<G> Decoder<G> {
         loop {
             let rest = &input[start..];
             match self.state {
-                State::Line { scanned } => {
+                DecoderState::Line { scanned } => {
                     if scanned == 0
-                        && let Some((head, end)) = G::regular(limits, rest)
+                        && let Some((head, end)) = G::parse_fast_path(limits, rest)
                     {
                         meter.add(end);
                         let (consumed, event) = self.message(limits, head, rest, end)?;
@@ -181,57 +188,62 @@ impl<G> Decoder<G> {
                         return Ok((start, G::need_more()));
                     };
                     match G::line(limits, &rest[..end])? {
-                        Line::Command(event) => {
-                            self.state = State::Line { scanned: 0 };
+                        ParsedLine::Command(event) => {
+                            self.state = DecoderState::Line { scanned: 0 };
                             return Ok((start + end, event));
                         }
-                        Line::Message(head) => {
+                        ParsedLine::Message(head) => {
                             let (consumed, event) = self.message(limits, head, rest, end)?;
                             return Ok((start + consumed, event));
                         }
-                        Line::Unwanted(event, size) => {
-                            self.state = State::body(size, false);
+                        ParsedLine::Rejected(event, size) => {
+                            self.state = DecoderState::body(size, false);
                             return Ok((start + end, event));
                         }
                     }
                 }
-                State::Whole { needed } => {
+                DecoderState::Whole { needed } => {
                     if rest.len() < needed as usize {
                         return Ok((start, G::need_more()));
                     }
-                    self.state = State::Line { scanned: 0 };
+                    self.state = DecoderState::Line { scanned: 0 };
                 }
-                State::Payload { left, told } => {
+                DecoderState::Payload { left, is_streamed } => {
                     let length = rest.len().min(left as usize);
                     if length == 0 {
                         return Ok((start, G::need_more()));
                     }
                     meter.add(length);
                     // Not more than `left`, which is a u32.
-                    self.state = State::body(left - length as u32, told);
+                    self.state = DecoderState::body(left - length as u32, is_streamed);
                     start += length;
-                    if told {
+                    if is_streamed {
                         return Ok((start, G::piece(&rest[..length])));
                     }
                 }
-                State::End { seen_cr, told } => {
+                DecoderState::End { seen_cr, is_streamed } => {
                     let Some(&byte) = rest.first() else { return Ok((start, G::need_more())) };
                     meter.add(1);
                     if byte != if seen_cr { b'\n' } else { b'\r' } {
                         let at = usize::from(seen_cr);
-                        return Err(DecodeError::new(Fault::PayloadEnd, Place::PayloadEnd, at, Some(byte)));
+                        return Err(NatsDecodeError::new(
+                            NatsFault::PayloadEnd,
+                            NatsElement::PayloadEnd,
+                            at,
+                            Some(byte),
+                        ));
                     }
                     start += 1;
                     if !seen_cr {
-                        self.state = State::End { seen_cr: true, told };
+                        self.state = DecoderState::End { seen_cr: true, is_streamed };
                         continue;
                     }
-                    self.state = State::Line { scanned: 0 };
-                    if told {
+                    self.state = DecoderState::Line { scanned: 0 };
+                    if is_streamed {
                         return Ok((start, G::end()));
                     }
                 }
-                State::Failed(error) => return Err(error),
+                DecoderState::Failed(error) => return Err(error),
             }
         }
     }
@@ -240,11 +252,11 @@ impl<G> Decoder<G> {
     #[inline(always)]
     fn find_end<'a, M: Meter>(
         &mut self,
-        limits: &Limits,
+        limits: &NatsLimits,
         rest: &'a [u8],
         scanned: u32,
         meter: &mut M,
-    ) -> Result<Option<usize>, DecodeError>
+    ) -> Result<Option<usize>, NatsDecodeError>
     where
         G: Grammar<'a>,
     {
@@ -257,13 +269,13 @@ impl<G> Decoder<G> {
         }
         meter.add(window.len() - from);
         if scanned < OPERATION_SIZE {
-            G::begins(window)?;
+            G::check_prefix(window)?;
         }
         if window.len() == size_max {
-            return Err(DecodeError::line(Fault::ControlLineSize, size_max, None));
+            return Err(NatsDecodeError::line(NatsFault::ControlLineSize, size_max, None));
         }
         // Below control_line_size_max, which is a u32.
-        self.state = State::Line { scanned: window.len() as u32 };
+        self.state = DecoderState::Line { scanned: window.len() as u32 };
         Ok(None)
     }
 
@@ -271,11 +283,11 @@ impl<G> Decoder<G> {
     #[inline(always)]
     fn message<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &NatsLimits,
         head: G::Head,
         rest: &'a [u8],
         line_end: usize,
-    ) -> Result<(usize, G::Event), DecodeError>
+    ) -> Result<(usize, G::Event), NatsDecodeError>
     where
         G: Grammar<'a>,
     {
@@ -285,23 +297,32 @@ impl<G> Decoder<G> {
         if let Some(end) = rest.get(body_end..needed) {
             if end != b"\r\n" {
                 let at = usize::from(end[0] == b'\r');
-                return Err(DecodeError::new(Fault::PayloadEnd, Place::PayloadEnd, at, Some(end[at])));
+                return Err(NatsDecodeError::new(
+                    NatsFault::PayloadEnd,
+                    NatsElement::PayloadEnd,
+                    at,
+                    Some(end[at]),
+                ));
             }
-            self.state = State::Line { scanned: 0 };
+            self.state = DecoderState::Line { scanned: 0 };
             return Ok((needed, G::whole(head, &rest[line_end..body_end])));
         }
         if needed <= limits.whole_size_max as usize {
             // Not above whole_size_max, which is a u32.
-            self.state = State::Whole { needed: needed as u32 };
+            self.state = DecoderState::Whole { needed: needed as u32 };
             return Ok((0, G::need_more()));
         }
-        self.state = State::body(size, true);
+        self.state = DecoderState::body(size, true);
         Ok((line_end, G::start(head)))
     }
 }
 
-impl State {
-    fn body(left: u32, told: bool) -> Self {
-        if left == 0 { Self::End { seen_cr: false, told } } else { Self::Payload { left, told } }
+impl DecoderState {
+    fn body(left: u32, is_streamed: bool) -> Self {
+        if left == 0 {
+            Self::End { seen_cr: false, is_streamed }
+        } else {
+            Self::Payload { left, is_streamed }
+        }
     }
 }

@@ -5,7 +5,7 @@ use core::fmt;
 
 /// The element that an offset counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum NatsElement {
     /// The line, from the first byte of its operation.
     Line,
     /// The CR LF behind a payload.
@@ -17,9 +17,9 @@ macro_rules! faults {
         /// What is wrong with a line.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub enum Fault { $($(#[$doc])* $name,)* }
+        pub enum NatsFault { $($(#[$doc])* $name,)* }
 
-        impl Fault {
+        impl NatsFault {
             /// Every fault.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -33,7 +33,7 @@ macro_rules! faults {
             /// not keep to the protocol.
             #[must_use]
             pub const fn closes(self) -> bool {
-                match self { $(Self::$name => matches!(End::$end, End::Closes),)* }
+                match self { $(Self::$name => matches!(ConnectionEffect::$end, ConnectionEffect::Closes),)* }
             }
 
             /// What would have been right, to be read after "expected".
@@ -46,7 +46,7 @@ macro_rules! faults {
 }
 
 /// What a fault does to its connection.
-enum End {
+enum ConnectionEffect {
     Closes,
     Stays,
 }
@@ -86,27 +86,27 @@ faults! {
 
 /// A refused line. It is the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeError {
-    fault: Fault,
-    place: Place,
+pub struct NatsDecodeError {
+    fault: NatsFault,
+    element: NatsElement,
     found: Option<u8>,
     offset: u32,
 }
 
-impl DecodeError {
+impl NatsDecodeError {
     #[cold]
-    pub(crate) fn new(fault: Fault, place: Place, offset: usize, found: Option<u8>) -> Self {
-        Self { fault, place, found, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
+    pub(crate) fn new(fault: NatsFault, element: NatsElement, offset: usize, found: Option<u8>) -> Self {
+        Self { fault, element, found, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
     }
 
     #[cold]
-    pub(crate) fn line(fault: Fault, offset: usize, found: Option<u8>) -> Self {
-        Self::new(fault, Place::Line, offset, found)
+    pub(crate) fn line(fault: NatsFault, offset: usize, found: Option<u8>) -> Self {
+        Self::new(fault, NatsElement::Line, offset, found)
     }
 
     /// What is wrong.
     #[must_use]
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> NatsFault {
         self.fault
     }
 
@@ -122,7 +122,7 @@ impl DecodeError {
         self.fault.closes()
     }
 
-    /// Bytes from the start of [`DecodeError::place`] to the evidence.
+    /// Bytes from the start of [`NatsDecodeError::element`] to the evidence.
     #[must_use]
     pub fn offset(&self) -> u32 {
         self.offset
@@ -130,8 +130,8 @@ impl DecodeError {
 
     /// Where the offset counts from.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn element(&self) -> NatsElement {
+        self.element
     }
 
     /// The offending byte, where a single one is to blame.
@@ -142,14 +142,14 @@ impl DecodeError {
 }
 
 /// `Parser Error: expected a size in 1 to 9 decimal digits at byte 6 of the line, found 0x78 'x'`
-impl fmt::Display for DecodeError {
+impl fmt::Display for NatsDecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: expected {} ", self.text(), self.fault.expected())?;
-        let place = match self.place {
-            Place::Line => "line",
-            Place::PayloadEnd => "payload's end",
+        let element = match self.element {
+            NatsElement::Line => "line",
+            NatsElement::PayloadEnd => "payload's end",
         };
-        write!(f, "at byte {} of the {place}", self.offset)?;
+        write!(f, "at byte {} of the {element}", self.offset)?;
         match self.found {
             Some(byte) if byte.is_ascii_graphic() => write!(f, ", found {byte:#04x} '{}'", byte as char),
             Some(byte) => write!(f, ", found {byte:#04x}"),
@@ -158,7 +158,7 @@ impl fmt::Display for DecodeError {
     }
 }
 
-impl core::error::Error for DecodeError {}
+impl core::error::Error for NatsDecodeError {}
 
 #[cfg(test)]
 mod tests {
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn an_error_is_small_and_shows_its_evidence() {
-        assert!(size_of::<Option<DecodeError>>() <= 8);
-        let error = DecodeError::line(Fault::PayloadDigits, 6, Some(b'x'));
+        assert!(size_of::<Option<NatsDecodeError>>() <= 8);
+        let error = NatsDecodeError::line(NatsFault::PayloadDigits, 6, Some(b'x'));
         assert_eq!(
             error.to_string(),
             "Parser Error: expected a size in 1 to 9 decimal digits at byte 6 of the line, found 0x78 'x'"
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_text_can_stand_between_the_quotes_of_its_line() {
-        for fault in Fault::ALL {
+        for fault in NatsFault::ALL {
             assert!(fault.text().bytes().all(|byte| byte == b' ' || byte.is_ascii_alphabetic()), "{fault:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::error::{DecodeError, Fault};
+use super::error::{NatsDecodeError, NatsFault};
 
 /// A client's options. What it leaves out, or gives as `null`, is as in nats-server: verbose, pedantic, with echo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,8 +72,8 @@ impl Connect<'_> {
     /// Reads the JSON of [`super::ClientEvent::Connect`].
     ///
     /// # Errors
-    /// It is not a JSON object, or a field has the wrong type; answer with [`DecodeError::text`] and close.
-    pub fn parse(json: &[u8]) -> Result<Self, DecodeError> {
+    /// It is not a JSON object, or a field has the wrong type; answer with [`NatsDecodeError::text`] and close.
+    pub fn parse(json: &[u8]) -> Result<Self, NatsDecodeError> {
         parse(json)
     }
 
@@ -142,7 +142,7 @@ impl Info<'_> {
     ///
     /// # Errors
     /// It is not a JSON object, or a field has the wrong type.
-    pub fn parse(json: &[u8]) -> Result<Self, DecodeError> {
+    pub fn parse(json: &[u8]) -> Result<Self, NatsDecodeError> {
         parse(json)
     }
 
@@ -152,15 +152,15 @@ impl Info<'_> {
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, DecodeError> {
+fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, NatsDecodeError> {
     // A structure is also made from an array of its fields, which is no object.
     if json.first() != Some(&b'{') {
-        return Err(DecodeError::line(Fault::Json, 0, json.first().copied()));
+        return Err(NatsDecodeError::line(NatsFault::Json, 0, json.first().copied()));
     }
     serde_json::from_slice(json).map_err(|error| {
         // Columns count from 1, and there is one line.
         let at = error.column().saturating_sub(1);
-        DecodeError::line(Fault::Json, at, None)
+        NatsDecodeError::line(NatsFault::Json, at, None)
     })
 }
 

@@ -29,7 +29,7 @@ const VERSION: &[u8] = b"NATS/1.0";
 
 /// A status line's number and words: 503 no responders, 100 heartbeat or flow control, 404, 408, 409 of pulling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusLine<'a> {
+pub struct HeaderStatus<'a> {
     /// Three digits.
     pub code: u16,
     /// The words behind it; may be empty.
@@ -60,7 +60,7 @@ impl core::error::Error for BadHeaders {}
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers<'a> {
-    status: Option<StatusLine<'a>>,
+    status: Option<HeaderStatus<'a>>,
     /// The lines behind the first, without the empty one.
     lines: &'a [u8],
 }
@@ -84,7 +84,7 @@ impl<'a> Headers<'a> {
 
     /// What the first line says beside the version.
     #[must_use]
-    pub fn status(&self) -> Option<StatusLine<'a>> {
+    pub fn status(&self) -> Option<HeaderStatus<'a>> {
         self.status
     }
 
@@ -165,7 +165,7 @@ fn next_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end - 1], &bytes[end + 1..]))
 }
 
-fn status(text: &[u8]) -> Result<Option<StatusLine<'_>>, BadHeaders> {
+fn status(text: &[u8]) -> Result<Option<HeaderStatus<'_>>, BadHeaders> {
     let (code, description) = match text {
         [] => return Ok(None),
         [a, b, c] => ([a, b, c], &[][..]),
@@ -179,7 +179,7 @@ fn status(text: &[u8]) -> Result<Option<StatusLine<'_>>, BadHeaders> {
         }
         number = number * 10 + u16::from(digit - b'0');
     }
-    Ok(Some(StatusLine { code: number, description }))
+    Ok(Some(HeaderStatus { code: number, description }))
 }
 
 fn trim(mut bytes: &[u8]) -> &[u8] {
@@ -223,7 +223,7 @@ impl core::error::Error for BadHeader {}
 /// [`BadHeader`] when a part would break the block; `out` is then as before.
 pub fn encode_headers(
     out: &mut Vec<u8>,
-    status: Option<StatusLine<'_>>,
+    status: Option<HeaderStatus<'_>>,
     fields: &[(&str, &str)],
 ) -> Result<(), BadHeader> {
     let is_text = |text: &[u8]| memchr::memchr2(b'\r', b'\n', text).is_none();

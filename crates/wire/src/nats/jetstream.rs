@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::error::{DecodeError, Fault};
+use super::error::{NatsDecodeError, NatsFault};
 
 /// What every acknowledgement subject begins with.
 pub const ACK_PREFIX: &str = "$JS.ACK.";
@@ -112,7 +112,7 @@ pub struct PubAck<'a> {
 
 /// A stream's answer to a publication that it did not take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PubRefusal<'a> {
+pub struct PubAckError<'a> {
     /// The stream's name; empty when none is to blame.
     pub stream: Cow<'a, str>,
     /// The kind of error, as in HTTP.
@@ -125,11 +125,11 @@ pub struct PubRefusal<'a> {
 
 /// A stream's answer to a publication.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PubVerdict<'a> {
+pub enum PubAckResponse<'a> {
     /// It took it.
     Stored(PubAck<'a>),
     /// It did not.
-    Refused(PubRefusal<'a>),
+    Refused(PubAckError<'a>),
 }
 
 impl PubAck<'_> {
@@ -144,7 +144,7 @@ impl PubAck<'_> {
     }
 }
 
-impl PubRefusal<'_> {
+impl PubAckError<'_> {
     /// Appends the JSON to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"error\":{\"code\":");
@@ -159,14 +159,14 @@ impl PubRefusal<'_> {
     }
 }
 
-impl<'a> PubVerdict<'a> {
+impl<'a> PubAckResponse<'a> {
     /// Reads a stream's answer; allocates only for texts with escapes.
     ///
     /// # Errors
     /// It is not the JSON of such an answer.
-    pub fn parse(json: &'a [u8]) -> Result<Self, DecodeError> {
+    pub fn parse(json: &'a [u8]) -> Result<Self, NatsDecodeError> {
         #[derive(Deserialize)]
-        struct Answer<'a> {
+        struct AckJson<'a> {
             #[serde(borrow, default)]
             stream: Cow<'a, str>,
             #[serde(default)]
@@ -174,30 +174,30 @@ impl<'a> PubVerdict<'a> {
             #[serde(default)]
             duplicate: bool,
             #[serde(borrow)]
-            error: Option<Refusal<'a>>,
+            error: Option<AckErrorJson<'a>>,
         }
         #[derive(Deserialize)]
-        struct Refusal<'a> {
+        struct AckErrorJson<'a> {
             code: u16,
             #[serde(default)]
             err_code: u32,
             #[serde(borrow, default)]
             description: Cow<'a, str>,
         }
-        let bad = |at| DecodeError::line(Fault::Json, at, json.get(at).copied());
+        let bad = |at| NatsDecodeError::line(NatsFault::Json, at, json.get(at).copied());
         if json.first() != Some(&b'{') {
             return Err(bad(0));
         }
-        let answer: Answer<'a> =
+        let ack: AckJson<'a> =
             serde_json::from_slice(json).map_err(|error| bad(error.column().saturating_sub(1)))?;
-        let stream = answer.stream;
-        match answer.error {
-            Some(Refusal { code, err_code, description }) => {
-                Ok(Self::Refused(PubRefusal { stream, code, error_code: err_code, description }))
+        let stream = ack.stream;
+        match ack.error {
+            Some(AckErrorJson { code, err_code, description }) => {
+                Ok(Self::Refused(PubAckError { stream, code, error_code: err_code, description }))
             }
             // Sequences begin with 1: an answer without one, a service's own for example, confirms nothing.
-            None if stream.is_empty() || answer.seq == 0 => Err(bad(json.len())),
-            None => Ok(Self::Stored(PubAck { stream, sequence: answer.seq, duplicate: answer.duplicate })),
+            None if stream.is_empty() || ack.seq == 0 => Err(bad(json.len())),
+            None => Ok(Self::Stored(PubAck { stream, sequence: ack.seq, duplicate: ack.duplicate })),
         }
     }
 }

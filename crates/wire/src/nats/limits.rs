@@ -27,7 +27,7 @@ pub const DIGITS_MAX: usize = 9;
 
 /// What a decoder accepts at most; shared by all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct NatsLimits {
     /// Bytes of an operation's line; default 4096.
     pub control_line_size_max: u32,
     /// Bytes of a message, headers included; default 1 MiB. Sizes of more than nine digits are never accepted.
@@ -47,7 +47,7 @@ pub struct SubjectLimits {
     pub tokens_max: u16,
 }
 
-impl Default for Limits {
+impl Default for NatsLimits {
     fn default() -> Self {
         Self {
             control_line_size_max: CONTROL_LINE_SIZE_MAX,
@@ -64,7 +64,7 @@ impl Default for SubjectLimits {
     }
 }
 
-impl Limits {
+impl NatsLimits {
     /// What a client takes from a server: longer lines and messages.
     #[must_use]
     pub fn for_client() -> Self {

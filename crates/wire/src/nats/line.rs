@@ -1,7 +1,7 @@
 //! What the lines of both directions are made of: an operation without regard to case, arguments between blanks, numbers.
 
-use super::error::{DecodeError, Fault};
-use super::limits::{DIGITS_MAX, Limits};
+use super::error::{NatsDecodeError, NatsFault};
+use super::limits::{DIGITS_MAX, NatsLimits};
 use super::subject::is_control;
 use crate::lanes;
 
@@ -44,7 +44,7 @@ fn word_end(line: &[u8], from: usize) -> usize {
 pub(crate) fn operation<O: Copy>(
     operations: &Operations<O>,
     line: &[u8],
-) -> Result<Option<(O, usize)>, DecodeError> {
+) -> Result<Option<(O, usize)>, NatsDecodeError> {
     let mut common = 0;
     for (name, operation) in operations {
         let alike = name.iter().zip(line).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
@@ -64,7 +64,7 @@ pub(crate) fn operation<O: Copy>(
     }
     match line.get(common) {
         None => Ok(None),
-        Some(&found) => Err(DecodeError::line(Fault::Operation, common, Some(found))),
+        Some(&found) => Err(NatsDecodeError::line(NatsFault::Operation, common, Some(found))),
     }
 }
 
@@ -72,18 +72,18 @@ pub(crate) fn operation<O: Copy>(
 pub(crate) fn complete_operation<O: Copy>(
     operations: &Operations<O>,
     line: &[u8],
-) -> Result<(O, usize), DecodeError> {
-    operation(operations, line)?.ok_or_else(|| DecodeError::line(Fault::Operation, line.len(), None))
+) -> Result<(O, usize), NatsDecodeError> {
+    operation(operations, line)?.ok_or_else(|| NatsDecodeError::line(NatsFault::Operation, line.len(), None))
 }
 
 /// The arguments of a line without its end: how many there are, and where the first `N` stand.
-pub(crate) struct Arguments<'a, const N: usize> {
+pub(crate) struct LineArguments<'a, const N: usize> {
     line: &'a [u8],
     spans: [(usize, usize); N],
     count: usize,
 }
 
-impl<'a, const N: usize> Arguments<'a, N> {
+impl<'a, const N: usize> LineArguments<'a, N> {
     /// Splits what stands behind the operation's name.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl<'a, const N: usize> Arguments<'a, N> {
         name_end: usize,
         at_least: usize,
         at_most: usize,
-    ) -> Result<Self, DecodeError> {
+    ) -> Result<Self, NatsDecodeError> {
         let (mut spans, mut count, mut at) = ([(0, 0); N], 0, name_end);
         loop {
             while at < line.len() && is_blank(line[at]) {
@@ -104,7 +104,7 @@ impl<'a, const N: usize> Arguments<'a, N> {
                 break;
             }
             if count == at_most {
-                return Err(DecodeError::line(Fault::Arguments, at, Some(line[at])));
+                return Err(NatsDecodeError::line(NatsFault::Arguments, at, Some(line[at])));
             }
             let start = at;
             at = word_end(line, at);
@@ -112,7 +112,7 @@ impl<'a, const N: usize> Arguments<'a, N> {
             count += 1;
         }
         if count < at_least {
-            return Err(DecodeError::line(Fault::Arguments, line.len(), None));
+            return Err(NatsDecodeError::line(NatsFault::Arguments, line.len(), None));
         }
         Ok(Self { line, spans, count })
     }
@@ -135,35 +135,44 @@ impl<'a, const N: usize> Arguments<'a, N> {
 
     /// The argument as a number.
     #[inline(always)]
-    pub(crate) fn number(&self, index: usize, fault: Fault) -> Result<u32, DecodeError> {
-        number(self.get(index))
-            .map_err(|at| DecodeError::line(fault, self.start(index) + at, self.get(index).get(at).copied()))
+    pub(crate) fn number(&self, index: usize, fault: NatsFault) -> Result<u32, NatsDecodeError> {
+        number(self.get(index)).map_err(|at| {
+            NatsDecodeError::line(fault, self.start(index) + at, self.get(index).get(at).copied())
+        })
     }
 
     /// The sizes that the line of a message ends with: that of its headers, if it has `HEADERS`, and that of all of it.
     #[inline(always)]
-    pub(crate) fn sizes<const HEADERS: bool>(&self, limits: &Limits) -> Result<(u32, u32), DecodeError> {
+    pub(crate) fn sizes<const HEADERS: bool>(
+        &self,
+        limits: &NatsLimits,
+    ) -> Result<(u32, u32), NatsDecodeError> {
         let last = self.count - 1;
-        let size = self.number(last, Fault::PayloadDigits)?;
-        let headers_size = if HEADERS { self.number(last - 1, Fault::HeaderDigits)? } else { 0 };
+        let size = self.number(last, NatsFault::PayloadDigits)?;
+        let headers_size = if HEADERS { self.number(last - 1, NatsFault::HeaderDigits)? } else { 0 };
         if headers_size > size {
-            return Err(DecodeError::line(Fault::HeaderSize, self.start(last - 1), None));
+            return Err(NatsDecodeError::line(NatsFault::HeaderSize, self.start(last - 1), None));
         }
         if size > limits.payload_size_max {
-            return Err(DecodeError::line(Fault::PayloadSize, self.start(last), None));
+            return Err(NatsDecodeError::line(NatsFault::PayloadSize, self.start(last), None));
         }
         Ok((headers_size, size))
     }
 
     /// The argument without control bytes, at most `size_max` bytes of it.
     #[inline(always)]
-    pub(crate) fn word(&self, index: usize, size_max: usize, fault: Fault) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn word(
+        &self,
+        index: usize,
+        size_max: usize,
+        fault: NatsFault,
+    ) -> Result<&'a [u8], NatsDecodeError> {
         let word = self.get(index);
         if word.len() > size_max {
-            return Err(DecodeError::line(fault, self.start(index) + size_max, None));
+            return Err(NatsDecodeError::line(fault, self.start(index) + size_max, None));
         }
         match word.iter().position(|&byte| is_control(byte)) {
-            Some(at) => Err(DecodeError::line(fault, self.start(index) + at, Some(word[at]))),
+            Some(at) => Err(NatsDecodeError::line(fault, self.start(index) + at, Some(word[at]))),
             None => Ok(word),
         }
     }
@@ -184,7 +193,7 @@ fn number(digits: &[u8]) -> Result<u32, usize> {
 
 /// The number at `from` of `input`, and where it ends; `None` if it has no or too many digits, or if the input ends with it.
 #[inline(always)]
-pub(crate) fn number_at(input: &[u8], from: usize) -> Option<(u32, usize)> {
+pub(crate) fn parse_number_at(input: &[u8], from: usize) -> Option<(u32, usize)> {
     let (mut value, mut at) = (0, from);
     loop {
         let digit = input.get(at)?.wrapping_sub(b'0');
@@ -217,9 +226,11 @@ pub(crate) fn rest(line: &[u8], name_end: usize) -> &[u8] {
 
 /// Nothing but blanks stands behind the operation's name.
 #[inline(always)]
-pub(crate) fn no_arguments(line: &[u8], name_end: usize) -> Result<(), DecodeError> {
+pub(crate) fn no_arguments(line: &[u8], name_end: usize) -> Result<(), NatsDecodeError> {
     match line[name_end..].iter().position(|&byte| !is_blank(byte)) {
         None => Ok(()),
-        Some(at) => Err(DecodeError::line(Fault::Arguments, name_end + at, Some(line[name_end + at]))),
+        Some(at) => {
+            Err(NatsDecodeError::line(NatsFault::Arguments, name_end + at, Some(line[name_end + at])))
+        }
     }
 }

@@ -15,7 +15,7 @@
 //! Contract of the decoder, in both directions:
 //! - `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after `NeedMore`.
 //! - Call again until the event is `NeedMore`.
-//! - However the input is cut, the same comes out; only whether a message longer than [`Limits::whole_size_max`] comes whole
+//! - However the input is cut, the same comes out; only whether a message longer than [`NatsLimits::whole_size_max`] comes whole
 //!   or in pieces depends on how much of it is there.
 //! - A refused operation whose end is known is an event, and the connection goes on. After an error the decoder returns that
 //!   error for ever.
@@ -30,12 +30,12 @@ mod client;
 mod decoder;
 mod encode;
 mod error;
-mod extent;
 mod handshake;
 mod headers;
 mod jetstream;
 pub mod limits;
 mod line;
+mod operation_len;
 mod server;
 mod subject;
 
@@ -46,19 +46,19 @@ pub mod check;
 mod tests;
 
 pub use client::{ClientDecoder, ClientEvent, Publish, PublishHead, Subscribe};
-pub use decoder::{Decoder, Step};
+pub use decoder::{DecodeStep, Decoder};
 pub use encode::{Msg, OK, PING, PONG, Pub, encode_err, encode_sub, encode_unsub};
-pub use error::{DecodeError, Fault, Place};
-pub use extent::server_operation_len;
+pub use error::{NatsDecodeError, NatsElement, NatsFault};
 pub use handshake::{Connect, Info};
 pub use headers::{
-    BadHeader, BadHeaders, EXPECTED_LAST_SEQUENCE, FLOW_CONTROL, HeaderFields, Headers, IDLE_HEARTBEAT,
-    MESSAGE_ID, NO_RESPONDERS, StatusLine, encode_headers, strip_status,
+    BadHeader, BadHeaders, EXPECTED_LAST_SEQUENCE, FLOW_CONTROL, HeaderFields, HeaderStatus, Headers,
+    IDLE_HEARTBEAT, MESSAGE_ID, NO_RESPONDERS, encode_headers, strip_status,
 };
 pub use jetstream::{
-    ACK_PREFIX, AckSubject, DISK_FULL, DISK_HUNG, GAP_CAUSE, GAP_FIRST, GAP_LAST, PubAck, PubRefusal,
-    PubVerdict,
+    ACK_PREFIX, AckSubject, DISK_FULL, DISK_HUNG, GAP_CAUSE, GAP_FIRST, GAP_LAST, PubAck, PubAckError,
+    PubAckResponse,
 };
-pub use limits::{Limits, SubjectLimits};
-pub use server::{Delivery, DeliveryHead, ServerDecoder, ServerEvent};
+pub use limits::{NatsLimits, SubjectLimits};
+pub use operation_len::server_operation_len;
+pub use server::{NatsDelivery, NatsDeliveryHead, ServerDecoder, ServerEvent};
 pub use subject::{BadSubject, Filter, Subject, SubjectFault, Tokens, is_wildcard};

@@ -1,9 +1,9 @@
 //! What a server sends: for our own client and for load generators.
 
-use super::decoder::{Decoder, Grammar, Line};
-use super::error::{DecodeError, Fault};
-use super::limits::{Limits, SID_SIZE_MAX};
-use super::line::{self, Arguments, Operations};
+use super::decoder::{Decoder, Grammar, ParsedLine};
+use super::error::{NatsDecodeError, NatsFault};
+use super::limits::{NatsLimits, SID_SIZE_MAX};
+use super::line::{self, LineArguments, Operations};
 
 /// What a server said. Subjects are taken as they come: the server has judged them by its own rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +13,9 @@ pub enum ServerEvent<'a> {
     /// Its description, as the JSON it sent; see [`super::Info::parse`].
     Info(&'a [u8]),
     /// A message, whole.
-    Message(Delivery<'a>),
+    Message(NatsDelivery<'a>),
     /// A message that is not there as a whole and too long to wait for: pieces and `MessageEnd` follow.
-    MessageStart(DeliveryHead<'a>),
+    MessageStart(NatsDeliveryHead<'a>),
     /// A piece of headers and payload, at least one byte.
     Piece(&'a [u8]),
     /// The end of a message that was told in pieces. One that is cut off by an error or the connection's end is none.
@@ -32,7 +32,7 @@ pub enum ServerEvent<'a> {
 
 /// A message that a server delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery<'a> {
+pub struct NatsDelivery<'a> {
     /// Where it was published to.
     pub subject: &'a [u8],
     /// The subscription that takes it.
@@ -47,7 +47,7 @@ pub struct Delivery<'a> {
 
 /// What the line of a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveryHead<'a> {
+pub struct NatsDeliveryHead<'a> {
     /// Where it was published to.
     pub subject: &'a [u8],
     /// The subscription that takes it.
@@ -71,10 +71,10 @@ pub struct DeliveryHead<'a> {
 /// assert_eq!((message.sid, message.payload), (&b"7"[..], &b"hello"[..]));
 /// # Ok::<(), stilling_wire::nats::DecodeError>(())
 /// ```
-pub type ServerDecoder = Decoder<Server>;
+pub type ServerDecoder = Decoder<ServerGrammar>;
 
 #[derive(Clone, Copy)]
-enum Operation {
+enum ServerOperation {
     Info,
     Msg,
     Hmsg,
@@ -84,23 +84,23 @@ enum Operation {
     Pong,
 }
 
-const OPERATIONS: &Operations<Operation> = &[
-    (b"MSG", Operation::Msg),
-    (b"HMSG", Operation::Hmsg),
-    (b"PING", Operation::Ping),
-    (b"PONG", Operation::Pong),
-    (b"+OK", Operation::Ok),
-    (b"-ERR", Operation::Err),
-    (b"INFO", Operation::Info),
+const OPERATIONS: &Operations<ServerOperation> = &[
+    (b"MSG", ServerOperation::Msg),
+    (b"HMSG", ServerOperation::Hmsg),
+    (b"PING", ServerOperation::Ping),
+    (b"PONG", ServerOperation::Pong),
+    (b"+OK", ServerOperation::Ok),
+    (b"-ERR", ServerOperation::Err),
+    (b"INFO", ServerOperation::Info),
 ];
 
 /// What servers send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Server {}
+pub enum ServerGrammar {}
 
-impl<'a> Grammar<'a> for Server {
+impl<'a> Grammar<'a> for ServerGrammar {
     type Event = ServerEvent<'a>;
-    type Head = DeliveryHead<'a>;
+    type Head = NatsDeliveryHead<'a>;
 
     #[inline(always)]
     fn need_more() -> ServerEvent<'a> {
@@ -111,38 +111,38 @@ impl<'a> Grammar<'a> for Server {
         ServerEvent::MessageEnd
     }
 
-    fn regular(_: &Limits, _: &'a [u8]) -> Option<(DeliveryHead<'a>, usize)> {
+    fn parse_fast_path(_: &NatsLimits, _: &'a [u8]) -> Option<(NatsDeliveryHead<'a>, usize)> {
         None
     }
 
-    fn begins(line: &[u8]) -> Result<(), DecodeError> {
+    fn check_prefix(line: &[u8]) -> Result<(), NatsDecodeError> {
         line::operation(OPERATIONS, line).map(|_| ())
     }
 
     #[inline(always)]
-    fn line(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Self>, DecodeError> {
+    fn line(limits: &NatsLimits, whole: &'a [u8]) -> Result<ParsedLine<'a, Self>, NatsDecodeError> {
         let line = line::without_end(whole);
         match line {
             [b'M', b'S', b'G', b' ', ..] => message::<false>(limits, line, 3),
             [b'H', b'M', b'S', b'G', b' ', ..] => message::<true>(limits, line, 4),
-            _ => other(limits, whole),
+            _ => parse_other(limits, whole),
         }
     }
 
     #[inline(always)]
-    fn size(head: &DeliveryHead<'a>) -> u32 {
+    fn size(head: &NatsDeliveryHead<'a>) -> u32 {
         head.size
     }
 
     #[inline(always)]
-    fn whole(head: DeliveryHead<'a>, body: &'a [u8]) -> ServerEvent<'a> {
+    fn whole(head: NatsDeliveryHead<'a>, body: &'a [u8]) -> ServerEvent<'a> {
         // The line's judge has made sure that the headers are a part of the body.
         let (headers, payload) = body.split_at(head.headers_size as usize);
-        let DeliveryHead { subject, sid, reply, .. } = head;
-        ServerEvent::Message(Delivery { subject, sid, reply, headers, payload })
+        let NatsDeliveryHead { subject, sid, reply, .. } = head;
+        ServerEvent::Message(NatsDelivery { subject, sid, reply, headers, payload })
     }
 
-    fn start(head: DeliveryHead<'a>) -> ServerEvent<'a> {
+    fn start(head: NatsDeliveryHead<'a>) -> ServerEvent<'a> {
         ServerEvent::MessageStart(head)
     }
 
@@ -152,34 +152,37 @@ impl<'a> Grammar<'a> for Server {
 }
 
 #[inline(never)]
-fn other<'a>(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Server>, DecodeError> {
+fn parse_other<'a>(
+    limits: &NatsLimits,
+    whole: &'a [u8],
+) -> Result<ParsedLine<'a, ServerGrammar>, NatsDecodeError> {
     let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
     let line = line::without_end(whole);
-    Ok(Line::Command(match operation {
-        Operation::Msg => return message::<false>(limits, line, name_end),
-        Operation::Hmsg => return message::<true>(limits, line, name_end),
-        Operation::Info => ServerEvent::Info(line::rest(line, name_end)),
-        Operation::Err => ServerEvent::Err(unquoted(line::rest(line, name_end))),
-        Operation::Ok => line::no_arguments(line, name_end).map(|()| ServerEvent::Ok)?,
-        Operation::Ping => line::no_arguments(line, name_end).map(|()| ServerEvent::Ping)?,
-        Operation::Pong => line::no_arguments(line, name_end).map(|()| ServerEvent::Pong)?,
+    Ok(ParsedLine::Command(match operation {
+        ServerOperation::Msg => return message::<false>(limits, line, name_end),
+        ServerOperation::Hmsg => return message::<true>(limits, line, name_end),
+        ServerOperation::Info => ServerEvent::Info(line::rest(line, name_end)),
+        ServerOperation::Err => ServerEvent::Err(unquoted(line::rest(line, name_end))),
+        ServerOperation::Ok => line::no_arguments(line, name_end).map(|()| ServerEvent::Ok)?,
+        ServerOperation::Ping => line::no_arguments(line, name_end).map(|()| ServerEvent::Ping)?,
+        ServerOperation::Pong => line::no_arguments(line, name_end).map(|()| ServerEvent::Pong)?,
     }))
 }
 
 /// `MSG <subject> <sid> [reply] <size>`, `HMSG <subject> <sid> [reply] <header size> <total size>`.
 #[inline(always)]
 fn message<'a, const HEADERS: bool>(
-    limits: &Limits,
+    limits: &NatsLimits,
     line: &'a [u8],
     name_end: usize,
-) -> Result<Line<'a, Server>, DecodeError> {
+) -> Result<ParsedLine<'a, ServerGrammar>, NatsDecodeError> {
     let at_least = if HEADERS { 4 } else { 3 };
-    let arguments = Arguments::<5>::split(line, name_end, at_least, at_least + 1)?;
+    let arguments = LineArguments::<5>::split(line, name_end, at_least, at_least + 1)?;
     let (headers_size, size) = arguments.sizes::<HEADERS>(limits)?;
-    let sid = arguments.word(1, SID_SIZE_MAX, Fault::Sid)?;
+    let sid = arguments.word(1, SID_SIZE_MAX, NatsFault::Sid)?;
     let reply = (arguments.count() > at_least).then(|| arguments.get(2));
     let subject = arguments.get(0);
-    Ok(Line::Message(DeliveryHead { subject, sid, reply, headers_size, size }))
+    Ok(ParsedLine::Message(NatsDeliveryHead { subject, sid, reply, headers_size, size }))
 }
 
 fn unquoted(text: &[u8]) -> &[u8] {

@@ -20,7 +20,7 @@ use crate::lanes;
 const DOT: u8 = b'.';
 
 /// `$JS.API.CONSUMER.CREATE.<stream>.<name>.<filter>`, as nats.go and others ask it.
-const QUESTION_WITH_FILTER: &[u8] = b"$JS.API.CONSUMER.CREATE.";
+const CONSUMER_CREATE_PREFIX: &[u8] = b"$JS.API.CONSUMER.CREATE.";
 
 /// What is wrong with a subject or filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// It cannot be published to.
     pub(crate) fn parse_published(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
-        if bytes.starts_with(QUESTION_WITH_FILTER) {
+        if bytes.starts_with(CONSUMER_CREATE_PREFIX) {
             return scan::<true>(bytes, limits).map(|()| Self(bytes));
         }
         Self::parse(bytes, limits)
@@ -97,7 +97,11 @@ impl<'a> Subject<'a> {
     /// The subject that starts at `from` of `input` and ends before a blank, and where it ends, if it is as most are: ASCII
     /// without a `*` or `>` anywhere, with at least eight bytes behind the start of its last word. `None` says nothing.
     #[inline(always)]
-    pub(crate) fn regular(input: &'a [u8], from: usize, limits: &SubjectLimits) -> Option<(Self, usize)> {
+    pub(crate) fn parse_fast_path(
+        input: &'a [u8],
+        from: usize,
+        limits: &SubjectLimits,
+    ) -> Option<(Self, usize)> {
         let (mut at, mut token_start, mut tokens) = (from, from, 1);
         while at - from <= usize::from(limits.size_max) {
             let word = input.get(at..)?.first_chunk::<8>()?;
@@ -189,7 +193,7 @@ impl<'a> Filter<'a> {
     /// # Ok::<(), stilling_wire::nats::BadSubject>(())
     /// ```
     #[must_use]
-    pub fn takes(&self, subject: Subject<'_>) -> bool {
+    pub fn matches(&self, subject: Subject<'_>) -> bool {
         let mut tokens = subject.tokens();
         for wanted in self.tokens() {
             match (wanted, tokens.next()) {
@@ -296,7 +300,7 @@ const fn marks(word: u64) -> u64 {
 }
 
 /// What has been seen of a subject or filter.
-struct Scan<'a> {
+struct SubjectScan<'a> {
     bytes: &'a [u8],
     tokens_max: u16,
     token_start: usize,
@@ -304,10 +308,10 @@ struct Scan<'a> {
     is_wide: bool,
 }
 
-impl Scan<'_> {
+impl SubjectScan<'_> {
     /// Judges the byte at `at`; all before it are judged, and those that are plain may be left out.
     #[inline(always)]
-    fn judge<const FILTER: bool>(&mut self, at: usize) -> Result<(), BadSubject> {
+    fn check_byte<const FILTER: bool>(&mut self, at: usize) -> Result<(), BadSubject> {
         let bad = |fault| Err(BadSubject { fault, offset: at });
         match CLASSES[self.bytes[at] as usize] {
             SEPARATOR => {
@@ -343,17 +347,18 @@ fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), 
     if bytes.len() > usize::from(limits.size_max) {
         return bad(SubjectFault::Size, usize::from(limits.size_max));
     }
-    let mut scan = Scan { bytes, tokens_max: limits.tokens_max, token_start: 0, tokens: 0, is_wide: false };
+    let mut scan =
+        SubjectScan { bytes, tokens_max: limits.tokens_max, token_start: 0, tokens: 0, is_wide: false };
     let (words, rest) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let mut marks = marks(u64::from_le_bytes(*word));
         while marks != 0 {
-            scan.judge::<FILTER>(at * 8 + (marks.trailing_zeros() / 8) as usize)?;
+            scan.check_byte::<FILTER>(at * 8 + (marks.trailing_zeros() / 8) as usize)?;
             marks &= marks - 1;
         }
     }
     for at in bytes.len() - rest.len()..bytes.len() {
-        scan.judge::<FILTER>(at)?;
+        scan.check_byte::<FILTER>(at)?;
     }
     if scan.token_start == bytes.len() {
         return bad(SubjectFault::EmptyToken, bytes.len());

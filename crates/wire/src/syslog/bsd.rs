@@ -10,25 +10,25 @@
 //! A word is the program's name when a colon follows it or its process id; the first other word behind a time is the host.
 
 use super::limits::WORD_SIZE_MAX;
-use super::record::{Form, Record};
+use super::record::{SyslogFormat, SyslogRecord};
 use super::timestamp;
 
 /// Reads what follows the priority. What is not recognised is the message.
-pub(crate) fn parse(input: &[u8]) -> Record<'_> {
+pub(crate) fn parse(input: &[u8]) -> SyslogRecord<'_> {
     let input = input.strip_prefix(b" ").unwrap_or(input);
     let Some((timestamp, rest)) = time(input) else {
         let (tag, message) = tag(input).unwrap_or((Tag::default(), input));
-        return Record { app: tag.app, procid: tag.procid, ..Record::plain(message) };
+        return SyslogRecord { app: tag.app, procid: tag.procid, ..SyslogRecord::plain(message) };
     };
     let (host, rest) = host(rest);
     let (tag, message) = tag(rest).unwrap_or((Tag::default(), rest));
-    Record {
-        form: Form::Bsd,
+    SyslogRecord {
+        form: SyslogFormat::Bsd,
         timestamp: Some(timestamp),
         host,
         app: tag.app,
         procid: tag.procid,
-        ..Record::plain(message)
+        ..SyslogRecord::plain(message)
     }
 }
 

@@ -1,15 +1,15 @@
 //! Checks shared by the property tests and the fuzz targets. Each function panics when a promise is broken.
 
-use super::{Cut, Form, Framer, Limits, Priority, parse};
+use super::{Framer, Priority, SyslogFormat, SyslogLimits, Truncation, parse};
 
 /// Bytes that decide about a count: ten, and the one behind them.
 const COUNT_BYTES: u32 = 12;
 
 /// A message that a framer told.
-pub type Seen = (Vec<u8>, Option<Cut>);
+pub type FrameObservation = (Vec<u8>, Option<Truncation>);
 
 /// Every message in `bytes` arriving in pieces that end at `cuts`, then ending, and the bytes looked at.
-pub fn frames(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
+pub fn frames(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<FrameObservation>, u64) {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([bytes.len()]).collect();
     ends.sort_unstable();
     ends.dedup();
@@ -33,7 +33,7 @@ pub fn frames(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64)
 }
 
 /// The same messages come out however the bytes are cut, for linear work. Returns them.
-pub fn frame_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+pub fn frame_splits(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> Vec<FrameObservation> {
     let (whole, _) = frames(limits, bytes, &[]);
     let (pieces, work) = frames(limits, bytes, cuts);
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
@@ -70,8 +70,8 @@ pub fn parsed(bytes: &[u8]) {
     for word in parts.iter().take(5).flatten() {
         assert!(!word.is_empty() && !word.iter().any(|byte| b"\r\n\0".contains(byte)), "{shown}: {record:?}");
     }
-    let is_recognised = record.timestamp.is_some() || record.form == Form::Ietf;
-    assert_eq!(record.form == Form::Plain, !is_recognised, "{shown}: {record:?}");
+    let is_recognised = record.timestamp.is_some() || record.form == SyslogFormat::Ietf;
+    assert_eq!(record.form == SyslogFormat::Plain, !is_recognised, "{shown}: {record:?}");
     if !record.priority_is_given {
         assert_eq!((record.priority, record.message), (Priority::DEFAULT, &bytes[..text]), "{shown}");
     }

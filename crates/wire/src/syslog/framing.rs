@@ -9,13 +9,13 @@
 //! long is told up to the limit as cut, the rest is skipped where it ends. Where a count should stand and none does, the line
 //! is told as a message and the next one is tried: losing the place must not lose the connection.
 
-use super::limits::{COUNT_DIGITS_MAX, Limits};
+use super::limits::{COUNT_DIGITS_MAX, SyslogLimits};
 use crate::meter::Meter;
 
 /// Why a message is not all that its sender wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// It is longer than [`Limits::message_size_max`].
+pub enum Truncation {
+    /// It is longer than [`SyslogLimits::message_size_max`].
     TooLong,
     /// The connection ended before so much of it had come as its count says.
     ConnectionEnded,
@@ -25,11 +25,11 @@ pub enum Cut {
 
 /// A message on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct SyslogFrame<'a> {
     /// Its bytes, at least one; for [`super::parse`].
     pub message: &'a [u8],
     /// Why it is not whole, if it is not.
-    pub cut: Option<Cut>,
+    pub cut: Option<Truncation>,
 }
 
 /// What a step consumed and found.
@@ -38,19 +38,19 @@ pub struct FrameStep<'a> {
     /// Bytes of the input that are done with; the next input starts behind them.
     pub consumed: usize,
     /// A message; `None`: nothing more without further input.
-    pub frame: Option<Frame<'a>>,
+    pub frame: Option<SyslogFrame<'a>>,
 }
 
 /// How the connection marks the ends of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Framing {
+enum FramingMode {
     Unknown,
     Counted,
     Lines,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FramerState {
     /// At the start of a message, or in a line of which so many bytes hold no end.
     Message { scanned: u32 },
     /// In a counted message of so many bytes, of which none is consumed.
@@ -76,29 +76,29 @@ enum State {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Framer {
-    framing: Framing,
-    state: State,
+    framing: FramingMode,
+    state: FramerState,
 }
 
 const _: () = assert!(size_of::<Framer>() <= 16);
 
 impl Default for Framer {
     fn default() -> Self {
-        Self { framing: Framing::Unknown, state: State::Message { scanned: 0 } }
+        Self { framing: FramingMode::Unknown, state: FramerState::Message { scanned: 0 } }
     }
 }
 
 impl Framer {
     /// Takes one step over `input`.
     #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> FrameStep<'a> {
+    pub fn decode<'a>(&mut self, limits: &SyslogLimits, input: &'a [u8]) -> FrameStep<'a> {
         self.decode_counting(limits, input, &mut ())
     }
 
     /// [`Framer::decode`], adding the bytes looked at to `meter`.
     pub(crate) fn decode_counting<'a, M: Meter>(
         &mut self,
-        limits: &Limits,
+        limits: &SyslogLimits,
         input: &'a [u8],
         meter: &mut M,
     ) -> FrameStep<'a> {
@@ -110,57 +110,63 @@ impl Framer {
                 return waiting;
             }
             match self.state {
-                State::Message { scanned: 0 } if is_end(rest[0]) => {
+                FramerState::Message { scanned: 0 } if is_end(rest[0]) => {
                     // Empty lines are nothing, and some senders end counted messages with a line end too.
                     meter.add(1);
                     start += 1;
                 }
-                State::Message { scanned: 0 } if self.framing != Framing::Lines => {
+                FramerState::Message { scanned: 0 } if self.framing != FramingMode::Lines => {
                     meter.add(rest.len().min(COUNT_DIGITS_MAX + 2));
-                    match count(rest, self.framing == Framing::Unknown) {
-                        Count::NeedMore => return waiting,
-                        Count::Is { size, end } => {
-                            self.framing = Framing::Counted;
-                            self.state = State::Counted { size };
+                    match count(rest, self.framing == FramingMode::Unknown) {
+                        OctetCount::NeedMore => return waiting,
+                        OctetCount::Is { size, end } => {
+                            self.framing = FramingMode::Counted;
+                            self.state = FramerState::Counted { size };
                             start += end;
                         }
-                        Count::None => {
-                            if self.framing == Framing::Unknown {
-                                self.framing = Framing::Lines;
+                        OctetCount::None => {
+                            if self.framing == FramingMode::Unknown {
+                                self.framing = FramingMode::Lines;
                             }
                             match self.line(limits, rest, 0, meter) {
-                                Some(step) => return step.moved(start),
+                                Some(step) => return step.shifted(start),
                                 None => return waiting,
                             }
                         }
                     }
                 }
-                State::Message { scanned } => match self.line(limits, rest, scanned as usize, meter) {
-                    Some(step) => return step.moved(start),
+                FramerState::Message { scanned } => match self.line(limits, rest, scanned as usize, meter) {
+                    Some(step) => return step.shifted(start),
                     None => return waiting,
                 },
-                State::Counted { size } => {
+                FramerState::Counted { size } => {
                     let wanted = size.min(limits.message_size_max) as usize;
                     let Some(message) = rest.get(..wanted) else { return waiting };
                     let left = size - wanted as u32;
-                    self.state =
-                        if left > 0 { State::SkipBytes { left } } else { State::Message { scanned: 0 } };
-                    let cut = (left > 0).then_some(Cut::TooLong);
-                    return FrameStep { consumed: start + wanted, frame: Some(Frame { message, cut }) };
+                    self.state = if left > 0 {
+                        FramerState::SkipBytes { left }
+                    } else {
+                        FramerState::Message { scanned: 0 }
+                    };
+                    let cut = (left > 0).then_some(Truncation::TooLong);
+                    return FrameStep { consumed: start + wanted, frame: Some(SyslogFrame { message, cut }) };
                 }
-                State::SkipBytes { left } => {
+                FramerState::SkipBytes { left } => {
                     let length = rest.len().min(left as usize);
                     // Not more than `left`, which is a u32.
                     let left = left - length as u32;
-                    self.state =
-                        if left > 0 { State::SkipBytes { left } } else { State::Message { scanned: 0 } };
+                    self.state = if left > 0 {
+                        FramerState::SkipBytes { left }
+                    } else {
+                        FramerState::Message { scanned: 0 }
+                    };
                     start += length;
                 }
-                State::SkipLine => {
+                FramerState::SkipLine => {
                     let end = memchr::memchr2(b'\n', b'\0', rest);
                     meter.add(end.unwrap_or(rest.len()));
                     if end.is_some() {
-                        self.state = State::Message { scanned: 0 };
+                        self.state = FramerState::Message { scanned: 0 };
                     }
                     start += end.map_or(rest.len(), |end| end + 1);
                 }
@@ -171,12 +177,12 @@ impl Framer {
     /// What is left when the peer has ended the connection: the message that has no end. A counted one that is shorter than
     /// its count is told as cut. A line is whole: its sender has said all it had to say (as rsyslog takes it).
     #[must_use]
-    pub fn finish<'a>(&mut self, limits: &Limits, rest: &'a [u8]) -> Option<Frame<'a>> {
+    pub fn finish<'a>(&mut self, limits: &SyslogLimits, rest: &'a [u8]) -> Option<SyslogFrame<'a>> {
         let has_begun = self.has_begun(rest.len());
-        self.state = State::Message { scanned: 0 };
+        self.state = FramerState::Message { scanned: 0 };
         let message = &rest[..rest.len().min(limits.message_size_max as usize)];
-        let cut = (self.framing == Framing::Counted).then_some(Cut::ConnectionEnded);
-        (has_begun && !message.is_empty()).then_some(Frame { message, cut })
+        let cut = (self.framing == FramingMode::Counted).then_some(Truncation::ConnectionEnded);
+        (has_begun && !message.is_empty()).then_some(SyslogFrame { message, cut })
     }
 
     /// Whether a message has begun whose end has not come, and of which nothing has been told, when so many bytes of the
@@ -184,46 +190,49 @@ impl Framer {
     #[must_use]
     pub fn has_begun(&self, rest: usize) -> bool {
         match self.state {
-            State::Message { .. } => rest > 0,
-            State::Counted { .. } => true,
-            State::SkipBytes { .. } | State::SkipLine => false,
+            FramerState::Message { .. } => rest > 0,
+            FramerState::Counted { .. } => true,
+            FramerState::SkipBytes { .. } | FramerState::SkipLine => false,
         }
     }
 
     /// A message up to the end of its line, `scanned` bytes of which hold none.
     fn line<'a, M: Meter>(
         &mut self,
-        limits: &Limits,
+        limits: &SyslogLimits,
         rest: &'a [u8],
         scanned: usize,
         meter: &mut M,
     ) -> Option<FrameStep<'a>> {
-        let lost = (self.framing == Framing::Counted).then_some(Cut::NoCount);
+        let lost = (self.framing == FramingMode::Counted).then_some(Truncation::NoCount);
         let size_max = limits.message_size_max as usize;
         // The line's end counts, so that never more waits than a message may have.
         let window = &rest[..rest.len().min(size_max)];
         let from = scanned.min(window.len());
         if let Some(at) = memchr::memchr2(b'\n', b'\0', &window[from..]) {
             meter.add(at + 1);
-            self.state = State::Message { scanned: 0 };
+            self.state = FramerState::Message { scanned: 0 };
             let message = &window[..from + at];
-            return Some(FrameStep { consumed: from + at + 1, frame: Some(Frame { message, cut: lost }) });
+            return Some(FrameStep {
+                consumed: from + at + 1,
+                frame: Some(SyslogFrame { message, cut: lost }),
+            });
         }
         meter.add(window.len() - from);
         if window.len() == size_max {
-            self.state = State::SkipLine;
-            let frame = Frame { message: window, cut: Some(Cut::TooLong) };
+            self.state = FramerState::SkipLine;
+            let frame = SyslogFrame { message: window, cut: Some(Truncation::TooLong) };
             return Some(FrameStep { consumed: size_max, frame: Some(frame) });
         }
         // Below message_size_max, which is a u32.
-        self.state = State::Message { scanned: window.len() as u32 };
+        self.state = FramerState::Message { scanned: window.len() as u32 };
         None
     }
 }
 
 impl FrameStep<'_> {
     /// The same step seen from a start that lies `bytes` earlier.
-    fn moved(self, bytes: usize) -> Self {
+    fn shifted(self, bytes: usize) -> Self {
         Self { consumed: self.consumed + bytes, ..self }
     }
 }
@@ -233,7 +242,7 @@ fn is_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\0' | b'\r')
 }
 
-enum Count {
+enum OctetCount {
     /// `size` bytes follow at `end`.
     Is { size: u32, end: usize },
     /// This is no count.
@@ -244,7 +253,7 @@ enum Count {
 
 /// `MSG-LEN SP` (RFC 6587 §3.4.1). The first one of a connection must be followed by `<`, or a line that begins with a number
 /// would be taken for one.
-fn count(input: &[u8], must_see_message: bool) -> Count {
+fn count(input: &[u8], must_see_message: bool) -> OctetCount {
     let mut size = 0_u32;
     for (at, &byte) in input.iter().take(COUNT_DIGITS_MAX + 1).enumerate() {
         match byte {
@@ -253,13 +262,13 @@ fn count(input: &[u8], must_see_message: bool) -> Count {
             }
             b' ' if at > 0 => {
                 return match input.get(at + 1) {
-                    None if must_see_message => Count::NeedMore,
-                    Some(&next) if must_see_message && next != b'<' => Count::None,
-                    _ => Count::Is { size, end: at + 1 },
+                    None if must_see_message => OctetCount::NeedMore,
+                    Some(&next) if must_see_message && next != b'<' => OctetCount::None,
+                    _ => OctetCount::Is { size, end: at + 1 },
                 };
             }
-            _ => return Count::None,
+            _ => return OctetCount::None,
         }
     }
-    Count::NeedMore
+    OctetCount::NeedMore
 }

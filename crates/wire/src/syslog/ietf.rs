@@ -1,14 +1,14 @@
 //! The header of RFC 5424: `1 TIMESTAMP HOST APP PROCID MSGID STRUCTURED-DATA [MESSAGE]`, each a word or `-`.
 
 use super::limits::WORD_SIZE_MAX;
-use super::record::{Form, Record};
+use super::record::{SyslogFormat, SyslogRecord};
 use super::timestamp;
 
 /// RFC 5424 §6.4: the mark before a message in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads what follows the priority, or says that it is no such header.
-pub(crate) fn parse(input: &[u8]) -> Option<Record<'_>> {
+pub(crate) fn parse(input: &[u8]) -> Option<SyslogRecord<'_>> {
     let rest = version(input)?;
     let (stamp, rest) = word(rest)?;
     let timestamp = present(stamp);
@@ -19,14 +19,14 @@ pub(crate) fn parse(input: &[u8]) -> Option<Record<'_>> {
     let (app, rest) = word(rest)?;
     let (procid, rest) = word(rest)?;
     let (msgid, rest) = last_word(rest)?;
-    let header = Record {
-        form: Form::Ietf,
+    let header = SyslogRecord {
+        form: SyslogFormat::Ietf,
         timestamp,
         host: present(host),
         app: present(app),
         procid: present(procid),
         msgid: present(msgid),
-        ..Record::plain(b"")
+        ..SyslogRecord::plain(b"")
     };
     // Broken structured data are left in the message, where somebody may understand them.
     let (structured_data, rest) = match rest {
@@ -39,7 +39,7 @@ pub(crate) fn parse(input: &[u8]) -> Option<Record<'_>> {
         },
     };
     let message = rest.strip_prefix(BYTE_ORDER_MARK).unwrap_or(rest);
-    Some(Record { structured_data, message, ..header })
+    Some(SyslogRecord { structured_data, message, ..header })
 }
 
 /// RFC 5424 §6.2.2: one to three digits, no zero in front. There is version 1 only, and no other is known to differ.

@@ -13,12 +13,12 @@ pub const WORD_SIZE_MAX: usize = 255;
 
 /// What a decoder accepts at most; shared by all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SyslogLimits {
     /// Bytes of a message, at least 1; default 64 KiB.
     pub message_size_max: u32,
 }
 
-impl Default for Limits {
+impl Default for SyslogLimits {
     fn default() -> Self {
         Self { message_size_max: MESSAGE_SIZE_MAX }
     }

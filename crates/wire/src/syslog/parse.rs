@@ -1,6 +1,6 @@
 //! Reads one message: its priority, then whichever form follows.
 
-use super::record::{Priority, Record};
+use super::record::{Priority, SyslogRecord};
 use super::{bsd, ietf};
 
 /// Reads a message: a datagram, or what a [`super::Framer`] found. Looks at each byte at most a few times.
@@ -14,13 +14,13 @@ use super::{bsd, ietf};
 /// assert_eq!(record.message, b"failed");
 /// ```
 #[must_use]
-pub fn parse(input: &[u8]) -> Record<'_> {
+pub fn parse(input: &[u8]) -> SyslogRecord<'_> {
     let input = without_end(input);
     let Some((priority, rest)) = priority(input) else {
-        return Record::plain(input);
+        return SyslogRecord::plain(input);
     };
     let record = ietf::parse(rest).unwrap_or_else(|| bsd::parse(rest));
-    Record { priority, priority_is_given: true, ..record }
+    SyslogRecord { priority, priority_is_given: true, ..record }
 }
 
 /// `<0>` to `<191>`; senders that pad with zeros are understood too.

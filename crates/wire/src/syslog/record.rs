@@ -37,7 +37,7 @@ impl Priority {
 
 /// How much of a message was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum SyslogFormat {
     /// The header of RFC 5424.
     Ietf,
     /// A time as BSD's daemons, routers and their imitators put it (RFC 3164).
@@ -48,13 +48,13 @@ pub enum Form {
 
 /// A message. All texts are the sender's bytes, which need not be UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct SyslogRecord<'a> {
     /// Facility and severity; [`Priority::DEFAULT`] when none was given.
     pub priority: Priority,
     /// Whether the sender gave a priority.
     pub priority_is_given: bool,
     /// How much was recognised.
-    pub form: Form,
+    pub form: SyslogFormat,
     /// When, in the sender's words.
     pub timestamp: Option<&'a [u8]>,
     /// Whence.
@@ -71,12 +71,12 @@ pub struct Record<'a> {
     pub message: &'a [u8],
 }
 
-impl<'a> Record<'a> {
+impl<'a> SyslogRecord<'a> {
     pub(crate) fn plain(message: &'a [u8]) -> Self {
         Self {
             priority: Priority::DEFAULT,
             priority_is_given: false,
-            form: Form::Plain,
+            form: SyslogFormat::Plain,
             timestamp: None,
             host: None,
             app: None,

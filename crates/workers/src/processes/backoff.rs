@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, LIVED};
+use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, STABLE_UPTIME};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backoff {
@@ -12,9 +12,9 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after a death; `lived` is how long the process had answered.
-    pub(super) fn after_death(&mut self, lived: Duration) -> Duration {
-        if lived >= LIVED {
+    /// The wait after a death; `uptime` is how long the process had answered.
+    pub(super) fn after_death(&mut self, uptime: Duration) -> Duration {
+        if uptime >= STABLE_UPTIME {
             self.deaths = 0;
             return Duration::ZERO;
         }
@@ -35,8 +35,8 @@ mod tests {
         let waits: Vec<u64> =
             (0..9).map(|_| backoff.after_death(Duration::ZERO).as_millis() as u64).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
-        assert_eq!(backoff.after_death(LIVED), Duration::ZERO);
-        assert_eq!(backoff.after_death(LIVED - Duration::from_nanos(1)), BACKOFF_FIRST);
+        assert_eq!(backoff.after_death(STABLE_UPTIME), Duration::ZERO);
+        assert_eq!(backoff.after_death(STABLE_UPTIME - Duration::from_nanos(1)), BACKOFF_FIRST);
         let mut old = Backoff { deaths: u32::MAX };
         assert_eq!(old.after_death(Duration::ZERO), BACKOFF_MAX);
     }

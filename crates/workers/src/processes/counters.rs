@@ -26,7 +26,7 @@ pub struct ProcessCounters {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ProcessTally {
     pub(super) ready: AtomicU64,
     pub(super) resting: AtomicU64,
     pub(super) backoff_nanos: AtomicU64,
@@ -34,11 +34,11 @@ pub(super) struct Tally {
     pub(super) died: AtomicU64,
     pub(super) killed: AtomicU64,
     pub(super) recycled: AtomicU64,
-    over: Mutex<bool>,
-    is_over: Condvar,
+    is_finished: Mutex<bool>,
+    finished_changed: Condvar,
 }
 
-impl Tally {
+impl ProcessTally {
     pub(super) fn snapshot(&self, wanted: usize) -> ProcessCounters {
         ProcessCounters {
             wanted: wanted as u64,
@@ -53,19 +53,19 @@ impl Tally {
     }
 
     /// The supervisor has ended.
-    pub(super) fn all_is_over(&self) {
-        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.is_over.notify_all();
+    pub(super) fn set_finished(&self) {
+        *self.is_finished.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.finished_changed.notify_all();
     }
 
-    /// Waits for that, at most for `patience`; says whether it is so.
-    pub(super) fn wait_until_over(&self, patience: Duration) -> bool {
-        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        let (over, _) = self
-            .is_over
-            .wait_timeout_while(over, patience, |over| !*over)
+    /// Waits for that, at most for `timeout`; says whether it is so.
+    pub(super) fn wait_until_finished(&self, timeout: Duration) -> bool {
+        let is_finished = self.is_finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_finished, _) = self
+            .finished_changed
+            .wait_timeout_while(is_finished, timeout, |is_finished| !*is_finished)
             .unwrap_or_else(PoisonError::into_inner);
-        *over
+        *is_finished
     }
 }
 

@@ -11,21 +11,21 @@ pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait before a process that died is started again.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A process that has answered for so long begins a new row of deaths, and is started again at once.
-pub const LIVED: Duration = Duration::from_secs(10);
+pub const STABLE_UPTIME: Duration = Duration::from_secs(10);
 /// First wait between two looks whether a started process answers. It doubles with each look.
-pub const LOOK_FIRST: Duration = Duration::from_millis(2);
+pub const READY_CHECK_FIRST: Duration = Duration::from_millis(2);
 /// Longest wait between two looks whether a started process answers.
-pub const LOOK_MAX: Duration = Duration::from_millis(100);
+pub const READY_CHECK_MAX: Duration = Duration::from_millis(100);
 /// Bytes of a printed line that are passed on at once. A longer line is cut into several.
 pub const LINE_SIZE_MAX: usize = 8 * 1024;
 /// How long the beginning of a printed line may wait for its end. Then it is passed on as a line.
 pub const LINE_WAIT_MAX: Duration = Duration::from_millis(200);
 /// How long the end waits for processes that were killed, and for their last words.
-pub const KILL_PATIENCE: Duration = Duration::from_secs(2);
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What can be chosen about the processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Processes, 1 to [`PROCESSES_MAX`].
     pub processes: usize,
     /// Requests that one process may have at once, 1 to [`SLOTS_MAX`].
@@ -41,9 +41,9 @@ pub struct Limits {
     pub stop_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for ProcessLimits {
     fn default() -> Self {
-        Limits {
+        ProcessLimits {
             processes: 1,
             slots: 1,
             requests_max: 0,

@@ -12,30 +12,30 @@
 //!      └─► relay: what the processes print, line by line, with their names before it
 //! ```
 //!
-//! A process has as many slots as it can do requests at once. A shard that has a request waits at its [`Entrance`] for
-//! the permission to ask a process ([`Pass`]), without ever blocking. What it says to the process is its own affair;
-//! how a process is started and whether one answers yet, the supervisor asks a [`Program`].
+//! A process has as many slots as it can do requests at once. A shard that has a request waits at its [`ShardAdmissionQueue`] for
+//! the permission to ask a process ([`SlotPermit`]), without ever blocking. What it says to the process is its own affair;
+//! how a process is started and whether one answers yet, the supervisor asks a [`WorkerProgram`].
 //!
 //! - Each process leads a process group of its own. When it has died, or must, the whole group is killed.
 //! - One that dies is started again, the later the more often it dies ([`limits`]); one that lived for long, at once.
-//! - One that hangs is condemned by the slot that waited, and killed: what counts as hanging stands in `door.rs`.
+//! - One that hangs is condemned by the slot that waited, and killed: what counts as hanging stands in `process_slots.rs`.
 //! - One that has done its number of requests is replaced when no request is under way, one process at a time; requests
-//!   that have not come to their end by then are lost ([`Limits::drain_timeout`]).
+//!   that have not come to their end by then are lost ([`ProcessLimits::drain_timeout`]).
 
+mod admission_queue;
 mod backoff;
-mod bell;
 mod counters;
-mod door;
-mod entrance;
-mod hall;
-mod keeper;
-mod life;
 pub mod limits;
-mod relay;
-mod slot;
+mod managed_process;
+mod output_relay;
+mod permit;
+mod process_slots;
+mod reaper;
+mod shard_queue;
 mod supervisor;
 #[cfg(test)]
 mod tests;
+mod waker;
 
 use std::io;
 use std::path::PathBuf;
@@ -46,22 +46,22 @@ use std::time::Duration;
 
 use stilling_ring::Wake;
 
+pub use admission_queue::QueueLimits;
 pub use counters::ProcessCounters;
-pub use entrance::{Called, Entrance, Ticket};
-pub use hall::QueueLimits;
-pub use limits::Limits;
-pub use relay::{Sink, Stream, standard_streams};
-pub use slot::{Claim, Line, Pass};
+pub use limits::ProcessLimits;
+pub use output_relay::{OutputSink, StandardStream, standard_streams};
+pub use permit::{ConnectionClaim, ConnectionPermit, SlotPermit};
+pub use shard_queue::{AdmissionOutcome, AdmissionTicket, ShardAdmissionQueue};
 
-use bell::Bell;
-use counters::Tally;
-use door::Door;
-use hall::Hall;
+use admission_queue::AdmissionQueue;
+use counters::ProcessTally;
+use process_slots::ProcessSlots;
 use supervisor::Supervisor;
+use waker::SupervisorWaker;
 
 /// What is particular about the processes: how one is started, and how it is asked whether it answers.
 /// Called by the supervisor's thread alone, which must not be kept waiting.
-pub trait Program: Send {
+pub trait WorkerProgram: Send {
     /// The command that starts process `number`. What a former life of it left behind is removed here. Its standard
     /// streams and its process group are the supervisor's to set.
     ///
@@ -81,11 +81,11 @@ pub trait Program: Send {
 
 /// The processes as their owner sees them. Dropping this stops them without grace.
 pub struct Processes {
-    limits: Limits,
-    doors: Arc<[Arc<Door>]>,
-    hall: Arc<Hall>,
-    tally: Arc<Tally>,
-    bell: Arc<Bell>,
+    limits: ProcessLimits,
+    slots_by_process: Arc<[Arc<ProcessSlots>]>,
+    admission_queue: Arc<AdmissionQueue>,
+    tally: Arc<ProcessTally>,
+    waker: Arc<SupervisorWaker>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -96,21 +96,33 @@ impl Processes {
     /// # Errors
     /// The system gives no descriptor to wake the supervisor with.
     pub fn new<Q>(
-        limits: Limits,
+        limits: ProcessLimits,
         queue: QueueLimits,
         wakes: Vec<Arc<Wake>>,
-    ) -> io::Result<(Processes, Vec<Entrance<Q>>)> {
-        let bell = Arc::new(Bell::new()?);
+    ) -> io::Result<(Processes, Vec<ShardAdmissionQueue<Q>>)> {
+        let waker = Arc::new(SupervisorWaker::new()?);
         let shards = wakes.len();
-        let hall = Arc::new(Hall::new(queue, wakes));
-        let door = |number| {
-            let (bell, hall) = (Arc::clone(&bell), Arc::clone(&hall));
-            Arc::new(Door::new(number, limits.slots, limits.requests_max, bell, hall))
+        let admission_queue = Arc::new(AdmissionQueue::new(queue, wakes));
+        let process_slots = |number| {
+            let (waker, admission_queue) = (Arc::clone(&waker), Arc::clone(&admission_queue));
+            Arc::new(ProcessSlots::new(number, limits.slots, limits.requests_max, waker, admission_queue))
         };
-        let doors: Arc<[Arc<Door>]> = (0..limits.processes).map(door).collect();
-        let entrances = (0..shards).map(|shard| Entrance::new(&hall, &doors, shard)).collect();
-        let tally = Arc::new(Tally::default());
-        Ok((Processes { limits, doors, hall, tally, bell, supervisor: Mutex::new(None) }, entrances))
+        let slots_by_process: Arc<[Arc<ProcessSlots>]> = (0..limits.processes).map(process_slots).collect();
+        let shard_queues = (0..shards)
+            .map(|shard| ShardAdmissionQueue::new(&admission_queue, &slots_by_process, shard))
+            .collect();
+        let tally = Arc::new(ProcessTally::default());
+        Ok((
+            Processes {
+                limits,
+                slots_by_process,
+                admission_queue,
+                tally,
+                waker,
+                supervisor: Mutex::new(None),
+            },
+            shard_queues,
+        ))
     }
 
     /// Starts all processes. `name` goes before their numbers in what is printed, and all that is printed goes
@@ -119,48 +131,54 @@ impl Processes {
     /// # Errors
     /// What the system says when it refuses a thread, a pipe or the keeper; and
     /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) the second time.
-    pub fn start(&self, name: &'static str, program: Box<dyn Program>, sink: Sink) -> io::Result<()> {
+    pub fn start(
+        &self,
+        name: &'static str,
+        program: Box<dyn WorkerProgram>,
+        sink: OutputSink,
+    ) -> io::Result<()> {
         let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         if supervisor.is_some() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the processes were started before"));
         }
-        let life = Supervisor::new(
+        let new_supervisor = Supervisor::new(
             name,
             self.limits.clone(),
-            self.doors.to_vec(),
+            self.slots_by_process.to_vec(),
             Arc::clone(&self.tally),
-            Arc::clone(&self.bell),
+            Arc::clone(&self.waker),
             program,
             sink,
         )?;
-        *supervisor = Some(std::thread::Builder::new().name("supervisor".to_owned()).spawn(|| life.run())?);
+        *supervisor =
+            Some(std::thread::Builder::new().name("supervisor".to_owned()).spawn(|| new_supervisor.run())?);
         Ok(())
     }
 
     /// The counters at about this moment.
     #[must_use]
     pub fn counters(&self) -> ProcessCounters {
-        self.tally.snapshot(self.doors.len())
+        self.tally.snapshot(self.slots_by_process.len())
     }
 
     /// What has become of the requests for them at about this moment. There are no threads among it.
     #[must_use]
-    pub fn requests(&self) -> crate::Counters {
-        self.hall.counters()
+    pub fn requests(&self) -> crate::PoolCounters {
+        self.admission_queue.counters()
     }
 
     /// Asks all processes to end (`SIGTERM`), kills those that still live after `grace`, and starts none again.
     /// A second call may shorten the grace.
     pub fn stop(&self, grace: Duration) {
-        self.bell.stop(grace);
+        self.waker.stop(grace);
     }
 
-    /// Waits for the end of all processes, at most for `patience`. Returns whether they have ended.
+    /// Waits for the end of all processes, at most for `timeout`. Returns whether they have ended.
     #[must_use]
-    pub fn join(&self, patience: Duration) -> bool {
+    pub fn join(&self, timeout: Duration) -> bool {
         let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(thread) = supervisor.take() else { return true };
-        if self.tally.wait_until_over(patience) {
+        if self.tally.wait_until_finished(timeout) {
             // A panic of its own has ended the processes, too: the keeper did that.
             drop(thread.join());
             return true;
@@ -173,6 +191,6 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
-        let _ = self.join(limits::KILL_PATIENCE);
+        let _ = self.join(limits::KILL_TIMEOUT);
     }
 }

@@ -9,66 +9,69 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::bell::Bell;
-use super::counters::Tally;
-use super::door::Door;
-use super::keeper::Keeper;
-use super::life::{Life, World};
-use super::relay::{Relay, Sink, timespec};
-use super::{Limits, Program};
+use super::counters::ProcessTally;
+use super::managed_process::{ManagedProcess, SupervisionContext};
+use super::output_relay::{OutputRelay, OutputSink, timespec};
+use super::process_slots::ProcessSlots;
+use super::reaper::Reaper;
+use super::waker::SupervisorWaker;
+use super::{ProcessLimits, WorkerProgram};
 
 /// The system's usual timer slack, in nanoseconds.
 const TIMER_SLACK: u64 = 50_000;
 
 /// How soon a keeper that could not be started is tried again.
-const KEEPER_RETRY: Duration = Duration::from_secs(1);
+const REAPER_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
-    limits: Limits,
-    lives: Vec<Life>,
-    tally: Arc<Tally>,
-    bell: Arc<Bell>,
-    program: Box<dyn Program>,
-    relay: Relay,
-    keeper: Option<Keeper>,
+    limits: ProcessLimits,
+    processes: Vec<ManagedProcess>,
+    tally: Arc<ProcessTally>,
+    waker: Arc<SupervisorWaker>,
+    program: Box<dyn WorkerProgram>,
+    relay: OutputRelay,
+    reaper: Option<Reaper>,
     /// When the end was asked for.
-    asked: Option<Instant>,
+    stop_requested_at: Option<Instant>,
 }
 
 impl Supervisor {
     pub(super) fn new(
         name: &'static str,
-        limits: Limits,
-        doors: Vec<Arc<Door>>,
-        tally: Arc<Tally>,
-        bell: Arc<Bell>,
-        program: Box<dyn Program>,
-        sink: Sink,
+        limits: ProcessLimits,
+        slots_by_process: Vec<Arc<ProcessSlots>>,
+        tally: Arc<ProcessTally>,
+        waker: Arc<SupervisorWaker>,
+        program: Box<dyn WorkerProgram>,
+        sink: OutputSink,
     ) -> io::Result<Supervisor> {
-        let relay = Relay::start(name, limits.processes, sink)?;
-        for door in &doors {
-            door.hand_notices(relay.notices());
+        let relay = OutputRelay::start(name, limits.processes, sink)?;
+        for process_slots in &slots_by_process {
+            process_slots.set_notices(relay.notices());
         }
-        let keeper = Some(Keeper::start(program.folder().as_deref())?);
+        let reaper = Some(Reaper::start(program.folder().as_deref())?);
         let now = Instant::now();
-        let lives = doors.into_iter().map(|door| Life::new(door, now)).collect();
-        Ok(Supervisor { limits, lives, tally, bell, program, relay, keeper, asked: None })
+        let processes = slots_by_process
+            .into_iter()
+            .map(|process_slots| ManagedProcess::new(process_slots, now))
+            .collect();
+        Ok(Supervisor { limits, processes, tally, waker, program, relay, reaper, stop_requested_at: None })
     }
 
     /// Until the end is asked for and all processes have ended.
     pub(super) fn run(mut self) {
-        let _over = Over(Arc::clone(&self.tally));
+        let _finished_guard = FinishedGuard(Arc::clone(&self.tally));
         // What is started inherits it, and is not to be run with a server's finer one.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         loop {
-            self.bell.hush();
+            self.waker.clear();
             let changed = self.step();
             self.replace_one();
             self.count();
-            if changed || self.keeper.is_none() {
-                self.tell_keeper();
+            if changed || self.reaper.is_none() {
+                self.update_reaper();
             }
-            if self.lives.iter().all(Life::is_over) {
+            if self.processes.iter().all(ManagedProcess::is_ended) {
                 break;
             }
             self.wait();
@@ -79,8 +82,8 @@ impl Supervisor {
     /// Does what is due for each process. Returns whether the process groups have changed.
     fn step(&mut self) -> bool {
         let now = Instant::now();
-        let kill_at = self.bell.stopping().map(|grace| *self.asked.get_or_insert(now) + grace);
-        let mut world = World {
+        let kill_at = self.waker.stop_grace().map(|grace| *self.stop_requested_at.get_or_insert(now) + grace);
+        let mut context = SupervisionContext {
             now,
             limits: &self.limits,
             tally: &self.tally,
@@ -89,8 +92,8 @@ impl Supervisor {
             kill_at,
         };
         let mut changed = false;
-        for life in &mut self.lives {
-            changed |= life.step(&mut world);
+        for process in &mut self.processes {
+            changed |= process.step(&mut context);
         }
         changed
     }
@@ -98,52 +101,53 @@ impl Supervisor {
     /// Replaces a process that has done its number of requests: one at a time, and only while another one serves,
     /// if there is another one.
     fn replace_one(&mut self) {
-        let serving = self.lives.iter().filter(|life| life.is_serving()).count();
-        if (serving > 1 || self.lives.len() == 1)
-            && !self.lives.iter().any(Life::is_changing)
-            && let Some(worn) = self.lives.iter_mut().find(|life| life.is_worn())
+        let serving = self.processes.iter().filter(|process| process.is_serving()).count();
+        if (serving > 1 || self.processes.len() == 1)
+            && !self.processes.iter().any(ManagedProcess::is_being_replaced)
+            && let Some(recycled) = self.processes.iter_mut().find(|process| process.is_due_for_recycling())
         {
-            worn.replace(Instant::now() + self.limits.drain_timeout);
+            recycled.replace(Instant::now() + self.limits.drain_timeout);
             // It may be empty already.
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
     fn count(&self) {
         let number = |number: usize| number as u64;
-        let serving = self.lives.iter().filter(|life| life.is_serving()).count();
+        let serving = self.processes.iter().filter(|process| process.is_serving()).count();
         self.tally.ready.store(number(serving), Relaxed);
-        let resting = self.lives.iter().filter_map(Life::resting);
+        let resting = self.processes.iter().filter_map(ManagedProcess::backoff_delay);
         let backoff = resting.clone().max().unwrap_or(Duration::ZERO);
         self.tally.resting.store(number(resting.count()), Relaxed);
         self.tally.backoff_nanos.store(backoff.as_nanos() as u64, Relaxed);
     }
 
     /// Makes sure that there is a keeper, and that it knows who lives.
-    fn tell_keeper(&mut self) {
-        let groups = || self.lives.iter().filter_map(|life| Some(life.running()?.group));
-        let knows = self.keeper.as_mut().is_some_and(|keeper| keeper.hears(groups()).is_ok());
+    fn update_reaper(&mut self) {
+        let groups = || self.processes.iter().filter_map(|process| Some(process.running()?.group));
+        let knows = self.reaper.as_mut().is_some_and(|reaper| reaper.set_groups(groups()).is_ok());
         if !knows {
-            let next = Keeper::start(self.program.folder().as_deref()).ok();
-            if let Some(former) = std::mem::replace(&mut self.keeper, next) {
-                former.retire();
+            let next = Reaper::start(self.program.folder().as_deref()).ok();
+            if let Some(former) = std::mem::replace(&mut self.reaper, next) {
+                former.detach();
             }
             // Should it fail again, the next round tries again.
-            if let Some(keeper) = &mut self.keeper {
-                let _ = keeper.hears(groups());
+            if let Some(reaper) = &mut self.reaper {
+                let _ = reaper.set_groups(groups());
             }
         }
     }
 
     fn wait(&self) {
-        let mut due = self.lives.iter().filter_map(Life::due).min();
-        if self.keeper.is_none() {
-            let retry = Instant::now() + KEEPER_RETRY;
+        let mut due = self.processes.iter().filter_map(ManagedProcess::due).min();
+        if self.reaper.is_none() {
+            let retry = Instant::now() + REAPER_RETRY;
             due = Some(due.map_or(retry, |due| due.min(retry)));
         }
         let wait = due.map(|due| timespec(due.saturating_duration_since(Instant::now())));
-        let running = self.lives.iter().filter_map(Life::running).map(|running| running.pidfd.as_fd());
-        let mut polled: Vec<PollFd<'_>> = std::iter::once(self.bell.as_fd())
+        let running =
+            self.processes.iter().filter_map(ManagedProcess::running).map(|running| running.pidfd.as_fd());
+        let mut polled: Vec<PollFd<'_>> = std::iter::once(self.waker.as_fd())
             .chain(running)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
@@ -153,10 +157,10 @@ impl Supervisor {
 }
 
 /// Tells that all is over when the thread is left, also by a panic: what it owned then, the keeper has ended.
-struct Over(Arc<Tally>);
+struct FinishedGuard(Arc<ProcessTally>);
 
-impl Drop for Over {
+impl Drop for FinishedGuard {
     fn drop(&mut self) {
-        self.0.all_is_over();
+        self.0.set_finished();
     }
 }

@@ -11,16 +11,16 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::figures::{self, Section};
-use super::frame::{self, Options};
-use super::load::{Load, Place};
-use super::sample::Sample;
-use super::server::{Driver, Server};
-use super::targets::{Target, Targets};
-use super::{enter, machine};
+use super::figures::{self, PageSection};
+use super::harness::{self, BenchOptions};
+use super::load::{BenchEnvironment, HttpLoad};
+use super::sample::BenchSample;
+use super::server::{BenchDriver, BenchServer};
+use super::targets::{BenchTarget, BenchTargets};
+use super::{enter_namespace, machine};
 use crate::steps::{cargo, run};
-use crate::{Outcome, packages, python};
-use proxies::{App, Upstream};
+use crate::{XtaskResult, packages, python};
+use proxies::{BackendApp, UpstreamReuse};
 
 /// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Worker processes: `--app`";
@@ -32,52 +32,56 @@ const CPU_FACTOR_MAX: f64 = 0.8;
 const CONNECTIONS: u32 = 32;
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct AppBenchArguments {
     #[command(flatten)]
-    options: Options,
+    options: BenchOptions,
 }
 
 /// Stilling before the Node program, which is written into the place.
-pub(crate) fn stilling_before_node(place: &Place, driver: Driver, options: &[&str]) -> Outcome<Server> {
+pub(crate) fn stilling_before_node(
+    place: &BenchEnvironment,
+    driver: BenchDriver,
+    options: &[&str],
+) -> XtaskResult<BenchServer> {
     proxies::write_programs(&place.folder)?;
     let command = format!("exec {}", proxies::node_command(&place.folder));
     proxies::stilling(&place.binary, driver, options, &command, "node answers.js")
 }
 
 /// What all measurements share.
-struct Bench {
-    options: Options,
-    place: Place,
-    targets: Targets,
+struct AppBench {
+    options: BenchOptions,
+    place: BenchEnvironment,
+    targets: BenchTargets,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
-        enter(|| {
+impl AppBenchArguments {
+    pub(super) fn run(self) -> XtaskResult {
+        enter_namespace(|| {
             packages::install(&packages::FOR_BENCH_APP)?;
             python::GUNICORN.install()?;
             run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
         })?;
         let folder = tempfile::tempdir()?;
-        let place = Place::of(folder.path())?;
+        let place = BenchEnvironment::of(folder.path())?;
         proxies::write_programs(folder.path())?;
-        let bench = Bench { options: self.options, place, targets: Targets::default() };
+        let bench = AppBench { options: self.options, place, targets: BenchTargets::default() };
         let mut parts = bench.cost()?;
         parts.push(bench.overload()?);
-        let text = frame::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
-        frame::publish(TITLE, &text, bench.options.write)
+        let text = harness::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
+        harness::publish(TITLE, &text, bench.options.write)
     }
 }
 
-impl Bench {
+impl AppBench {
     fn folder(&self) -> &Path {
         &self.place.folder
     }
 
     fn introduction(&self) -> String {
         let lines = machine::listed([
-            format!("nginx: {}", machine::short(&machine::said("/usr/sbin/nginx", &["-v"]))),
-            format!("Node: {}", machine::said("node", &["-v"])),
+            format!("nginx: {}", machine::short(&machine::command_output("/usr/sbin/nginx", &["-v"]))),
+            format!("Node: {}", machine::command_output("node", &["-v"])),
             python::GUNICORN.version.replace("==", ": "),
         ]);
         format!(
@@ -89,11 +93,11 @@ impl Bench {
     }
 
     /// CPU of the server before an app that answers at once.
-    fn cost(&self) -> Outcome<Vec<Section>> {
-        let app = App::node(self.folder())?;
+    fn cost(&self) -> XtaskResult<Vec<PageSection>> {
+        let app = BackendApp::node(self.folder())?;
         let servers = self.before_node(&app)?;
         let seconds = if self.options.quick { 1 } else { 4 };
-        let load = |seconds, close| Load::Own { seconds, connections: CONNECTIONS, close, pipeline: 1 };
+        let load = |seconds, close| HttpLoad::Own { seconds, connections: CONNECTIONS, close, pipeline: 1 };
         for server in &servers {
             proxies::answers(server)?;
             // The programs behind compile themselves while they are young.
@@ -103,19 +107,19 @@ impl Bench {
         for (title, close) in [("Kept client connections", false), ("A client connection per request", true)]
         {
             let load = load(seconds, close);
-            let series = frame::series(self.options.rounds, title, &servers, |server| {
+            let series = harness::series(self.options.rounds, title, &servers, |server| {
                 load.measure(server, "/", &self.place)
             })?;
-            for driver in [Driver::Uring, Driver::Poll] {
-                for nginx in [Upstream::Kept, Upstream::Fresh] {
-                    let cpu = |sample: &Sample| Some(sample.cpu_s);
+            for driver in [BenchDriver::Uring, BenchDriver::Poll] {
+                for nginx in [UpstreamReuse::Kept, UpstreamReuse::Fresh] {
+                    let cpu = |sample: &BenchSample| Some(sample.cpu_s);
                     let ratio = figures::ratio(&series, driver.name(), nginx.name(), cpu);
                     let what = format!("server CPU, {} ÷ {}: {title}", driver.name(), nginx.name());
-                    self.targets.aim(Target::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
+                    self.targets.add_target(BenchTarget::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
                 }
             }
             let words = format!("`{}`", load.shown("/"));
-            sections.push(Section { title: title.to_owned(), words, table: figures::compared(&series) });
+            sections.push(PageSection { title: title.to_owned(), words, table: figures::compared(&series) });
         }
         let commands: Vec<_> = servers.iter().map(|server| format!("`{}`", server.command)).collect();
         sections[0].words += &format!(
@@ -130,17 +134,17 @@ impl Bench {
     }
 
     /// The servers of the comparison before Node; `app` is behind nginx, Stilling starts its own.
-    fn before_node(&self, app: &App) -> Outcome<Vec<Server>> {
+    fn before_node(&self, app: &BackendApp) -> XtaskResult<Vec<BenchServer>> {
         let concurrency = CONNECTIONS.to_string();
         let options = ["--app-concurrency", &concurrency];
         let command = format!("exec {}", proxies::node_command(self.folder()));
         let stilling =
             |driver| proxies::stilling(&self.place.binary, driver, &options, &command, "node answers.js");
         Ok(vec![
-            stilling(Driver::Uring)?,
-            stilling(Driver::Poll)?,
-            proxies::nginx(self.folder(), app, Upstream::Fresh)?,
-            proxies::nginx(self.folder(), app, Upstream::Kept)?,
+            stilling(BenchDriver::Uring)?,
+            stilling(BenchDriver::Poll)?,
+            proxies::nginx(self.folder(), app, UpstreamReuse::Fresh)?,
+            proxies::nginx(self.folder(), app, UpstreamReuse::Kept)?,
         ])
     }
 }

@@ -7,18 +7,18 @@
 //! Each request comes over a connection of its own, since a synchronous worker that meets a silent connection waits
 //! for it, and alone it could not be measured otherwise. A client waits a second.
 
-use super::Bench;
-use super::proxies::{self, App, Upstream};
-use crate::Outcome;
-use crate::bench::figures::{self, Section};
-use crate::bench::frame;
+use super::AppBench;
+use super::proxies::{self, BackendApp, UpstreamReuse};
+use crate::XtaskResult;
+use crate::bench::figures::{self, PageSection};
+use crate::bench::harness;
+use crate::bench::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep, LoadStepFigures};
 use crate::bench::overload::{best, recovery};
-use crate::bench::own::{Manner, Plan, Report, Step, StepFigures};
-use crate::bench::server::{Driver, Server};
-use crate::bench::targets::Target;
+use crate::bench::server::{BenchDriver, BenchServer};
+use crate::bench::targets::BenchTarget;
 
 /// How long a client waits, in seconds.
-const PATIENCE_S: f64 = 1.0;
+const TIMEOUT_S: f64 = 1.0;
 
 /// Clients of the closed loop that finds out what the app can do: two for each process, so that none is ever
 /// without work and nobody waits long.
@@ -38,27 +38,35 @@ const GOODPUT_PART_MIN: f64 = 0.9;
 const NORMAL_AGAIN_S: f64 = 1.0;
 
 /// A server, and the app behind it if it did not start it itself.
-type Started = (Server, Option<App>);
+type StartedApp = (BenchServer, Option<BackendApp>);
 
 /// A server in the comparison.
-struct Contender {
+struct AppContender {
     name: &'static str,
-    start: fn(&Bench) -> Outcome<Started>,
+    start: fn(&AppBench) -> XtaskResult<StartedApp>,
     has_target: bool,
 }
 
-const CONTENDERS: [Contender; 4] = [
-    Contender { name: "stilling uring", start: |bench| stilling(bench, Driver::Uring), has_target: true },
-    Contender { name: "stilling poll", start: |bench| stilling(bench, Driver::Poll), has_target: true },
-    Contender { name: "nginx", start: nginx, has_target: false },
-    Contender {
+const CONTENDERS: [AppContender; 4] = [
+    AppContender {
+        name: "stilling uring",
+        start: |bench| stilling(bench, BenchDriver::Uring),
+        has_target: true,
+    },
+    AppContender {
+        name: "stilling poll",
+        start: |bench| stilling(bench, BenchDriver::Poll),
+        has_target: true,
+    },
+    AppContender { name: "nginx", start: nginx, has_target: false },
+    AppContender {
         name: "gunicorn alone",
         start: |bench| Ok((proxies::gunicorn_alone(bench.folder())?, None)),
         has_target: false,
     },
 ];
 
-fn stilling(bench: &Bench, driver: Driver) -> Outcome<Started> {
+fn stilling(bench: &AppBench, driver: BenchDriver) -> XtaskResult<StartedApp> {
     let processes = proxies::PROCESSES.to_string();
     let options = ["--processes", &processes];
     let command = format!("exec {}", proxies::gunicorn_command(bench.folder(), "unix:{socket}", 1));
@@ -69,21 +77,21 @@ fn stilling(bench: &Bench, driver: Driver) -> Outcome<Started> {
 /// The app as a reader would type it.
 const SHOWN: &str = "gunicorn --bind unix:{socket} works:answer";
 
-fn nginx(bench: &Bench) -> Outcome<Started> {
-    let app = App::gunicorn(bench.folder())?;
-    Ok((proxies::nginx(bench.folder(), &app, Upstream::Fresh)?, Some(app)))
+fn nginx(bench: &AppBench) -> XtaskResult<StartedApp> {
+    let app = BackendApp::gunicorn(bench.folder())?;
+    Ok((proxies::nginx(bench.folder(), &app, UpstreamReuse::Fresh)?, Some(app)))
 }
 
 /// What one run found.
-struct Run {
+struct OverloadRun {
     /// The most right answers per second, in the closed loop or in any step.
     best: f64,
-    report: Report,
+    report: LoadReport,
 }
 
-impl Run {
+impl OverloadRun {
     /// The step with the overload.
-    fn overload(&self) -> &StepFigures {
+    fn overload(&self) -> &LoadStepFigures {
         &self.report.steps[1]
     }
 
@@ -92,9 +100,9 @@ impl Run {
     }
 }
 
-impl Bench {
-    pub(super) fn overload(&self) -> Outcome<Section> {
-        let runs = frame::in_turn(self.options.rounds, &CONTENDERS, |round, contender| {
+impl AppBench {
+    pub(super) fn overload(&self) -> XtaskResult<PageSection> {
+        let runs = harness::run_rounds(self.options.rounds, &CONTENDERS, |round, contender| {
             let run = self.overloaded(contender)?;
             let (name, best, goodput) = (contender.name, run.best, run.overload().goodput_per_s);
             let part = 100.0 * run.part();
@@ -110,18 +118,18 @@ impl Bench {
         for (contender, runs) in CONTENDERS.iter().zip(runs) {
             let (row, again) = row(contender.name, &runs);
             if contender.has_target {
-                let parts = figures::median(runs.iter().map(Run::part).collect());
+                let parts = figures::median(runs.iter().map(OverloadRun::part).collect());
                 let what = format!("goodput at {MULTIPLE} × overload, part of the best, {}", contender.name);
-                self.targets.aim(Target::at_least(what, GOODPUT_PART_MIN, Some(parts), ""));
+                self.targets.add_target(BenchTarget::at_least(what, GOODPUT_PART_MIN, Some(parts), ""));
                 let what = format!("normal again after {MULTIPLE} × overload, {}", contender.name);
-                self.targets.aim(Target::at_most(what, NORMAL_AGAIN_S, again, "s"));
+                self.targets.add_target(BenchTarget::at_most(what, NORMAL_AGAIN_S, again, "s"));
             }
             table.push(row);
         }
         let words = format!(
             "`{probe}` finds a rate. Then the load is {NORMAL} × it, {MULTIPLE} × and {NORMAL} × again, as in \
              `{plan}` where it is 300/s; the table has the middle step. *Best* is that rate, or a step's goodput that \
-             was greater. Each request comes over a connection of its own, and its client gives up after {PATIENCE_S} s. The app is gunicorn with {processes} synchronous workers \
+             was greater. Each request comes over a connection of its own, and its client gives up after {TIMEOUT_S} s. The app is gunicorn with {processes} synchronous workers \
              that sleep 5 ms for each request (`xtask/src/bench/app/works.py`): alone on TCP, behind nginx with \
              `proxy_pass` and no limit, and behind \
              `stilling serve --processes {processes} --app '{SHOWN}'`. *Goodput* counts right answers \
@@ -132,23 +140,23 @@ impl Bench {
             plan = self.plan(300.0).shown("/"),
             processes = proxies::PROCESSES,
         );
-        Ok(Section { title: "Five times what the app can do".to_owned(), words, table })
+        Ok(PageSection { title: "Five times what the app can do".to_owned(), words, table })
     }
 
-    fn probe(&self) -> Plan {
+    fn probe(&self) -> LoadPlan {
         let seconds = if self.options.quick { 1.0 } else { 3.0 };
-        let manner = Manner::Closed { seconds, close: true, pipeline: 1 };
-        Plan { connections: CLIENTS, patience_s: 30.0, manner }
+        let manner = LoadShape::Closed { seconds, close: true, pipeline: 1 };
+        LoadPlan { connections: CLIENTS, patience_s: 30.0, manner }
     }
 
-    fn plan(&self, rate: f64) -> Plan {
+    fn plan(&self, rate: f64) -> LoadPlan {
         let (short, long) = if self.options.quick { (1.0, 2.0) } else { (2.0, 5.0) };
-        let step = |multiple, seconds| Step { rate: rate * multiple, seconds };
+        let step = |multiple, seconds| LoadStep { rate: rate * multiple, seconds };
         let steps = vec![step(NORMAL, short), step(MULTIPLE, long), step(NORMAL, long)];
-        Plan { connections: CONNECTIONS, patience_s: PATIENCE_S, manner: Manner::Clients(steps) }
+        LoadPlan { connections: CONNECTIONS, patience_s: TIMEOUT_S, manner: LoadShape::Clients(steps) }
     }
 
-    fn overloaded(&self, contender: &Contender) -> Outcome<Run> {
+    fn overloaded(&self, contender: &AppContender) -> XtaskResult<OverloadRun> {
         let (server, _app) = (contender.start)(self)?;
         // The first answer also says that the app is there.
         proxies::answers(&server)?;
@@ -163,25 +171,26 @@ impl Bench {
             .into());
         }
         let report = self.plan(closed).run(binary, &url)?;
-        Ok(Run { best: closed.max(best(&report)), report })
+        Ok(OverloadRun { best: closed.max(best(&report)), report })
     }
 }
 
 /// The figures of all runs, and the time until all was normal.
-fn row(name: &str, runs: &[Run]) -> (Vec<String>, Option<f64>) {
-    let all = |of: &dyn Fn(&StepFigures) -> f64| {
+fn row(name: &str, runs: &[OverloadRun]) -> (Vec<String>, Option<f64>) {
+    let all = |of: &dyn Fn(&LoadStepFigures) -> f64| {
         figures::median(runs.iter().map(|run| of(run.overload())).collect())
     };
-    let spread =
-        |of: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| figures::spread(runs.iter().map(of), show);
-    let part = |of: fn(&StepFigures) -> u64| {
+    let spread = |of: &dyn Fn(&OverloadRun) -> f64, show: fn(f64) -> String| {
+        figures::spread(runs.iter().map(of), show)
+    };
+    let part = |of: fn(&LoadStepFigures) -> u64| {
         format!("{:.1} %", 100.0 * all(&|step| of(step) as f64 / step.due.max(1) as f64))
     };
-    let milliseconds = |known: bool, of: fn(&StepFigures) -> f64| {
+    let milliseconds = |known: bool, of: fn(&LoadStepFigures) -> f64| {
         if known { figures::two_places(all(&|step| of(step)) / 1e3) } else { figures::unknown() }
     };
     let (answered, refused) = (all(&|step| step.ok as f64) > 0.0, all(&|step| step.shed as f64) > 0.0);
-    let reports: Vec<Report> = runs.iter().map(|run| run.report.clone()).collect();
+    let reports: Vec<LoadReport> = runs.iter().map(|run| run.report.clone()).collect();
     let again = recovery(&reports, 2);
     let row = vec![
         name.to_owned(),
@@ -209,7 +218,7 @@ mod tests {
 
     #[test]
     fn goodput_is_told_as_a_part_of_the_best_and_never_of_what_was_asked() {
-        let step = |goodput_per_s| StepFigures {
+        let step = |goodput_per_s| LoadStepFigures {
             rate: 1000.0,
             span_s: 2.0,
             due: 100,
@@ -218,11 +227,14 @@ mod tests {
             shed: 60,
             failed: 10,
             goodput_per_s,
-            ..StepFigures::default()
+            ..LoadStepFigures::default()
         };
-        let run = |goodput| Run {
+        let run = |goodput| OverloadRun {
             best: 200.0,
-            report: Report { steps: vec![step(100.0), step(goodput), step(100.0)], ..Report::default() },
+            report: LoadReport {
+                steps: vec![step(100.0), step(goodput), step(100.0)],
+                ..LoadReport::default()
+            },
         };
         let (row, again) = row("one", &[run(180.0)]);
         assert_eq!(row[..5], ["one", "200", "1,000", "180", "90 %"]);

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use super::CONNECTIONS;
 use crate::bench::machine;
-use crate::bench::server::{self, Driver, PATIENCE, Server};
+use crate::bench::server::{self, BenchDriver, BenchServer, READY_TIMEOUT};
 use crate::steps::shown;
-use crate::{Outcome, python};
+use crate::{XtaskResult, python};
 
 /// What both apps answer.
 const BODY: &str = "hello from behind\n";
@@ -25,57 +25,57 @@ const GUNICORN_BACKLOG: u32 = 2048;
 
 /// How nginx speaks to the app.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Upstream {
+pub(super) enum UpstreamReuse {
     /// Over connections that it keeps (`keepalive`).
     Kept,
     /// Over a connection per request, which is its default.
     Fresh,
 }
 
-impl Upstream {
+impl UpstreamReuse {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Upstream::Kept => "nginx, upstream keepalive",
-            Upstream::Fresh => "nginx",
+            UpstreamReuse::Kept => "nginx, upstream keepalive",
+            UpstreamReuse::Fresh => "nginx",
         }
     }
 }
 
 /// A program on a Unix socket that is behind nginx; dropping it ends it.
-pub(super) struct App {
+pub(super) struct BackendApp {
     child: Child,
     socket: PathBuf,
 }
 
-impl App {
-    pub(super) fn node(folder: &Path) -> Outcome<App> {
+impl BackendApp {
+    pub(super) fn node(folder: &Path) -> XtaskResult<BackendApp> {
         let socket = folder.join("node.socket");
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("exec {}", node_command(folder))).env("STILLING_SOCKET", &socket);
-        App::start(command, socket)
+        BackendApp::start(command, socket)
     }
 
-    pub(super) fn gunicorn(folder: &Path) -> Outcome<App> {
+    pub(super) fn gunicorn(folder: &Path) -> XtaskResult<BackendApp> {
         let socket = folder.join("gunicorn.socket");
         let bind = format!("unix:{}", socket.display());
         let words = gunicorn_command(folder, &bind, PROCESSES);
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("exec {words}"));
-        App::start(command, socket)
+        BackendApp::start(command, socket)
     }
 
     /// Returns when it accepts connections.
-    fn start(mut command: Command, socket: PathBuf) -> Outcome<App> {
+    fn start(mut command: Command, socket: PathBuf) -> XtaskResult<BackendApp> {
         // What an earlier one left would be taken for a listener until the new one replaces it.
         let _ = fs::remove_file(&socket);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let mut app = App { child, socket };
+        let mut app = BackendApp { child, socket };
         let start = Instant::now();
         while UnixStream::connect(&app.socket).is_err() {
             if let Some(status) = app.child.try_wait()? {
                 return Err(format!("`{}` ended with {status} before it listened", shown(&command)).into());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > READY_TIMEOUT {
                 return Err(format!("`{}` does not listen", shown(&command)).into());
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -84,12 +84,12 @@ impl App {
     }
 }
 
-impl Drop for App {
+impl Drop for BackendApp {
     fn drop(&mut self) {
         // SIGTERM, because a killed gunicorn would leave its workers behind.
         let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < READY_TIMEOUT {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
@@ -101,7 +101,7 @@ impl Drop for App {
 }
 
 /// Puts the programs where all of their processes reach them, and leave what they make.
-pub(super) fn write_programs(folder: &Path) -> Outcome {
+pub(super) fn write_programs(folder: &Path) -> XtaskResult {
     fs::write(folder.join("answers.js"), include_str!("answers.js"))?;
     Ok(fs::write(folder.join("works.py"), include_str!("works.py"))?)
 }
@@ -123,45 +123,45 @@ pub(super) fn gunicorn_command(folder: &Path, bind: &str, workers: u32) -> Strin
 /// Stilling before an app that it starts; `called` is what a reader would type for it.
 pub(super) fn stilling(
     binary: &Path,
-    driver: Driver,
+    driver: BenchDriver,
     options: &[&str],
     app: &str,
     called: &str,
-) -> Outcome<Server> {
+) -> XtaskResult<BenchServer> {
     let mut command = Command::new(binary);
     command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
     command.args(["--app", app]);
     let words = format!("stilling serve --driver {} {} --app '{called}'", driver.option(), options.join(" "));
-    Ok(Server::announced(driver.name(), words, command)?.with_app())
+    Ok(BenchServer::announced(driver.name(), words, command)?.with_app())
 }
 
 /// nginx with a worker per core before an app that is there already.
-pub(super) fn nginx(folder: &Path, app: &App, upstream: Upstream) -> Outcome<Server> {
+pub(super) fn nginx(folder: &Path, app: &BackendApp, upstream: UpstreamReuse) -> XtaskResult<BenchServer> {
     let keep = match upstream {
-        Upstream::Kept => ", upstream keepalive",
-        Upstream::Fresh => "",
+        UpstreamReuse::Kept => ", upstream keepalive",
+        UpstreamReuse::Fresh => "",
     };
     let words = format!("nginx, {} workers, reuseport, no access log, proxy_pass{keep}", machine::cores());
     let config = |address| nginx_config(folder, address, &app.socket, upstream);
-    Server::nginx_with(upstream.name(), words, folder, config)
+    BenchServer::nginx_with(upstream.name(), words, folder, config)
 }
 
 /// gunicorn that listens on TCP itself.
-pub(super) fn gunicorn_alone(folder: &Path) -> Outcome<Server> {
+pub(super) fn gunicorn_alone(folder: &Path) -> XtaskResult<BenchServer> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("exec {}", gunicorn_command(folder, &address.to_string(), PROCESSES)));
-    Server::told_where("gunicorn alone", "gunicorn".to_owned(), address, command)
+    BenchServer::with_address("gunicorn alone", "gunicorn".to_owned(), address, command)
 }
 
-fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: Upstream) -> String {
+fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: UpstreamReuse) -> String {
     let (port, socket) = (address.port(), socket.display());
     let (keep, version) = match upstream {
-        Upstream::Kept => (
+        UpstreamReuse::Kept => (
             format!(" keepalive {CONNECTIONS}; keepalive_requests 1000000000;"),
             "proxy_http_version 1.1; proxy_set_header Connection \"\";",
         ),
-        Upstream::Fresh => Default::default(),
+        UpstreamReuse::Fresh => Default::default(),
     };
     let http = format!(
         " error_log {}/nginx-{port}.log crit;\n upstream app {{ server unix:{socket};{keep} }}\n",
@@ -178,9 +178,9 @@ fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: Ups
 }
 
 /// Checks that the app's answer comes through: a rate of anything else counts for nothing.
-pub(super) fn answers(server: &Server) -> Outcome {
+pub(super) fn answers(server: &BenchServer) -> XtaskResult {
     let mut stream = TcpStream::connect(server.address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(READY_TIMEOUT))?;
     write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -215,7 +215,7 @@ mod tests {
         let config = |upstream| {
             nginx_config(Path::new("a"), SocketAddr::from(([127, 0, 0, 1], 81)), Path::new("b"), upstream)
         };
-        let (kept, fresh) = (config(Upstream::Kept), config(Upstream::Fresh));
+        let (kept, fresh) = (config(UpstreamReuse::Kept), config(UpstreamReuse::Fresh));
         assert!(kept.contains("server unix:b; keepalive 32;") && kept.contains("proxy_http_version 1.1;"));
         assert!(fresh.contains("server unix:b; }") && !fresh.contains("proxy_http_version"));
         assert!([kept, fresh].iter().all(|config| config.contains("X-Forwarded-For")));

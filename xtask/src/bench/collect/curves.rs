@@ -1,18 +1,18 @@
 //! The same load under one changing condition: message size, backlog, waiting or not.
 
-use super::figures::{self, Section};
-use super::load::Load;
-use super::peers::Peer;
+use super::figures::{self, PageSection};
+use super::load::CollectLoad;
+use super::peers::CollectPeer;
 use super::scenarios::{self, ACKNOWLEDGED, BACKLOG_RATE_MIN, BACKLOGS, ONTO_BACKLOG};
-use super::{Bench, Sample, Target};
-use crate::Outcome;
-use crate::bench::frame;
+use super::{BenchSample, BenchTarget, CollectBench};
+use crate::XtaskResult;
+use crate::bench::harness;
 
 /// Row 0.18: sending without waiting is faster than that.
 const UNWAITED_FACTOR: f64 = 1.0;
 
 /// The ratio of two rates in each round, and the median of these ratios.
-fn median_ratio(above: &[Sample], below: &[Sample]) -> Option<f64> {
+fn median_ratio(above: &[BenchSample], below: &[BenchSample]) -> Option<f64> {
     let all = above.iter().zip(below).map(|(above, below)| above.rate / below.rate);
     let ratios: Vec<f64> = all.collect();
     let is_measured = !ratios.is_empty() && ratios.iter().all(|ratio| ratio.is_finite());
@@ -20,14 +20,18 @@ fn median_ratio(above: &[Sample], below: &[Sample]) -> Option<f64> {
 }
 
 /// The rates of all rounds.
-fn rates(samples: &[Sample]) -> String {
+fn rates(samples: &[BenchSample]) -> String {
     figures::spread(samples.iter().map(|sample| sample.rate), figures::thousands)
 }
 
-impl Bench {
+impl CollectBench {
     /// Row 0.5: the rate against the size of the messages.
-    pub(super) fn curve(&self) -> Outcome<Section> {
-        let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll, Peer::JetStream]);
+    pub(super) fn curve(&self) -> XtaskResult<PageSection> {
+        let peers = self.available_peers(&[
+            CollectPeer::StillingUring,
+            CollectPeer::StillingPoll,
+            CollectPeer::JetStream,
+        ]);
         let mut head = vec!["bytes".to_owned()];
         for peer in &peers {
             head.extend([format!("{}, messages/s", peer.name()), format!("{}, MB/s", peer.name())]);
@@ -36,8 +40,8 @@ impl Bench {
         let mut shown = String::new();
         let (rounds, seconds) = (self.options.rounds, if self.options.quick { 1 } else { 2 });
         for size in scenarios::CURVE_SIZES {
-            let load = Load { size, seconds, ..ACKNOWLEDGED };
-            let found = frame::in_turn(rounds, &peers, |_, peer| load.measure(*peer, &self.place))?;
+            let load = CollectLoad { size, seconds, ..ACKNOWLEDGED };
+            let found = harness::run_rounds(rounds, &peers, |_, peer| load.measure(*peer, &self.place))?;
             let mut row = vec![figures::thousands(size.into())];
             for samples in found {
                 let median = figures::median(samples.iter().map(|sample| sample.rate).collect());
@@ -47,16 +51,16 @@ impl Bench {
             table.push(row);
         }
         let words = format!("Row 0.5: the same load with messages of other sizes, such as `{shown}`.");
-        Ok(Section { title: scenarios::CURVE.to_owned(), words, table })
+        Ok(PageSection { title: scenarios::CURVE.to_owned(), words, table })
     }
 
     /// Row 0.5: the rate against the messages that lie in the stream already.
-    pub(super) fn backlog(&self) -> Outcome<Section> {
-        let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll]);
+    pub(super) fn backlog(&self) -> XtaskResult<PageSection> {
+        let peers = self.available_peers(&[CollectPeer::StillingUring, CollectPeer::StillingPoll]);
         let cases = BACKLOGS.iter().flat_map(|backlog| peers.iter().map(move |peer| (*backlog, *peer)));
-        let cases: Vec<(u64, Peer)> = cases.collect();
-        let found = frame::in_turn(self.options.rounds, &cases, |round, (backlog, peer)| {
-            let sample = Load { backlog: *backlog, ..ONTO_BACKLOG }.measure(*peer, &self.place)?;
+        let cases: Vec<(u64, CollectPeer)> = cases.collect();
+        let found = harness::run_rounds(self.options.rounds, &cases, |round, (backlog, peer)| {
+            let sample = CollectLoad { backlog: *backlog, ..ONTO_BACKLOG }.measure(*peer, &self.place)?;
             let rate = sample.rate;
             println!("backlog {backlog}, round {round}, {}: {rate:.0} messages/s", peer.name());
             Ok(sample)
@@ -75,30 +79,30 @@ impl Bench {
                 let ratio = median_ratio(&of_peers[at], &found[0][at]);
                 let backlog = figures::thousands(backlog as f64);
                 let what = format!("messages/s, backlog of {backlog} ÷ none, {}", peer.name());
-                self.targets.aim(Target::at_least(what, BACKLOG_RATE_MIN, ratio, "×"));
+                self.targets.add_target(BenchTarget::at_least(what, BACKLOG_RATE_MIN, ratio, "×"));
             }
         }
         let words = format!(
             "Row 0.5: `{}` onto a stream that holds so many messages already, which nothing has read.",
             ONTO_BACKLOG.shown()
         );
-        Ok(Section { title: scenarios::BACKLOG.to_owned(), words, table })
+        Ok(PageSection { title: scenarios::BACKLOG.to_owned(), words, table })
     }
 
     /// Row 0.18: sending without waiting beside confirmed sending, in turn.
-    pub(super) fn unwaited(&self) -> Outcome<Section> {
-        let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll]);
+    pub(super) fn unwaited(&self) -> XtaskResult<PageSection> {
+        let peers = self.available_peers(&[CollectPeer::StillingUring, CollectPeer::StillingPoll]);
         let cases = peers.iter().flat_map(|peer| [(*peer, true), (*peer, false)]);
-        let cases: Vec<(Peer, bool)> = cases.collect();
+        let cases: Vec<(CollectPeer, bool)> = cases.collect();
         let seconds = if self.options.quick { 1 } else { 4 };
-        let kept = Load { seconds, ..ACKNOWLEDGED };
-        let each = Load { window: 1, per_message: true, ..kept };
+        let kept = CollectLoad { seconds, ..ACKNOWLEDGED };
+        let each = CollectLoad { window: 1, per_message: true, ..kept };
         let mut table = figures::table(
             "server | connections | confirmed/s | without waiting/s | ratio | lost, counted | failures",
         );
         for (connections, load) in [("kept", kept), ("one per message", each)] {
-            let found = frame::in_turn(self.options.rounds, &cases, |round, (peer, confirmed)| {
-                let sample = Load { confirmed: *confirmed, ..load }.measure(*peer, &self.place)?;
+            let found = harness::run_rounds(self.options.rounds, &cases, |round, (peer, confirmed)| {
+                let sample = CollectLoad { confirmed: *confirmed, ..load }.measure(*peer, &self.place)?;
                 let (name, rate) = (peer.name(), sample.rate);
                 println!("confirmed {confirmed}, {connections}, round {round}, {name}: {rate:.0} messages/s");
                 Ok(sample)
@@ -106,13 +110,14 @@ impl Bench {
             for (peer, found) in peers.iter().zip(found.chunks(2)) {
                 let (confirmed, unwaited) = (&found[0], &found[1]);
                 let ratio = median_ratio(unwaited, confirmed);
-                let count = |of: fn(&Sample) -> u64| confirmed.iter().chain(unwaited).map(of).sum::<u64>();
+                let count =
+                    |of: fn(&BenchSample) -> u64| confirmed.iter().chain(unwaited).map(of).sum::<u64>();
                 let (lost, failures) = (count(|sample| sample.lost), count(|sample| sample.failures));
                 let what = |what: &str| format!("{what}, {}, connections: {connections}", peer.name());
                 let faster = what("messages/s, without waiting ÷ confirmed");
-                self.targets.aim(Target::above(faster, UNWAITED_FACTOR, ratio, "×"));
+                self.targets.add_target(BenchTarget::above(faster, UNWAITED_FACTOR, ratio, "×"));
                 let unaccounted = what("failures and unaccounted messages");
-                self.targets.aim(Target::at_most(unaccounted, 0.0, Some(failures as f64), ""));
+                self.targets.add_target(BenchTarget::at_most(unaccounted, 0.0, Some(failures as f64), ""));
                 let mut row = vec![peer.name().to_owned(), connections.to_owned(), rates(confirmed)];
                 row.extend([rates(unwaited), figures::times(ratio), lost.to_string(), failures.to_string()]);
                 table.push(row);
@@ -123,7 +128,7 @@ impl Bench {
              messages that are in the stream; *lost, counted* are those that the server's ledger names.",
             kept.shown()
         );
-        Ok(Section { title: scenarios::UNWAITED.to_owned(), words, table })
+        Ok(PageSection { title: scenarios::UNWAITED.to_owned(), words, table })
     }
 }
 
@@ -134,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_slowest_send_is_that_of_all_rounds_and_ratios_are_taken_within_them() {
-        let sample = |rate, max_ms| Sample { rate, max_ms, ..Sample::default() };
+        let sample = |rate, max_ms| BenchSample { rate, max_ms, ..BenchSample::default() };
         let (slow, fast) = (sample(10.0, Some(3.0)), sample(20.0, Some(5.0)));
         assert_eq!(slowest_send_ms(&[slow.clone(), fast.clone()]), Some(5.0));
         assert_eq!(slowest_send_ms(&[slow.clone(), sample(1.0, None)]), None);

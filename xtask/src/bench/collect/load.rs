@@ -7,16 +7,16 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::Place;
-use super::peers::{Keeps, Peer, Running};
-use crate::Outcome;
+use super::CollectPrograms;
+use super::peers::{CollectPeer, RunningPeer, StorageKind};
+use crate::XtaskResult;
 use crate::bench::monitor;
-use crate::bench::sample::Sample;
-use crate::bench::server::{ContextSwitches, Server};
+use crate::bench::sample::BenchSample;
+use crate::bench::server::{BenchServer, ContextSwitches};
 use crate::steps::{report, shown};
 
 /// Seconds that a client waits for an answer.
-const PATIENCE_S: u32 = 20;
+const TIMEOUT_S: u32 = 20;
 
 /// Bytes of each message that lies in a stream before a load begins.
 const BACKLOG_SIZE: u32 = 128;
@@ -26,7 +26,7 @@ const ALONE: &str = "alone";
 
 /// How messages are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Load {
+pub(crate) struct CollectLoad {
     pub(crate) clients: u32,
     pub(crate) size: u32,
     pub(crate) window: u32,
@@ -34,25 +34,25 @@ pub(crate) struct Load {
     pub(crate) confirmed: bool,
     pub(crate) per_message: bool,
     pub(crate) subscribers: u32,
-    pub(crate) keeps: Keeps,
+    pub(crate) storage: StorageKind,
     /// Messages that lie in the stream before the load begins.
     pub(crate) backlog: u64,
 }
 
 #[derive(Deserialize)]
-struct Report {
+struct CollectReport {
     elapsed_s: f64,
     rate_per_s: f64,
-    accounting: Accounting,
+    accounting: CollectAccounting,
     failures_total: u64,
     connection_fails: u64,
     evidence: std::collections::BTreeMap<String, String>,
-    send_time: Spread,
-    delivery_time: Spread,
+    send_time: CollectSpread,
+    delivery_time: CollectSpread,
 }
 
 #[derive(Deserialize)]
-struct Accounting {
+struct CollectAccounting {
     sends: u64,
     in_ledger: u64,
     unexplained: u64,
@@ -60,7 +60,7 @@ struct Accounting {
 }
 
 #[derive(Deserialize)]
-struct Spread {
+struct CollectSpread {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
@@ -68,14 +68,14 @@ struct Spread {
     mean_us: f64,
 }
 
-impl Load {
+impl CollectLoad {
     fn options(&self) -> Vec<String> {
         let mut options = vec![
             format!("--clients={}", self.clients),
             format!("--size={}", self.size),
             format!("--window={}", self.window),
             format!("--seconds={}", self.seconds),
-            format!("--timeout={PATIENCE_S}"),
+            format!("--timeout={TIMEOUT_S}"),
         ];
         if !self.per_message {
             // One thread for all: the generator is not what is measured.
@@ -84,7 +84,7 @@ impl Load {
         let flags = [
             (!self.confirmed, "--unconfirmed".to_owned()),
             (self.per_message, "--per-message".to_owned()),
-            (self.keeps == Keeps::Nothing, format!("--core --subject={ALONE}")),
+            (self.storage == StorageKind::Nothing, format!("--core --subject={ALONE}")),
             (self.subscribers > 0, format!("--subscribers={}", self.subscribers)),
         ];
         let set = flags.into_iter().filter(|(is_set, _)| *is_set);
@@ -101,7 +101,7 @@ impl Load {
     ///
     /// # Errors
     /// If the server does not start, or there is no report. Failures are figures.
-    pub(crate) fn measure(&self, peer: Peer, place: &Place) -> Outcome<Sample> {
+    pub(crate) fn measure(&self, peer: CollectPeer, place: &CollectPrograms) -> XtaskResult<BenchSample> {
         let folder = place.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
@@ -110,16 +110,16 @@ impl Load {
         sample
     }
 
-    fn on(&self, peer: Peer, place: &Place, folder: &Path) -> Outcome<Sample> {
-        let Running { server, monitor } = peer.start(place, folder, self.keeps)?;
+    fn on(&self, peer: CollectPeer, place: &CollectPrograms, folder: &Path) -> XtaskResult<BenchSample> {
+        let RunningPeer { server, monitor } = peer.start(place, folder, self.storage)?;
         if self.backlog > 0 {
             self.fill(&server, place)?;
         }
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
-        command.args(peer.generator_options(folder, self.keeps)).arg("--json");
+        command.args(peer.generator_options(folder, self.storage)).arg("--json");
         let before = UsageReading::of(&server, monitor)?;
-        let report: Report = report(&mut command)?;
+        let report: CollectReport = report(&mut command)?;
         let used = UsageReading::of(&server, monitor)?.since(&before);
         for (kind, words) in &report.evidence {
             println!("  {}: {kind}: {words}", peer.name());
@@ -129,7 +129,7 @@ impl Load {
         let sends = report.accounting.sends;
         let per_thousand = |count: u64| count as f64 * 1e3 / sends.max(1) as f64;
         let ms = |us: f64| (sends > 0 && (self.confirmed || self.subscribers > 0)).then_some(us / 1e3);
-        Ok(Sample {
+        Ok(BenchSample {
             requests: sends,
             took_s: report.elapsed_s,
             rate: report.rate_per_s,
@@ -153,13 +153,13 @@ impl Load {
     }
 }
 
-impl Load {
+impl CollectLoad {
     /// Leaves `backlog` messages in the stream, which nothing reads.
-    fn fill(&self, server: &Server, place: &Place) -> Outcome {
+    fn fill(&self, server: &BenchServer, place: &CollectPrograms) -> XtaskResult {
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string(), "--json", "--threads=1"]);
         command.arg(format!("--messages={}", self.backlog)).arg(format!("--size={BACKLOG_SIZE}"));
-        let Report { accounting: Accounting { sends, .. }, .. } = report(&mut command)?;
+        let CollectReport { accounting: CollectAccounting { sends, .. }, .. } = report(&mut command)?;
         if sends != self.backlog {
             return Err(format!("`{}` left {sends} messages", shown(&command)).into());
         }
@@ -187,7 +187,7 @@ struct UsageDifference {
 }
 
 impl UsageReading {
-    fn of(server: &Server, monitor: Option<SocketAddr>) -> Outcome<UsageReading> {
+    fn of(server: &BenchServer, monitor: Option<SocketAddr>) -> XtaskResult<UsageReading> {
         let read = |monitor| monitor::figure(monitor, "driver_enters_total");
         let system_calls = monitor.map(read).transpose()?;
         Ok(UsageReading { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_load_is_shown_as_it_is_typed() {
-        let load = Load {
+        let load = CollectLoad {
             clients: 4,
             size: 128,
             window: 256,
@@ -216,14 +216,14 @@ mod tests {
             confirmed: false,
             per_message: true,
             subscribers: 0,
-            keeps: Keeps::Disk,
+            storage: StorageKind::Disk,
             backlog: 0,
         };
         assert_eq!(
             load.shown(),
             "stilling bench collect ADDRESS --clients=4 --size=128 --window=256 --seconds=4 --timeout=20 --unconfirmed --per-message"
         );
-        let load = Load { per_message: false, subscribers: 1, keeps: Keeps::Nothing, ..load };
+        let load = CollectLoad { per_message: false, subscribers: 1, storage: StorageKind::Nothing, ..load };
         assert!(load.shown().ends_with("--threads=1 --unconfirmed --core --subject=alone --subscribers=1"));
     }
 }

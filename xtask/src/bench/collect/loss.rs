@@ -5,22 +5,26 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::peers::{Keeps, Peer};
-use super::{Bench, Place};
-use crate::Outcome;
-use crate::bench::figures::{self, Section};
-use crate::bench::targets::Target;
+use super::peers::{CollectPeer, StorageKind};
+use super::{CollectBench, CollectPrograms};
+use crate::XtaskResult;
+use crate::bench::figures::{self, PageSection};
+use crate::bench::targets::BenchTarget;
 use crate::steps::report;
 
 pub(super) const TITLE: &str = "What is lost when the server is killed";
 
 /// Those that can be asked what they have.
-pub(crate) const VICTIMS: [Peer; 4] =
-    [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::JetStreamAlways];
+pub(crate) const KILLED_PEERS: [CollectPeer; 4] = [
+    CollectPeer::StillingUring,
+    CollectPeer::StillingPoll,
+    CollectPeer::JetStream,
+    CollectPeer::JetStreamAlways,
+];
 
 /// What `stilling bench crash` found.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct CrashFindings {
     pub(crate) kills: u32,
     pub(crate) acknowledged: u64,
     pub(crate) found: u64,
@@ -40,9 +44,9 @@ pub(crate) struct Found {
     pub(crate) evidence: std::collections::BTreeMap<String, String>,
 }
 
-impl Found {
+impl CrashFindings {
     /// Whether nothing was wrong, messages were acknowledged, and memory was compared if that was demanded.
-    pub(crate) fn is_good(&self, demands: &Demands) -> bool {
+    pub(crate) fn is_good(&self, demands: &CrashDemands) -> bool {
         let wrong = [
             self.lost,
             self.invented,
@@ -58,7 +62,7 @@ impl Found {
     }
 
     /// Whether memory was to be compared and never was.
-    pub(crate) fn lacks_memory(&self, demands: &Demands) -> bool {
+    pub(crate) fn lacks_memory(&self, demands: &CrashDemands) -> bool {
         demands.descriptors_every > 0 && !demands.retention_removes && self.memory_compared == 0
     }
 
@@ -81,7 +85,7 @@ impl Found {
 
 /// What is asked of a server beside its defaults, and how long it may live.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demands {
+pub(crate) struct CrashDemands {
     pub(crate) kills: u32,
     pub(crate) seed: u64,
     /// Most acknowledgements of a life.
@@ -99,19 +103,23 @@ pub(crate) struct Demands {
 ///
 /// # Errors
 /// If there is no report.
-pub(crate) fn kill(peer: Peer, place: &Place, demands: &Demands) -> Outcome<Found> {
+pub(crate) fn kill(
+    peer: CollectPeer,
+    place: &CollectPrograms,
+    demands: &CrashDemands,
+) -> XtaskResult<CrashFindings> {
     let folder = place.folder.join("data");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let mut words = peer.command(place, address, &folder, Keeps::Disk)?;
+    let mut words = peer.command(place, address, &folder, StorageKind::Disk)?;
     let mut command = Command::new(&place.stilling);
     command.args(["bench", "crash", "--json"]);
-    let Demands { kills, seed, acks, descriptors_every, .. } = demands;
+    let CrashDemands { kills, seed, acks, descriptors_every, .. } = demands;
     command.args([format!("--kills={kills}"), format!("--seed={seed}"), format!("--listen={address}")]);
     command.args([format!("--acks={acks}"), format!("--descriptors-every={descriptors_every}")]);
     command.arg("--data").arg(&folder);
-    if matches!(peer, Peer::JetStream | Peer::JetStreamAlways) {
+    if matches!(peer, CollectPeer::JetStream | CollectPeer::JetStreamAlways) {
         command.arg("--make-stream=file");
     } else {
         if let (Some(bytes), Some(stream)) = (demands.retention_bytes, words.last_mut()) {
@@ -132,17 +140,17 @@ pub(crate) fn kill(peer: Peer, place: &Place, demands: &Demands) -> Outcome<Foun
     Ok(found)
 }
 
-impl Bench {
+impl CollectBench {
     /// Rows 0.4 and 0.32: acknowledged messages after SIGKILL.
-    pub(super) fn loss(&self) -> Outcome<Section> {
+    pub(super) fn loss(&self) -> XtaskResult<PageSection> {
         let kills = if self.options.quick { 3 } else { 50 };
         let mut table = figures::table(
             "server | kills | acknowledged | lost | invented | reordered | kept unacknowledged | failed starts | \
              longest start ms",
         );
-        for peer in self.able(&VICTIMS) {
+        for peer in self.available_peers(&KILLED_PEERS) {
             println!("{TITLE}, {}", peer.name());
-            let demands = Demands {
+            let demands = CrashDemands {
                 kills,
                 seed: 1,
                 acks: 2000,
@@ -152,10 +160,10 @@ impl Bench {
                 descriptors_every: 0,
             };
             let found = kill(peer, &self.place, &demands)?;
-            if matches!(peer, Peer::StillingUring | Peer::StillingPoll) {
+            if matches!(peer, CollectPeer::StillingUring | CollectPeer::StillingPoll) {
                 let wrong = (found.lost + found.invented + found.reordered + found.stored_twice) as f64;
                 let what = format!("acknowledged messages not as they were after SIGKILL, {}", peer.name());
-                self.targets.aim(Target::at_most(what, 0.0, Some(wrong), ""));
+                self.targets.add_target(BenchTarget::at_most(what, 0.0, Some(wrong), ""));
             }
             let counts = [found.acknowledged, found.lost, found.invented, found.reordered];
             let mut row = vec![peer.name().to_owned(), found.kills.to_string()];
@@ -177,7 +185,7 @@ impl Bench {
              cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/journal/crash.rs` \
              drops every set of unsynced sectors at every point."
         );
-        Ok(Section { title: TITLE.to_owned(), words, table })
+        Ok(PageSection { title: TITLE.to_owned(), words, table })
     }
 }
 
@@ -185,7 +193,7 @@ impl Bench {
 mod tests {
     use super::*;
 
-    const DEMANDS: Demands = Demands {
+    const DEMANDS: CrashDemands = CrashDemands {
         kills: 1,
         seed: 1,
         acks: 1,
@@ -195,14 +203,14 @@ mod tests {
         descriptors_every: 1,
     };
 
-    fn good() -> Found {
-        Found { kills: 1, acknowledged: 1, found: 1, memory_compared: 1, ..Found::default() }
+    fn good() -> CrashFindings {
+        CrashFindings { kills: 1, acknowledged: 1, found: 1, memory_compared: 1, ..CrashFindings::default() }
     }
 
     #[test]
     fn each_fault_fails_the_verdict() {
         assert!(good().is_good(&DEMANDS));
-        let faults: [fn(&mut Found); 10] = [
+        let faults: [fn(&mut CrashFindings); 10] = [
             |found| found.lost = 1,
             |found| found.invented = 1,
             |found| found.reordered = 1,
@@ -223,9 +231,9 @@ mod tests {
 
     #[test]
     fn memory_that_was_never_compared_fails_the_verdict_where_it_was_demanded() {
-        let found = Found { memory_compared: 0, ..good() };
+        let found = CrashFindings { memory_compared: 0, ..good() };
         assert!(found.lacks_memory(&DEMANDS) && !found.is_good(&DEMANDS));
-        assert!(found.is_good(&Demands { descriptors_every: 0, ..DEMANDS }));
-        assert!(found.is_good(&Demands { retention_removes: true, ..DEMANDS }));
+        assert!(found.is_good(&CrashDemands { descriptors_every: 0, ..DEMANDS }));
+        assert!(found.is_good(&CrashDemands { retention_removes: true, ..DEMANDS }));
     }
 }

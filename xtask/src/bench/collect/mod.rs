@@ -17,34 +17,34 @@ use std::path::PathBuf;
 use clap::Args;
 
 #[cfg(test)]
-pub(crate) use loss::Found;
-pub(crate) use loss::{Demands, VICTIMS, kill};
-pub(crate) use peers::{Keeps, Peer};
+pub(crate) use loss::CrashFindings;
+pub(crate) use loss::{CrashDemands, KILLED_PEERS, kill};
+pub(crate) use peers::{CollectPeer, StorageKind};
 
-use super::figures::{self, BARE, Column, Section, Series};
-use super::frame::{self, Options, is_wanted};
-use super::sample::Sample;
-use super::targets::{Target, Targets};
-use super::{enter, machine, taken};
+use super::figures::{self, BARE, Column, PageSection, Series};
+use super::harness::{self, BenchOptions, is_wanted};
+use super::sample::BenchSample;
+use super::targets::{BenchTarget, BenchTargets};
+use super::{enter_namespace, machine, taken};
 use crate::steps::{cargo, run};
-use crate::{Outcome, packages, tree};
-use load::Load;
-use scenarios::{SCENARIOS, Scenario, Wanted};
+use crate::{XtaskResult, packages, tree};
+use load::CollectLoad;
+use scenarios::{PeerTarget, SCENARIOS, Scenario};
 
 /// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Collect: one-way messages";
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct CollectBenchArguments {
     #[command(flatten)]
-    options: Options,
+    options: BenchOptions,
     /// Only the scenarios whose titles contain this; repeatable
     #[arg(long, value_name = "WORD", conflicts_with = "write")]
     only: Vec<String>,
 }
 
 /// Where servers are started and what they are made of.
-pub(crate) struct Place {
+pub(crate) struct CollectPrograms {
     /// On the file system that is measured.
     pub(crate) folder: PathBuf,
     /// The `stilling` command.
@@ -58,23 +58,23 @@ pub(crate) struct Place {
     pub(crate) bare: PathBuf,
 }
 
-impl Place {
+impl CollectPrograms {
     /// Builds and finds everything; to be called where there is a network.
-    pub(crate) fn prepare() -> Outcome {
+    pub(crate) fn prepare() -> XtaskResult {
         packages::install(&packages::FOR_BENCH_COLLECT)?;
         tools::install_nats_server()?;
         run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-bare"]))
     }
 
     /// The place, in a folder that is gone with the guard.
-    pub(crate) fn find() -> Outcome<(tempfile::TempDir, Place)> {
+    pub(crate) fn find() -> XtaskResult<(tempfile::TempDir, CollectPrograms)> {
         let target = tree::target();
         fs::create_dir_all(&target)?;
         // Not where the system keeps its temporary files: that may be memory.
         let folder = tempfile::tempdir_in(target.canonicalize()?)?;
         let stilling = taken("stilling", folder.path())?;
         let nats_server = tools::nats_server();
-        let place = Place {
+        let place = CollectPrograms {
             folder: folder.path().to_owned(),
             collects: tools::collects(&stilling),
             stilling,
@@ -86,29 +86,29 @@ impl Place {
     }
 }
 
-struct Bench {
-    options: Options,
-    place: Place,
-    targets: Targets,
+struct CollectBench {
+    options: BenchOptions,
+    place: CollectPrograms,
+    targets: BenchTargets,
 }
 
 /// A part of the section, and what measures it.
-type Part = (&'static str, fn(&Bench) -> Outcome<Section>);
+type CollectPart = (&'static str, fn(&CollectBench) -> XtaskResult<PageSection>);
 
 /// The parts behind the scenarios.
-const FURTHER: [Part; 4] = [
-    (scenarios::UNWAITED, Bench::unwaited),
-    (scenarios::BACKLOG, Bench::backlog),
-    (scenarios::CURVE, Bench::curve),
-    (loss::TITLE, Bench::loss),
+const FURTHER: [CollectPart; 4] = [
+    (scenarios::UNWAITED, CollectBench::unwaited),
+    (scenarios::BACKLOG, CollectBench::backlog),
+    (scenarios::CURVE, CollectBench::curve),
+    (loss::TITLE, CollectBench::loss),
 ];
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
-        let Arguments { options, only } = self;
-        enter(Place::prepare)?;
-        let (_guard, place) = Place::find()?;
-        let bench = Bench { options, place, targets: Targets::default() };
+impl CollectBenchArguments {
+    pub(super) fn run(self) -> XtaskResult {
+        let CollectBenchArguments { options, only } = self;
+        enter_namespace(CollectPrograms::prepare)?;
+        let (_guard, place) = CollectPrograms::find()?;
+        let bench = CollectBench { options, place, targets: BenchTargets::default() };
         let mut parts = Vec::new();
         for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.title)) {
             parts.push(bench.measure(scenario)?);
@@ -116,17 +116,17 @@ impl Arguments {
         for (_, measure) in FURTHER.iter().filter(|(title, _)| is_wanted(&only, title)) {
             parts.push(measure(&bench)?);
         }
-        let text = frame::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
-        frame::publish(TITLE, &text, bench.options.write)
+        let text = harness::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
+        harness::publish(TITLE, &text, bench.options.write)
     }
 }
 
-impl Bench {
+impl CollectBench {
     fn introduction(&self) -> String {
         let lines = machine::listed([
             tools::nats_server_version(&self.place.nats_server),
-            format!("Redis: {}", machine::said("redis-server", &["-v"])),
-            format!("rsyslog: {}", machine::said("/usr/sbin/rsyslogd", &["-v"])),
+            format!("Redis: {}", machine::command_output("redis-server", &["-v"])),
+            format!("rsyslog: {}", machine::command_output("/usr/sbin/rsyslogd", &["-v"])),
         ]);
         let without = if self.place.collects {
             ""
@@ -159,58 +159,65 @@ impl Bench {
     }
 
     /// The peers that can take part.
-    fn able(&self, peers: &[Peer]) -> Vec<Peer> {
-        peers.iter().copied().filter(|peer| peer.is_able(&self.place)).collect()
+    fn available_peers(&self, peers: &[CollectPeer]) -> Vec<CollectPeer> {
+        peers.iter().copied().filter(|peer| peer.is_available(&self.place)).collect()
     }
 
-    fn measure(&self, scenario: &Scenario) -> Outcome<Section> {
-        let peers = self.able(scenario.peers);
-        let load = Load { seconds: if self.options.quick { 1 } else { scenario.seconds }, ..scenario.load };
+    fn measure(&self, scenario: &Scenario) -> XtaskResult<PageSection> {
+        let peers = self.available_peers(scenario.peers);
+        let load =
+            CollectLoad { seconds: if self.options.quick { 1 } else { scenario.seconds }, ..scenario.load };
         let rounds = if scenario.once { 1 } else { self.options.rounds };
-        let series = frame::series(rounds, scenario.title, &peers, |peer| load.measure(*peer, &self.place))?;
-        if !scenario.wanted.is_empty() {
+        let series =
+            harness::series(rounds, scenario.title, &peers, |peer| load.measure(*peer, &self.place))?;
+        if !scenario.targets_wanted.is_empty() {
             self.judge(scenario, &series);
         }
         let words = format!("`{}`{}", load.shown(), scenario.words);
-        Ok(Section { title: scenario.title.to_owned(), words, table: compared(&series, load.size) })
+        Ok(PageSection { title: scenario.title.to_owned(), words, table: compared(&series, load.size) })
     }
 
     /// Compares with what the project wants, on each driver, and wants no failure at all.
     fn judge(&self, scenario: &Scenario, series: &[Series]) {
         let title = scenario.title;
-        for name in [Peer::StillingUring.name(), Peer::StillingPoll.name()] {
+        for name in [CollectPeer::StillingUring.name(), CollectPeer::StillingPoll.name()] {
             let own = series.iter().find(|series| series.server == name);
-            for wanted in scenario.wanted {
-                self.targets.aim(match wanted {
-                    Wanted::CpuTimes(peer, most) => {
+            for targets_wanted in scenario.targets_wanted {
+                self.targets.add_target(match targets_wanted {
+                    PeerTarget::CpuTimes(peer, most) => {
                         let ratio = figures::ratio(series, name, peer.name(), |sample| Some(sample.cpu_s));
                         let what = format!("server CPU, {name} ÷ {}: {title}", peer.name());
-                        Target::at_most(what, *most, ratio, "×")
+                        BenchTarget::at_most(what, *most, ratio, "×")
                     }
-                    Wanted::RateTimes(peer, least) => {
+                    PeerTarget::RateTimes(peer, least) => {
                         let ratio = figures::ratio(series, name, peer.name(), |sample| Some(sample.rate));
                         let what = format!("messages/s, {name} ÷ {}: {title}", peer.name());
-                        Target::at_least(what, *least, ratio, "×")
+                        BenchTarget::at_least(what, *least, ratio, "×")
                     }
-                    Wanted::Rate(least) => {
+                    PeerTarget::Rate(least) => {
                         let rates = own.map(|own| own.samples.iter().map(|sample| sample.rate).collect());
                         let what = format!("messages/s, {name}: {title}");
-                        Target::at_least(what, *least, rates.map(figures::median), "")
+                        BenchTarget::at_least(what, *least, rates.map(figures::median), "")
                     }
-                    Wanted::SendMs(most) => {
+                    PeerTarget::SendMs(most) => {
                         let slowest = own.and_then(|own| slowest_send_ms(&own.samples));
-                        Target::at_most(format!("slowest send, {name}: {title}"), *most, slowest, "ms")
+                        BenchTarget::at_most(format!("slowest send, {name}: {title}"), *most, slowest, "ms")
                     }
                 });
             }
             let failures = own.map(|own| own.samples.iter().map(|sample| sample.failures as f64).sum());
-            self.targets.aim(Target::at_most(format!("failures, {name}: {title}"), 0.0, failures, ""));
+            self.targets.add_target(BenchTarget::at_most(
+                format!("failures, {name}: {title}"),
+                0.0,
+                failures,
+                "",
+            ));
         }
     }
 }
 
 /// The slowest send of all rounds in milliseconds; nothing without a round, or if one was not timed.
-fn slowest_send_ms(samples: &[Sample]) -> Option<f64> {
+fn slowest_send_ms(samples: &[BenchSample]) -> Option<f64> {
     let all: Option<Vec<f64>> = samples.iter().map(|sample| sample.max_ms).collect();
     all?.into_iter().reduce(f64::max)
 }
@@ -218,8 +225,8 @@ fn slowest_send_ms(samples: &[Sample]) -> Option<f64> {
 /// A table of servers under one load with messages of `size` bytes, with the ratios of each to [`BARE`] and those of the
 /// first to the others.
 fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
-    let rate: fn(&Sample) -> Option<f64> = |sample| Some(sample.rate);
-    let megabytes = move |samples: &[Sample]| {
+    let rate: fn(&BenchSample) -> Option<f64> = |sample| Some(sample.rate);
+    let megabytes = move |samples: &[BenchSample]| {
         let rates = samples.iter().map(|sample| sample.rate).collect();
         figures::thousands(figures::median(rates) * f64::from(size) / 1e6)
     };
@@ -239,7 +246,7 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
         Column::of("max send ms", |sample| sample.max_ms, figures::two_places),
         Column::sum("failures", |sample| sample.failures),
     ]);
-    let first = Peer::StillingUring.name();
+    let first = CollectPeer::StillingUring.name();
     let others = series.iter().map(|series| series.server).filter(|server| ![first, BARE].contains(server));
     let pairs: Vec<_> = others.map(|other| (first, other)).collect();
     figures::with_ratios(series, &columns, &pairs)
@@ -253,7 +260,7 @@ mod tests {
     fn ratios_stand_below_the_servers_that_were_there() {
         let series = |server, rate| Series {
             server,
-            samples: vec![Sample { rate, cpu_s: 2.0, failures: 1, ..Sample::default() }],
+            samples: vec![BenchSample { rate, cpu_s: 2.0, failures: 1, ..BenchSample::default() }],
         };
         let table = compared(&[series("stilling uring", 4000.0), series("JetStream", 1000.0)], 1000);
         assert_eq!(table[1][..4], ["stilling uring", "4,000", "4", "2.00"]);
@@ -265,8 +272,10 @@ mod tests {
 
     #[test]
     fn ratios_to_bare_stand_in_columns_and_not_below() {
-        let series =
-            |server, rate| Series { server, samples: vec![Sample { rate, cpu_s: 2.0, ..Sample::default() }] };
+        let series = |server, rate| Series {
+            server,
+            samples: vec![BenchSample { rate, cpu_s: 2.0, ..BenchSample::default() }],
+        };
         let table = compared(&[series("stilling uring", 4000.0), series(BARE, 8000.0)], 1000);
         assert_eq!(table[0][3..6], ["server CPU s per million", "rate ÷ bare", "CPU ÷ bare"]);
         assert_eq!(table[1][3..6], ["2.00", "×0.50", "×1.00"]);

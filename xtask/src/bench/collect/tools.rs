@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Outcome;
+use crate::XtaskResult;
 use crate::bench::machine;
 use crate::go::go;
 use crate::steps::run;
@@ -30,7 +30,7 @@ pub(crate) fn nats_server() -> PathBuf {
 ///
 /// # Errors
 /// If there is neither.
-pub(crate) fn install_nats_server() -> Outcome {
+pub(crate) fn install_nats_server() -> XtaskResult {
     if built().is_file() {
         return Ok(());
     }
@@ -54,8 +54,8 @@ pub(crate) fn install_nats_server() -> Outcome {
 
 /// The version of a nats-server, as a line of the list above figures.
 pub(in crate::bench) fn nats_server_version(program: &Path) -> String {
-    let said = machine::said(&program.to_string_lossy(), &["-v"]);
-    format!("nats-server: {}", said.trim_start_matches("nats-server: "))
+    let command_output = machine::command_output(&program.to_string_lossy(), &["-v"]);
+    format!("nats-server: {}", command_output.trim_start_matches("nats-server: "))
 }
 
 /// Major and minor version of a nats-server.
@@ -65,8 +65,8 @@ fn version(program: &Path) -> Option<(u32, u32)> {
 }
 
 /// `nats-server: v2.15.2`
-fn parse(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.trim().rsplit_once('v')?.1.split('.');
+fn parse(command_output: &str) -> Option<(u32, u32)> {
+    let mut numbers = command_output.trim().rsplit_once('v')?.1.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 

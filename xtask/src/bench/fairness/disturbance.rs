@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::Stage;
-use super::pair::Connection;
-use crate::Outcome;
+use super::FairnessServer;
+use super::pair::PairConnection;
+use crate::XtaskResult;
 use crate::bench::monitor;
-use crate::bench::server::PATIENCE;
+use crate::bench::server::READY_TIMEOUT;
 
 /// Messages per second to subscribers that never read.
 const NOISE_RATE: u32 = 20_000;
@@ -25,7 +25,7 @@ const NOISE_SIZE: usize = 128;
 const NOISE_BURSTS: u32 = 100;
 
 /// How a subscriber's output ends that was disconnected.
-const LAST_WORDS: &[u8] = b"\r\n-ERR 'Slow Consumer'\r\n";
+const FINAL_COMMANDS: &[u8] = b"\r\n-ERR 'Slow Consumer'\r\n";
 
 /// Bytes of the receive buffer of a subscriber that never reads.
 const UNREAD_BUFFER: usize = 8192;
@@ -35,7 +35,7 @@ const CONSUMERS: usize = 10_000;
 const CONSUMERS_PER_CONNECTION: usize = 1000;
 
 /// Connections that leave at once, and the subscriptions of each.
-const LEAVERS: usize = 10;
+const LEAVING_CONNECTIONS: usize = 10;
 const LEAVER_SUBSCRIPTIONS: usize = 10_000;
 
 /// Subscriptions at most that all other clients have together.
@@ -69,18 +69,18 @@ type Evidence = Result<String, String>;
 
 /// What runs; dropping it ends it.
 #[derive(Default)]
-pub(super) struct Running {
+pub(super) struct RunningDisturbance {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Evidence>>,
-    held: Vec<TcpStream>,
+    open_connections: Vec<TcpStream>,
     consumers: usize,
 }
 
-impl Drop for Running {
+impl Drop for RunningDisturbance {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        for held in &self.held {
-            let _ = held.shutdown(Shutdown::Both);
+        for open_connections in &self.open_connections {
+            let _ = open_connections.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -112,31 +112,35 @@ impl Disturbance {
     }
 
     /// Begins, in a measurement that takes `span` from now on.
-    pub(super) fn begin(self, stage: Stage, span: Duration) -> Outcome<Running> {
-        let mut running = Running::default();
+    pub(super) fn begin(
+        self,
+        server_addresses: FairnessServer,
+        span: Duration,
+    ) -> XtaskResult<RunningDisturbance> {
+        let mut running = RunningDisturbance::default();
         match self {
-            Disturbance::UnreadFew => running.unread(stage, 2)?,
-            Disturbance::UnreadMany => running.unread(stage, 20)?,
-            Disturbance::IdleConsumers => running.consumers(stage)?,
-            Disturbance::Leavers => running.leavers(stage, span)?,
-            Disturbance::Resets => running.resets(stage),
-            Disturbance::AllFew => running.all(stage, span, 2)?,
-            Disturbance::AllMany => running.all(stage, span, 20)?,
+            Disturbance::UnreadFew => running.unread(server_addresses, 2)?,
+            Disturbance::UnreadMany => running.unread(server_addresses, 20)?,
+            Disturbance::IdleConsumers => running.consumers(server_addresses)?,
+            Disturbance::Leavers => running.start_leavers(server_addresses, span)?,
+            Disturbance::Resets => running.resets(server_addresses),
+            Disturbance::AllFew => running.all(server_addresses, span, 2)?,
+            Disturbance::AllMany => running.all(server_addresses, span, 20)?,
         }
         Ok(running)
     }
 }
 
-impl Running {
+impl RunningDisturbance {
     /// Ends it. Returns what has taken place.
     ///
     /// # Errors
     /// Something that the case is about has not taken place, so its figures say nothing.
-    pub(super) fn finish(mut self, stage: Stage) -> Outcome<String> {
+    pub(super) fn finish(mut self, server_addresses: FairnessServer) -> XtaskResult<String> {
         self.is_over.store(true, Ordering::Release);
         let mut evidence = Vec::new();
         if self.consumers > 0 {
-            expect_consumers(stage.http, self.consumers)?;
+            expect_consumers(server_addresses.http, self.consumers)?;
             evidence.push(format!("{} consumers to the end", self.consumers));
         }
         for thread in self.threads.drain(..) {
@@ -146,17 +150,17 @@ impl Running {
     }
 
     /// All of them, with so many clients that never read.
-    fn all(&mut self, stage: Stage, span: Duration, unread: usize) -> Outcome {
-        self.consumers(stage)?;
-        self.leavers(stage, span)?;
-        self.resets(stage);
-        self.unread(stage, unread)
+    fn all(&mut self, server_addresses: FairnessServer, span: Duration, unread: usize) -> XtaskResult {
+        self.consumers(server_addresses)?;
+        self.start_leavers(server_addresses, span)?;
+        self.resets(server_addresses);
+        self.unread(server_addresses, unread)
     }
 
     /// Subscribers that never read, and a publisher for them. Those that are disconnected are followed by others.
-    fn unread(&mut self, stage: Stage, count: usize) -> Outcome {
-        let mut publisher = Connection::open(stage.nats)?;
-        publisher.write.set_write_timeout(Some(PATIENCE))?;
+    fn unread(&mut self, server_addresses: FairnessServer, count: usize) -> XtaskResult {
+        let mut publisher = PairConnection::open(server_addresses.nats)?;
+        publisher.write.set_write_timeout(Some(READY_TIMEOUT))?;
         publisher.round_trip()?;
         let is_over = Arc::clone(&self.is_over);
         let message = format!("PUB noise.a {NOISE_SIZE}\r\n{}\r\n", "x".repeat(NOISE_SIZE));
@@ -173,16 +177,16 @@ impl Running {
         }));
         let is_over = Arc::clone(&self.is_over);
         self.threads.push(thread::spawn(move || {
-            unread_until(stage, count, &is_over)
+            unread_until(server_addresses, count, &is_over)
                 .map_err(|error| format!("{count} clients that never read: {error}"))
         }));
         Ok(())
     }
 
     /// Consumers of subjects that nothing is published to.
-    fn consumers(&mut self, stage: Stage) -> Outcome {
+    fn consumers(&mut self, server_addresses: FairnessServer) -> XtaskResult {
         for connection in 0..CONSUMERS / CONSUMERS_PER_CONNECTION {
-            let mut client = Connection::open(stage.nats)?;
+            let mut client = PairConnection::open(server_addresses.nats)?;
             let mut questions = format!("SUB _D.{connection} 1\r\n");
             for consumer in 0..CONSUMERS_PER_CONNECTION {
                 let filter = format!("fair.idle.{connection}.{consumer}");
@@ -195,42 +199,42 @@ impl Running {
             }
             client.write.write_all(questions.as_bytes())?;
             client.round_trip()?;
-            self.held.push(client.write);
+            self.open_connections.push(client.write);
         }
         self.consumers = CONSUMERS;
-        expect_consumers(stage.http, CONSUMERS)
+        expect_consumers(server_addresses.http, CONSUMERS)
     }
 
     /// Clients with many subscriptions that leave in the middle.
-    fn leavers(&mut self, stage: Stage, span: Duration) -> Outcome {
-        let mut leavers = Vec::new();
-        for leaver in 0..LEAVERS {
-            let mut client = Connection::open(stage.nats)?;
+    fn start_leavers(&mut self, server_addresses: FairnessServer, span: Duration) -> XtaskResult {
+        let mut start_leavers = Vec::new();
+        for leaver in 0..LEAVING_CONNECTIONS {
+            let mut client = PairConnection::open(server_addresses.nats)?;
             let subscription = |number| format!("SUB leaver.{leaver}.{number} {number}\r\n");
             let subscriptions: String = (0..LEAVER_SUBSCRIPTIONS).map(subscription).collect();
             client.write.write_all(subscriptions.as_bytes())?;
             client.round_trip()?;
-            leavers.push(client);
+            start_leavers.push(client);
         }
-        let all = (LEAVERS * LEAVER_SUBSCRIPTIONS) as u64;
-        until(stage.http, "hub_subscriptions", |count| count >= all)?;
+        let all = (LEAVING_CONNECTIONS * LEAVER_SUBSCRIPTIONS) as u64;
+        until(server_addresses.http, "hub_subscriptions", |count| count >= all)?;
         self.threads.push(thread::spawn(move || {
             thread::sleep(span / 2);
-            drop(leavers);
+            drop(start_leavers);
             let began = Instant::now();
-            until(stage.http, "hub_subscriptions", |count| count <= OTHER_SUBSCRIPTIONS)?;
+            until(server_addresses.http, "hub_subscriptions", |count| count <= OTHER_SUBSCRIPTIONS)?;
             Ok(format!("{all} subscriptions gone in {} ms", began.elapsed().as_millis()))
         }));
         Ok(())
     }
 
     /// Slow requests that are reset together.
-    fn resets(&mut self, stage: Stage) {
+    fn resets(&mut self, server_addresses: FairnessServer) {
         let is_over = Arc::clone(&self.is_over);
         self.threads.push(thread::spawn(move || {
             let (mut due, mut times, mut cancelled) = (Instant::now(), 0, 0);
             while !is_over.load(Ordering::Acquire) {
-                cancelled += resets_once(stage.http)?;
+                cancelled += resets_once(server_addresses.http)?;
                 (due, times) = (due + RESETS_EVERY, times + 1);
                 thread::sleep(due.saturating_duration_since(Instant::now()));
             }
@@ -240,14 +244,14 @@ impl Running {
 }
 
 /// Has the server disconnect so many subscribers that never read, again and again. Returns what they were sent last.
-fn unread_until(stage: Stage, count: usize, is_over: &AtomicBool) -> Evidence {
-    let slow_consumers = || monitor::figure(stage.http, "hub_slow_consumers_total").map_err(text);
+fn unread_until(server_addresses: FairnessServer, count: usize, is_over: &AtomicBool) -> Evidence {
+    let slow_consumers = || monitor::figure(server_addresses.http, "hub_slow_consumers_total").map_err(text);
     let mut all = 0;
     loop {
         let before = slow_consumers()?;
         let mut subscribers = Vec::new();
         for _ in 0..count {
-            subscribers.push(unread_subscriber(stage.nats).map_err(text)?);
+            subscribers.push(unread_subscriber(server_addresses.nats).map_err(text)?);
         }
         while slow_consumers()? < before + count as u64 {
             if is_over.load(Ordering::Acquire) {
@@ -261,7 +265,7 @@ fn unread_until(stage: Stage, count: usize, is_over: &AtomicBool) -> Evidence {
         for mut subscriber in subscribers {
             let mut rest = Vec::new();
             subscriber.read_to_end(&mut rest).map_err(text)?;
-            if !rest.ends_with(LAST_WORDS) {
+            if !rest.ends_with(FINAL_COMMANDS) {
                 return Err(format!("one was not told why it was disconnected, after {} bytes", rest.len()));
             }
             all += 1;
@@ -275,7 +279,7 @@ fn unread_subscriber(to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.set_recv_buffer_size(UNREAD_BUFFER)?;
     socket.connect(&to.into())?;
     let mut stream: TcpStream = socket.into();
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(READY_TIMEOUT))?;
     stream.write_all(b"CONNECT {\"verbose\":false}\r\nSUB noise.> 1\r\n")?;
     Ok(stream)
 }
@@ -300,7 +304,7 @@ fn resets_once(http: SocketAddr) -> Result<u64, String> {
     until(http, CANCELLED, |count| count >= before + CANCELLED_MIN).map(|count| count - before)
 }
 
-fn expect_consumers(http: SocketAddr, count: usize) -> Outcome {
+fn expect_consumers(http: SocketAddr, count: usize) -> XtaskResult {
     until(http, "hub_consumers", |found| found == count as u64)?;
     Ok(())
 }
@@ -313,7 +317,7 @@ fn until(http: SocketAddr, name: &str, is_expected: impl Fn(u64) -> bool) -> Res
         if is_expected(value) {
             return Ok(value);
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > READY_TIMEOUT {
             return Err(format!("`{name}` stays {value}"));
         }
         thread::sleep(READING_EVERY);

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Stage;
-use crate::Outcome;
+use super::FairnessServer;
+use crate::XtaskResult;
 
 /// Time between two messages.
 const PACE: Duration = Duration::from_millis(2);
@@ -16,7 +16,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// The 99th percentiles of one measurement, and its longest latency.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct PairFigures {
     /// From sending a message to its acknowledgement.
     pub(super) ack: Duration,
     /// From sending a message to its delivery.
@@ -28,24 +28,24 @@ pub(super) struct Figures {
 }
 
 /// A NATS connection.
-pub(in crate::bench) struct Connection {
+pub(in crate::bench) struct PairConnection {
     pub(in crate::bench) write: TcpStream,
     read: BufReader<TcpStream>,
 }
 
-impl Connection {
-    pub(in crate::bench) fn open(to: SocketAddr) -> Outcome<Connection> {
+impl PairConnection {
+    pub(in crate::bench) fn open(to: SocketAddr) -> XtaskResult<PairConnection> {
         let write = TcpStream::connect(to)?;
         write.set_nodelay(true)?;
         write.set_read_timeout(Some(SILENCE_MAX))?;
         let read = BufReader::new(write.try_clone()?);
-        let mut connection = Connection { write, read };
+        let mut connection = PairConnection { write, read };
         connection.write.write_all(b"CONNECT {\"verbose\":false,\"headers\":true}\r\n")?;
         Ok(connection)
     }
 
     /// Sends a PING and reads up to its PONG.
-    pub(super) fn round_trip(&mut self) -> Outcome {
+    pub(super) fn round_trip(&mut self) -> XtaskResult {
         self.write.write_all(b"PING\r\n")?;
         let mut line = String::new();
         while line != "PONG\r\n" {
@@ -80,37 +80,37 @@ impl Connection {
 }
 
 /// Runs the pair for a time.
-pub(super) fn measure(stage: Stage, span: Duration) -> Outcome<Figures> {
-    let mut subscriber = Connection::open(stage.nats)?;
+pub(super) fn measure(server_addresses: FairnessServer, span: Duration) -> XtaskResult<PairFigures> {
+    let mut subscriber = PairConnection::open(server_addresses.nats)?;
     subscriber.write.write_all(b"SUB fair.pair 1\r\n")?;
     subscriber.round_trip()?;
-    let mut publisher = Connection::open(stage.nats)?;
+    let mut publisher = PairConnection::open(server_addresses.nats)?;
     publisher.write.write_all(b"SUB _INBOX.fair 1\r\n")?;
     publisher.round_trip()?;
     let began = Instant::now();
-    let listening = thread::spawn(move || listen(&mut subscriber, began));
+    let listening = thread::spawn(move || subscribe(&mut subscriber, began));
     let mut acks = Vec::new();
     let mut disconnects = 0;
     while began.elapsed() < span {
         let sent = Instant::now();
-        if say(&mut publisher, &sent.duration_since(began).as_nanos().to_string()).is_none() {
+        if publish(&mut publisher, &sent.duration_since(began).as_nanos().to_string()).is_none() {
             disconnects += 1;
             break;
         }
         acks.push(sent.elapsed());
         thread::sleep(PACE.saturating_sub(sent.elapsed()));
     }
-    if disconnects == 0 && say(&mut publisher, "end").is_none() {
+    if disconnects == 0 && publish(&mut publisher, "end").is_none() {
         disconnects += 1;
     }
     let (deliveries, is_whole) = listening.join().map_err(|_| "the subscriber panicked")?;
     disconnects += u64::from(!is_whole);
     let longest = acks.iter().chain(&deliveries).max().copied().unwrap_or_default();
-    Ok(Figures { ack: p99(acks), delivery: p99(deliveries), longest, disconnects })
+    Ok(PairFigures { ack: p99(acks), delivery: p99(deliveries), longest, disconnects })
 }
 
 /// Publishes and waits for the acknowledgement.
-fn say(publisher: &mut Connection, text: &str) -> Option<()> {
+fn publish(publisher: &mut PairConnection, text: &str) -> Option<()> {
     let line = format!("PUB fair.pair _INBOX.fair {}\r\n{text}\r\n", text.len());
     publisher.write.write_all(line.as_bytes()).ok()?;
     let answer = publisher.next_message()?;
@@ -118,7 +118,7 @@ fn say(publisher: &mut Connection, text: &str) -> Option<()> {
 }
 
 /// Reads until the end is said. Returns the spans, and whether the end came.
-fn listen(subscriber: &mut Connection, began: Instant) -> (Vec<Duration>, bool) {
+fn subscribe(subscriber: &mut PairConnection, began: Instant) -> (Vec<Duration>, bool) {
     let mut spans = Vec::new();
     while let Some(payload) = subscriber.next_message() {
         let text = String::from_utf8_lossy(&payload).into_owned();

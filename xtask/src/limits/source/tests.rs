@@ -47,13 +47,13 @@ fn constants_come_with_their_words_and_values() {
     let found = constants(SOURCE, true);
     assert_eq!(found[0].words, "Buffers per shard. All lent out: receives wait.");
     let (kind, value, words) = ("usize".to_owned(), "64 * 1024".to_owned(), "Bytes held.".to_owned());
-    assert_eq!(found[1], Constant { name: "HELD_MAX".to_owned(), kind, value, words });
+    assert_eq!(found[1], ConstantLimit { name: "HELD_MAX".to_owned(), kind, value, words });
     assert_eq!(found[2].words, "");
 }
 
 #[test]
 fn fields_come_with_their_defaults() {
-    let field = |name: &str, default: &str, words: &str| Field {
+    let field = |name: &str, default: &str, words: &str| FieldLimit {
         name: name.to_owned(),
         default: default.to_owned(),
         words: words.to_owned(),

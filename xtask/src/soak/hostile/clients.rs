@@ -15,23 +15,23 @@ const SILENT: usize = 700;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an answer to an oversize request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of an oversize head, beyond the default of 16 KiB.
 const HEAD: usize = 64 * 1024;
 
 /// What the harmful clients have done.
 #[derive(Default)]
-pub(super) struct Harm {
+pub(super) struct HostileCounts {
     /// Connections that took no more requests, because their answers are not read, or that the server ended.
     pub(super) unread: AtomicU64,
     /// Oversize requests that were answered 413 or 431.
     pub(super) refused: AtomicU64,
     /// Silent connections that were open at once, beyond the server's descriptors.
-    pub(super) beyond: AtomicU64,
+    pub(super) beyond_limits: AtomicU64,
 }
 
-impl Harm {
+impl HostileCounts {
     /// Keeps connections that ask for pages and never read them.
     pub(super) fn never_read(&self, to: SocketAddr, over: &AtomicBool) {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {to}\r\n\r\n").repeat(50);
@@ -86,8 +86,8 @@ impl Harm {
                 }
                 open.push(stream);
             }
-            let beyond = open.len().saturating_sub(super::DESCRIPTORS as usize);
-            self.beyond.fetch_max(beyond as u64, Relaxed);
+            let beyond_limits = open.len().saturating_sub(super::DESCRIPTORS as usize);
+            self.beyond_limits.fetch_max(beyond_limits as u64, Relaxed);
             std::thread::sleep(PAUSE);
         }
     }
@@ -96,7 +96,7 @@ impl Harm {
 /// Sends a request that is too large; whether the answer says so.
 fn is_refused(to: SocketAddr, request: &str) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(to)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     // The server may close before it has all of a head.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = [0; 12];

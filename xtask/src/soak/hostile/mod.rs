@@ -21,14 +21,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::foes::Foes;
-use super::{Verdict, conclude, joined, page, verdict_table};
-use crate::Outcome;
-use crate::bench::own::{Manner, Plan, Report, Step};
-use crate::bench::server::{Driver, Server};
+use super::hostile_traffic::HostileTraffic;
+use super::{SoakVerdict, conclude, joined, page, verdict_table};
+use crate::XtaskResult;
+use crate::bench::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep};
+use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::{figures, isolation, monitor, taken};
-use clients::Harm;
-use syn::Network;
+use clients::HostileCounts;
+use syn::SynNetwork;
 
 /// Open files that the server may have: fewer than the connections that are opened.
 const DESCRIPTORS: u32 = 400;
@@ -50,13 +50,13 @@ const KEPT_RATE: f64 = 300.0;
 const CLOSED_RATE: f64 = 20.0;
 
 /// How long a valid client waits, in seconds: less than the harm lasts, or waiting for its end would be enough.
-const PATIENCE_S: f64 = 5.0;
+const TIMEOUT_S: f64 = 5.0;
 
 /// The valid load begins so much earlier than the harm, and ends so much later.
-const LEAD: Duration = Duration::from_millis(500);
+const LEAD_TIME: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
-pub(super) struct Hostile {
+pub(super) struct HostileSoak {
     /// How long the harm lasts on each driver
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(10..=3600))]
     seconds: u32,
@@ -66,24 +66,24 @@ pub(super) struct Hostile {
 }
 
 /// All that was seen on one driver.
-struct Seen {
-    driver: Driver,
-    valid: [(&'static str, Report); 2],
+struct HostileObservation {
+    driver: BenchDriver,
+    valid: [(&'static str, LoadReport); 2],
     /// What shows that a kind of harm took place, and how often.
-    harm: Vec<(&'static str, u64)>,
+    counts: Vec<(&'static str, u64)>,
     ended_well: bool,
 }
 
-impl Hostile {
-    pub(super) fn soak(&self) -> Outcome {
-        if !isolation::is_inside() {
+impl HostileSoak {
+    pub(super) fn soak(&self) -> XtaskResult {
+        if !isolation::is_in_namespace() {
             return Err("a flood needs a network namespace of its own, hence root".into());
         }
-        let network = Network::set_up()?;
+        let network = SynNetwork::set_up()?;
         let folder = tempfile::tempdir()?;
         let binary = taken("stilling", folder.path())?;
         let mut verdicts = Vec::new();
-        for driver in [Driver::Uring, Driver::Poll] {
+        for driver in [BenchDriver::Uring, BenchDriver::Poll] {
             verdicts.extend(self.watched(&network, &binary, driver)?.verdicts());
         }
         print!("{}", verdict_table(&verdicts));
@@ -94,16 +94,22 @@ impl Hostile {
                 OPTIONS.join(" ")
             );
             let command = format!("cargo xtask soak hostile --seconds {} --write", self.seconds);
-            page::Part { title: "Hostile clients beside valid ones".to_owned(), command, words }
+            page::SoakSection { title: "Hostile clients beside valid ones".to_owned(), command, words }
                 .write(&verdicts)?;
         }
         conclude(&verdicts)
     }
 
-    fn watched(&self, network: &Network, binary: &Path, driver: Driver) -> Outcome<Seen> {
+    fn watched(
+        &self,
+        network: &SynNetwork,
+        binary: &Path,
+        driver: BenchDriver,
+    ) -> XtaskResult<HostileObservation> {
         let server = start(binary, driver)?;
         println!("`{}`", server.command);
-        let (foes, harm, over) = (Foes::default(), Harm::default(), AtomicBool::new(false));
+        let (hostile_traffic, counts, over) =
+            (HostileTraffic::default(), HostileCounts::default(), AtomicBool::new(false));
         let (address, url) = (server.address, server.url("/test/fast"));
         let before = network.counters()?;
         let (reports, flood) = std::thread::scope(|threads| {
@@ -112,12 +118,12 @@ impl Hostile {
                 let run = move || plan.run(binary, url).map_err(|error| error.to_string());
                 (name, threads.spawn(run))
             });
-            std::thread::sleep(LEAD);
-            threads.spawn(|| foes.reset(address, &over));
-            threads.spawn(|| foes.trickle(address, &over));
-            threads.spawn(|| harm.never_read(address, &over));
-            threads.spawn(|| harm.oversize(address, &over));
-            threads.spawn(|| harm.exhaust(address, &over));
+            std::thread::sleep(LEAD_TIME);
+            threads.spawn(|| hostile_traffic.reset(address, &over));
+            threads.spawn(|| hostile_traffic.trickle(address, &over));
+            threads.spawn(|| counts.never_read(address, &over));
+            threads.spawn(|| counts.oversize(address, &over));
+            threads.spawn(|| counts.exhaust(address, &over));
             let flood = threads.spawn(|| network.flood(address, &over).map_err(|error| error.to_string()));
             std::thread::sleep(Duration::from_secs(self.seconds.into()));
             over.store(true, Relaxed);
@@ -128,49 +134,54 @@ impl Hostile {
         let counters = network.counters()?;
         let paused = monitor::figure(address, "accept_gate_closed_total")?;
         let count = |of: &std::sync::atomic::AtomicU64| of.load(Relaxed);
-        let harm = vec![
+        let counts = vec![
             ("SYNs from sources that do not answer", flood?),
             ("SYN cookies sent for them", counters.cookies - before.cookies),
-            ("slowloris: connections that the server ended", count(&foes.ended)),
-            ("connections reset", count(&foes.resets)),
-            ("connections full of answers that are never read", count(&harm.unread)),
-            ("oversize heads and bodies refused", count(&harm.refused)),
-            ("connections beyond the descriptors", count(&harm.beyond)),
+            ("slowloris: connections that the server ended", count(&hostile_traffic.ended)),
+            ("connections reset", count(&hostile_traffic.resets)),
+            ("connections full of answers that are never read", count(&counts.unread)),
+            ("oversize heads and bodies refused", count(&counts.refused)),
+            ("connections beyond the descriptors", count(&counts.beyond_limits)),
             ("pauses of accepting for want of descriptors", paused),
         ];
-        Ok(Seen { driver, valid, harm, ended_well: server.end() })
+        Ok(HostileObservation { driver, valid, counts, ended_well: server.end() })
     }
 
     /// The valid load.
-    fn valid(&self) -> [(&'static str, Plan); 2] {
-        let seconds = f64::from(self.seconds) + 2.0 * LEAD.as_secs_f64();
-        let steps = |rate| vec![Step { rate, seconds }];
-        let plan = |connections, manner| Plan { connections, patience_s: PATIENCE_S, manner };
+    fn valid(&self) -> [(&'static str, LoadPlan); 2] {
+        let seconds = f64::from(self.seconds) + 2.0 * LEAD_TIME.as_secs_f64();
+        let steps = |rate| vec![LoadStep { rate, seconds }];
+        let plan = |connections, manner| LoadPlan { connections, patience_s: TIMEOUT_S, manner };
         [
-            ("kept connections", plan(20, Manner::Steps(steps(KEPT_RATE)))),
-            ("a connection each", plan(1000, Manner::Clients(steps(CLOSED_RATE)))),
+            ("kept connections", plan(20, LoadShape::Steps(steps(KEPT_RATE)))),
+            ("a connection each", plan(1000, LoadShape::Clients(steps(CLOSED_RATE)))),
         ]
     }
 }
 
 /// A server with few descriptors, in the network of the flood.
-fn start(binary: &Path, driver: Driver) -> Outcome<Server> {
+fn start(binary: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
     let mut command = Command::new("prlimit");
     command.arg(format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")).arg(binary);
-    command.env_remove(isolation::MARK);
+    command.env_remove(isolation::NAMESPACE_VARIABLE);
     let listen = format!("{}:0", syn::SERVER);
     command.args(["serve", "--listen", &listen, "--driver", driver.option()]).args(OPTIONS);
     let words =
         format!("stilling serve --listen {listen} --driver {} {}", driver.option(), OPTIONS.join(" "));
-    Server::announced(driver.option(), words, command)
+    BenchServer::announced(driver.option(), words, command)
 }
 
-impl Seen {
-    fn verdicts(&self) -> Vec<Verdict> {
+impl HostileObservation {
+    fn verdicts(&self) -> Vec<SoakVerdict> {
         let name = self.driver.option();
         let mut verdicts = Vec::new();
         let mut judge = |what: String, limit: &str, holds: bool, found: String| {
-            verdicts.push(Verdict { what: format!("{name}: {what}"), limit: limit.to_owned(), holds, found });
+            verdicts.push(SoakVerdict {
+                what: format!("{name}: {what}"),
+                limit: limit.to_owned(),
+                holds,
+                found,
+            });
         };
         for (load, report) in &self.valid {
             let due: u64 = report.steps.iter().map(|step| step.due).sum();
@@ -190,7 +201,7 @@ impl Seen {
                 ),
             );
         }
-        for (what, count) in &self.harm {
+        for (what, count) in &self.counts {
             judge(format!("took place: {what}"), "≥ 1", *count > 0, count.to_string());
         }
         let found = if self.ended_well { "status 0" } else { "it did not" };
@@ -202,33 +213,36 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::own::StepFigures;
+    use crate::bench::load_generator::LoadStepFigures;
 
     /// Row 5.5: one failure of the valid load is a miss, and so is harm that did not take place.
     #[test]
     fn one_failure_and_missing_harm_are_misses() {
-        let report = Report {
+        let report = LoadReport {
             ok: 5,
-            steps: vec![StepFigures { due: 5, ..StepFigures::default() }],
-            ..Report::default()
+            steps: vec![LoadStepFigures { due: 5, ..LoadStepFigures::default() }],
+            ..LoadReport::default()
         };
-        let seen = |change: fn(&mut Seen)| -> Vec<String> {
-            let mut seen = Seen {
-                driver: Driver::Uring,
+        let observation = |change: fn(&mut HostileObservation)| -> Vec<String> {
+            let mut observation = HostileObservation {
+                driver: BenchDriver::Uring,
                 valid: [("kept", report.clone()), ("closed", report.clone())],
-                harm: vec![("resets", 1)],
+                counts: vec![("resets", 1)],
                 ended_well: true,
             };
-            change(&mut seen);
-            let missed = seen.verdicts().into_iter().filter(|verdict| !verdict.holds);
+            change(&mut observation);
+            let missed = observation.verdicts().into_iter().filter(|verdict| !verdict.holds);
             missed.map(|verdict| verdict.what).collect()
         };
-        assert!(seen(|_| ()).is_empty());
+        assert!(observation(|_| ()).is_empty());
         assert_eq!(
-            seen(|seen| seen.valid[0].1.failures_total = 1),
+            observation(|observation| observation.valid[0].1.failures_total = 1),
             ["uring: valid load failed or refused, kept"]
         );
-        assert_eq!(seen(|seen| seen.valid[1].1.ok = 4), ["uring: valid load failed or refused, closed"]);
-        assert_eq!(seen(|seen| seen.harm[0].1 = 0), ["uring: took place: resets"]);
+        assert_eq!(
+            observation(|observation| observation.valid[1].1.ok = 4),
+            ["uring: valid load failed or refused, closed"]
+        );
+        assert_eq!(observation(|observation| observation.counts[0].1 = 0), ["uring: took place: resets"]);
     }
 }

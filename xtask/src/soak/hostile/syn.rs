@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::Outcome;
+use crate::XtaskResult;
 
 /// Where the server listens: on one end of a pair of virtual interfaces.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -31,16 +31,16 @@ const IP: usize = 20;
 const TCP: usize = 20;
 
 /// The network of the flood, in this process's own namespace.
-pub(super) struct Network(());
+pub(super) struct SynNetwork(());
 
 /// What the kernel counted in this namespace.
-pub(super) struct Counters {
+pub(super) struct SynCounters {
     pub(super) cookies: u64,
 }
 
-impl Network {
+impl SynNetwork {
     /// Makes the interfaces and routes; they go with the namespace.
-    pub(super) fn set_up() -> Outcome<Network> {
+    pub(super) fn set_up() -> XtaskResult<SynNetwork> {
         for line in [
             "link add flood0 type veth peer name flood1".to_owned(),
             format!("addr add {SERVER}/24 dev flood0"),
@@ -59,17 +59,17 @@ impl Network {
             fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0")?;
         }
         fs::write("/proc/sys/net/ipv4/tcp_syncookies", "1")?;
-        Ok(Network(()))
+        Ok(SynNetwork(()))
     }
 
-    pub(super) fn counters(&self) -> Outcome<Counters> {
+    pub(super) fn counters(&self) -> XtaskResult<SynCounters> {
         let table = fs::read_to_string("/proc/self/net/netstat")?;
         let cookies = counter(&table, "SyncookiesSent").ok_or("the kernel does not count SYN cookies")?;
-        Ok(Counters { cookies })
+        Ok(SynCounters { cookies })
     }
 
     /// Sends SYNs until `over`; returns how many.
-    pub(super) fn flood(&self, to: SocketAddr, over: &AtomicBool) -> Outcome<u64> {
+    pub(super) fn flood(&self, to: SocketAddr, over: &AtomicBool) -> XtaskResult<u64> {
         let SocketAddr::V4(to) = to else { return Err("the flood is of IPv4".into()) };
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
         let address = SockAddr::from(to);

@@ -7,23 +7,23 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::buffer::{self, Buffer};
+use super::super::buffer::{self, ReceiveBuffer};
+use super::super::client_codec::{ClientCodec, CodecEvent};
 use super::super::codec;
-use super::super::shared::Run;
-use super::super::speech::{Heard, Speech};
+use super::super::collect_run::CollectRun;
 
 /// How long one read waits before the client checks whether the server is dead.
 const READ_SPAN: Duration = Duration::from_millis(20);
 
-pub(super) struct Client {
+pub(super) struct CrashClient {
     pub(super) number: u16,
-    speech: Box<dyn Speech>,
+    codec: Box<dyn ClientCodec>,
     /// Messages that were ever sent; their counters are below this.
     pub(super) sent: u64,
     /// Messages that were sent and not answered, by their counters.
     unanswered: BTreeSet<u64>,
     /// Where each message was found, by its counter; 0: not yet.
-    pub(super) places: Vec<u64>,
+    pub(super) positions: Vec<u64>,
     /// The highest counter that was found.
     pub(super) newest: Option<u64>,
     /// Acknowledgements since the last comparison: counter and sequence.
@@ -32,25 +32,25 @@ pub(super) struct Client {
 }
 
 /// What ends a load.
-pub(super) struct Load<'a> {
+pub(super) struct LoadControl<'a> {
     pub(super) window: u32,
     /// Acknowledgements of all clients.
-    pub(super) heard: &'a AtomicU64,
+    pub(super) acknowledged_count: &'a AtomicU64,
     /// The server was killed.
-    pub(super) over: &'a AtomicBool,
+    pub(super) is_killed: &'a AtomicBool,
     /// Messages that the client may begin; then it waits for their answers and closes. `None`: it goes on until the
     /// server is dead.
     pub(super) budget: Option<u64>,
 }
 
-impl Client {
-    pub(super) fn new(run: &Run, number: u16) -> Client {
-        Client {
+impl CrashClient {
+    pub(super) fn new(run: &CollectRun, number: u16) -> CrashClient {
+        CrashClient {
             number,
-            speech: codec::of(run, number),
+            codec: codec::codec_for(run, number),
             sent: 0,
             unanswered: BTreeSet::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             newest: None,
             acknowledged: Vec::new(),
             refusals: Vec::new(),
@@ -59,16 +59,16 @@ impl Client {
 
     /// Publishes until the connection ends, then reads what is left of the answers; or until the budget is used up and
     /// answered.
-    pub(super) fn publish(&mut self, mut stream: TcpStream, load: &Load<'_>) {
-        let (mut input, mut output) = (Buffer::default(), Vec::new());
+    pub(super) fn publish(&mut self, mut stream: TcpStream, load: &LoadControl<'_>) {
+        let (mut input, mut output) = (ReceiveBuffer::default(), Vec::new());
         let mut again: VecDeque<u64> = self.unanswered.iter().copied().collect();
         let (mut in_flight, mut writes, mut left) = (0, true, load.budget);
-        self.speech.begin(&mut output);
+        self.codec.begin(&mut output);
         let _ = stream.set_read_timeout(Some(READ_SPAN));
         loop {
             while writes && in_flight < load.window {
                 let Some(counter) = again.pop_front().or_else(|| self.next(&mut left)) else { break };
-                self.speech.publish(counter, &mut output);
+                self.codec.publish(counter, &mut output);
                 in_flight += 1;
             }
             if writes && !output.is_empty() {
@@ -82,27 +82,29 @@ impl Client {
                 Ok(0) => return,
                 Ok(_) => {}
                 // A dead server's connection ends; the flag is for one that was never accepted.
-                Err(error) if buffer::is_for_later(&error) && !load.over.load(Ordering::Acquire) => continue,
+                Err(error) if buffer::would_block(&error) && !load.is_killed.load(Ordering::Acquire) => {
+                    continue;
+                }
                 Err(_) => return,
             }
-            while let Some(said) = self.speech.next(&mut input) {
-                match said {
-                    Heard::Ack(ack) => {
+            while let Some(event) = self.codec.next(&mut input) {
+                match event {
+                    CodecEvent::Ack(ack) => {
                         let counter = ack.counter.unwrap_or(0);
                         self.unanswered.remove(&counter);
-                        self.acknowledged.push((counter, ack.place.1));
+                        self.acknowledged.push((counter, ack.position.1));
                         in_flight = in_flight.saturating_sub(1);
-                        load.heard.fetch_add(1, Ordering::AcqRel);
+                        load.acknowledged_count.fetch_add(1, Ordering::AcqRel);
                     }
-                    Heard::Bad { counter, failure, words } => {
+                    CodecEvent::Bad { counter, failure, detail } => {
                         self.unanswered.remove(&counter.unwrap_or(u64::MAX));
-                        self.refusals.push(format!("{}: {words}", failure.name()));
+                        self.refusals.push(format!("{}: {detail}", failure.name()));
                         in_flight = in_flight.saturating_sub(1);
                     }
-                    Heard::Stray { words, .. } => self.refusals.push(words),
-                    Heard::Fault(words) => return self.refusals.push(words),
-                    Heard::Ping => self.speech.pong(&mut output),
-                    Heard::Pong | Heard::Nothing => {}
+                    CodecEvent::Stray { detail, .. } => self.refusals.push(detail),
+                    CodecEvent::Fault(detail) => return self.refusals.push(detail),
+                    CodecEvent::Ping => self.codec.pong(&mut output),
+                    CodecEvent::Pong | CodecEvent::Nothing => {}
                 }
             }
         }
@@ -115,7 +117,7 @@ impl Client {
         }
         let counter = self.sent;
         self.sent += 1;
-        self.places.push(0);
+        self.positions.push(0);
         self.unanswered.insert(counter);
         Some(counter)
     }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{before_fakes, get, lives, number, pattern, ready};
-use crate::support::{Driver, HANG, Server};
+use crate::support::{DriverUnderTest, HANG, ServerUnderTest};
 
 on_both_drivers! {
     bodies_arrive_whole_however_long_and_however_framed,
@@ -26,7 +26,7 @@ const GROWTH_MAX: u64 = 24 << 20;
 
 const LARGE: &str = "--max-body-size 1000000000";
 
-pub(super) fn stream(server: &Server) -> TcpStream {
+pub(super) fn stream(server: &ServerUnderTest) -> TcpStream {
     let stream = TcpStream::connect(server.address()).expect("the server accepts connections");
     stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
     stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
@@ -66,7 +66,7 @@ fn text(mut stream: TcpStream) -> String {
 }
 
 #[track_caller]
-fn check_upload(server: &Server, size: usize, piece: usize, chunked: bool) {
+fn check_upload(server: &ServerUnderTest, size: usize, piece: usize, chunked: bool) {
     let mut stream = stream(server);
     upload(&mut stream, size, piece, chunked);
     let answer = text(stream);
@@ -101,7 +101,7 @@ fn download(mut stream: TcpStream, path: &str) -> usize {
     }
 }
 
-fn bodies_arrive_whole_however_long_and_however_framed(driver: Driver) {
+fn bodies_arrive_whole_however_long_and_however_framed(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, LARGE);
     for chunked in [false, true] {
         for size in [1, 1000, 65_535, 65_536, 65_537, 200_000, 1_000_000] {
@@ -114,14 +114,14 @@ fn bodies_arrive_whole_however_long_and_however_framed(driver: Driver) {
 }
 
 /// Peak of the server's memory so far, in bytes.
-fn peak(server: &Server) -> u64 {
+fn peak(server: &ServerUnderTest) -> u64 {
     let status = std::fs::read_to_string(server.proc("status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells the peak");
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kib * 1024
 }
 
-fn huge_bodies_pass_in_bounded_memory(driver: Driver) {
+fn huge_bodies_pass_in_bounded_memory(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, LARGE);
     check_upload(&server, 1_000_000, 8192, false);
     assert_eq!(download(stream(&server), "/sized/1000000"), 1_000_000);
@@ -136,10 +136,10 @@ fn huge_bodies_pass_in_bounded_memory(driver: Driver) {
     server.finish();
 }
 
-fn a_slow_client_gets_everything(driver: Driver) {
+fn a_slow_client_gets_everything(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--processes 2 --send-buffer 32768");
     let mut slow = server.connect();
-    slow.keep_little(32 * 1024);
+    slow.shrink_receive_buffer(32 * 1024);
     slow.send(super::last("/sized/1000000"));
     slow.wait_for_bytes();
     // The other process answers everybody else meanwhile.
@@ -155,7 +155,7 @@ fn a_slow_client_gets_everything(driver: Driver) {
 }
 
 /// Row 4.26: what a client does not take, the process is not read from, once as much is held as may be.
-fn many_slow_clients_cost_little_memory(driver: Driver) {
+fn many_slow_clients_cost_little_memory(driver: DriverUnderTest) {
     const CLIENTS: usize = 12;
     const SIZE: usize = 20_000_000;
     let (server, watcher) = before_fakes(
@@ -166,7 +166,7 @@ fn many_slow_clients_cost_little_memory(driver: Driver) {
     let before = peak(&server);
     let mut slow: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
     for peer in &mut slow {
-        peer.keep_little(32 * 1024);
+        peer.shrink_receive_buffer(32 * 1024);
         peer.send(super::last(&format!("/sized/{SIZE}")));
         peer.wait_for_bytes();
     }
@@ -181,7 +181,7 @@ fn many_slow_clients_cost_little_memory(driver: Driver) {
 }
 
 /// Row 4.12: the dead hold nothing.
-fn a_client_that_goes_away_frees_its_slot(driver: Driver) {
+fn a_client_that_goes_away_frees_its_slot(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, LARGE);
     let mut peer = server.connect();
     let pid = number(&mut peer, "/pid");
@@ -213,7 +213,7 @@ fn a_client_that_goes_away_frees_its_slot(driver: Driver) {
     server.finish();
 }
 
-fn an_answer_before_the_end_of_the_body_is_the_answer(driver: Driver) {
+fn an_answer_before_the_end_of_the_body_is_the_answer(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, LARGE);
     for size in [70_000, 5_000_000] {
         let mut client = stream(&server);
@@ -237,7 +237,7 @@ fn an_answer_before_the_end_of_the_body_is_the_answer(driver: Driver) {
 }
 
 /// The only process stays free for others while somebody takes their time.
-fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: Driver) {
+fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, LARGE);
     let mut slow = stream(&server);
     let sent = 60_000;
@@ -250,7 +250,7 @@ fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: Driver) {
     for _ in 0..5 {
         assert_eq!(peer.ask(get("/pid")).status, 200);
     }
-    assert_eq!(watcher.look().value("jobs_running"), 0);
+    assert_eq!(watcher.fetch().value("jobs_running"), 0);
     slow.write_all(&body[sent..]).expect("it is taken");
     assert!(text(slow).ends_with("100000 good"));
     drop((peer, watcher));
@@ -258,7 +258,7 @@ fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: Driver) {
 }
 
 /// Row 4.26: the rate counts over the whole body, however many pieces the process asks for.
-fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver: Driver) {
+fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver: DriverUnderTest) {
     let options = format!("{LARGE} --max-requests-held 150000 --body-timeout 0.2 --min-body-rate 100000000");
     let (server, watcher) = before_fakes(driver, &options);
     let mut slow = stream(&server);
@@ -286,7 +286,7 @@ fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver
     assert_eq!(server.finish().answers(408), 1);
 }
 
-fn a_body_longer_than_allowed_is_refused_before_a_process_sees_it(driver: Driver) {
+fn a_body_longer_than_allowed_is_refused_before_a_process_sees_it(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--max-body-size 100000");
     let mut peer = server.connect();
     assert_eq!(peer.ask("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\n\r\n").status, 413);

@@ -1,7 +1,7 @@
 //! Processes that do not start, die, hang, or answer what is no answer.
 
 use super::{before, before_fakes, get, last, lives, number, ready};
-use crate::support::Driver;
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely,
@@ -14,7 +14,7 @@ on_both_drivers! {
 }
 
 /// Row 1.24: it is not ready, it says so, and those who wait are answered in time.
-fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: Driver) {
+fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: DriverUnderTest) {
     for command in ["exec /nonexistent/program", "exit 7"] {
         let server = before(driver, command, "--processes 2 --queue-timeout 0.2");
         let mut watcher = server.watch();
@@ -36,7 +36,7 @@ fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: Driv
 }
 
 /// Row 1.24: the crash of one worker loses at most one request.
-fn a_process_that_dies_costs_the_request_that_it_had(driver: Driver) {
+fn a_process_that_dies_costs_the_request_that_it_had(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--processes 1");
     let mut waiting: Vec<_> = (0..5).map(|_| server.connect()).collect();
     let mut peer = server.connect();
@@ -59,7 +59,7 @@ fn a_process_that_dies_costs_the_request_that_it_had(driver: Driver) {
 }
 
 /// Row 4.26: a deadline instead of waiting for ever.
-fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
+fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-timeout 0.3");
     let mut peer = server.connect();
     for _ in 0..2 {
@@ -75,7 +75,7 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
     peer.send(get("/endless"));
     let answer = peer.head();
     assert_eq!((answer.status, answer.field("Connection")), (200, None));
-    let rest = peer.whatever_comes();
+    let rest = peer.read_until_closed();
     assert!(rest.starts_with(b"0000000") && !rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
     drop(watcher);
     let metrics = server.finish();
@@ -84,13 +84,13 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
 }
 
 /// Row 1.24: a process that answers others does not hang.
-fn a_slow_request_costs_the_others_of_its_process_nothing(driver: Driver) {
+fn a_slow_request_costs_the_others_of_its_process_nothing(driver: DriverUnderTest) {
     // Little is held for slow readers: the other one keeps its slot.
     let options = "--app-concurrency 3 --app-timeout 1 --send-buffer 32768 --max-answers-held 150000";
     let (server, mut watcher) = before_fakes(driver, options);
     let [mut other, mut slow, mut peer] = [server.connect(), server.connect(), server.connect()];
     // It takes its time, and the process none of it.
-    other.keep_little(32 * 1024);
+    other.shrink_receive_buffer(32 * 1024);
     other.send(last("/sized/1000000"));
     other.wait_for_bytes();
     let before = number(&mut peer, "/pid");
@@ -98,13 +98,13 @@ fn a_slow_request_costs_the_others_of_its_process_nothing(driver: Driver) {
     let (_, body) = (other.head(), other.rest());
     assert!(body.into_iter().eq(super::pattern(0, 1_000_000)));
     assert_eq!(number(&mut peer, "/pid"), before, "the process lives");
-    let metrics = watcher.look();
+    let metrics = watcher.fetch();
     assert_eq!((lives(&metrics, "killed"), lives(&metrics, "started")), (0, 1));
     drop((slow, peer, watcher));
     server.finish();
 }
 
-fn what_is_no_answer_is_answered_502(driver: Driver) {
+fn what_is_no_answer_is_answered_502(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     for (round, word) in
@@ -112,21 +112,21 @@ fn what_is_no_answer_is_answered_502(driver: Driver) {
     {
         assert_eq!(peer.ask(get(&format!("/{word}"))).status, 502, "{word}");
         assert_eq!(peer.ask(get("/pid")).status, 200);
-        assert_eq!(watcher.look().answers(502), round as u64 + 1);
+        assert_eq!(watcher.fetch().answers(502), round as u64 + 1);
     }
-    let metrics = watcher.look();
+    let metrics = watcher.fetch();
     assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0), "it lives on");
     drop((peer, watcher));
     server.finish();
 }
 
-fn an_answer_that_breaks_off_ends_the_connection(driver: Driver) {
+fn an_answer_that_breaks_off_ends_the_connection(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     peer.send(get("/half"));
     let answer = peer.head();
     assert_eq!((answer.status, answer.field("Content-Length")), (200, Some("1000000")));
-    let body = peer.whatever_comes();
+    let body = peer.read_until_closed();
     assert!(body.len() <= 200_000, "no byte is made up");
     assert!(body.iter().copied().eq(super::pattern(0, body.len())));
     drop(watcher);
@@ -134,7 +134,7 @@ fn an_answer_that_breaks_off_ends_the_connection(driver: Driver) {
 }
 
 /// A process that closes a kept connection just when the next request comes is met without loss.
-fn a_kept_connection_that_the_process_has_closed_costs_nobody_anything(driver: Driver) {
+fn a_kept_connection_that_the_process_has_closed_costs_nobody_anything(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     for _ in 0..20 {

@@ -3,13 +3,13 @@
 
 mod bodies;
 mod failing;
-mod lives;
+mod hot_restart;
 mod overload;
-mod real;
+mod process_lifecycle;
+mod real_programs;
 mod rewriting;
-mod succession;
 
-use crate::support::{Driver, Peer, Server, Watcher, binary};
+use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer, binary};
 
 /// The command that starts the fake.
 fn fake() -> String {
@@ -17,15 +17,15 @@ fn fake() -> String {
 }
 
 /// A server before `processes` of `command`, with further options, separated by blanks.
-fn before(driver: Driver, command: &str, options: &str) -> Server {
+fn before(driver: DriverUnderTest, command: &str, options: &str) -> ServerUnderTest {
     let mut server = binary();
     server.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--app", command]);
     server.args(options.split_whitespace());
-    Server::spawn(server)
+    ServerUnderTest::spawn(server)
 }
 
 /// A server before fakes, all of them ready.
-pub(crate) fn before_fakes(driver: Driver, options: &str) -> (Server, Watcher) {
+pub(crate) fn before_fakes(driver: DriverUnderTest, options: &str) -> (ServerUnderTest, MetricsClient) {
     let server = before(driver, &fake(), options);
     let wanted = options.split_once("--processes ").map_or(1, |(_, rest)| {
         rest.split_whitespace().next().and_then(|count| count.parse().ok()).expect("a number of processes")
@@ -60,7 +60,7 @@ fn pattern(start: usize, size: usize) -> impl Iterator<Item = u8> {
 
 /// Asks for `path` on a connection of its own and returns head and whole body, chunks taken apart.
 #[track_caller]
-fn ask_alone(server: &Server, path: &str) -> (String, Vec<u8>) {
+fn ask_alone(server: &ServerUnderTest, path: &str) -> (String, Vec<u8>) {
     let mut peer = server.connect();
     peer.send(last(path));
     let answer = peer.head();
@@ -98,7 +98,7 @@ fn without_chunks(mut rest: &[u8]) -> Vec<u8> {
 
 /// The number that the answer's body is.
 #[track_caller]
-fn number(peer: &mut Peer, path: &str) -> i32 {
+fn number(peer: &mut TestPeer, path: &str) -> i32 {
     let answer = peer.ask(get(path));
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.text().parse().expect("a number")

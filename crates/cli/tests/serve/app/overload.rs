@@ -1,7 +1,7 @@
 //! More requests than the processes can answer: who waits, who is refused, and that the rest is served as ever.
 
 use super::{before_fakes, get};
-use crate::support::{Driver, Peer};
+use crate::support::{DriverUnderTest, TestPeer};
 
 on_both_drivers! {
     those_who_wait_are_served_in_their_order,
@@ -11,12 +11,12 @@ on_both_drivers! {
 }
 
 /// Row 4.3: first come, first served.
-fn those_who_wait_are_served_in_their_order(driver: Driver) {
+fn those_who_wait_are_served_in_their_order(driver: DriverUnderTest) {
     const CLIENTS: u64 = 12;
     let (server, mut watcher) = before_fakes(driver, "-A 1 --queue-target off");
     // The process says in which order it was asked: when the answers arrive says little of it on a busy machine.
     let request = get("/turn/20");
-    let mut waiting: Vec<Peer> = Vec::new();
+    let mut waiting: Vec<TestPeer> = Vec::new();
     for number in 1..=CLIENTS {
         let mut peer = server.connect();
         peer.send(&request);
@@ -33,12 +33,12 @@ fn those_who_wait_are_served_in_their_order(driver: Driver) {
 }
 
 /// Row 4.26: a fast 503 instead of a long wait.
-fn a_full_queue_refuses_at_once_and_says_when_to_come_back(driver: Driver) {
+fn a_full_queue_refuses_at_once_and_says_when_to_come_back(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--max-queue 3 --app-timeout 0.5");
     let mut busy = server.connect();
     busy.send(get("/hang"));
     watcher.until("the process is busy", |metrics| metrics.value("jobs_running") == 1);
-    let mut waiting: Vec<Peer> = (0..3).map(|_| server.connect()).collect();
+    let mut waiting: Vec<TestPeer> = (0..3).map(|_| server.connect()).collect();
     for (number, peer) in waiting.iter_mut().enumerate() {
         peer.send(get("/pid"));
         watcher.until("it waits", |metrics| metrics.value("jobs_queued") == number as u64 + 1);
@@ -58,7 +58,7 @@ fn a_full_queue_refuses_at_once_and_says_when_to_come_back(driver: Driver) {
 }
 
 /// Row 4.26.
-fn who_has_waited_too_long_is_refused(driver: Driver) {
+fn who_has_waited_too_long_is_refused(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--queue-timeout 0.1 --app-timeout 1");
     let mut busy = server.connect();
     busy.send(get("/hang"));
@@ -76,9 +76,9 @@ fn who_has_waited_too_long_is_refused(driver: Driver) {
 }
 
 /// Row 1.3: two processes with two slots each answer four at once, and the fifth waits.
-fn slots_are_filled_before_anybody_waits(driver: Driver) {
+fn slots_are_filled_before_anybody_waits(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-concurrency 2 --app-timeout 2");
-    let mut busy: Vec<Peer> = (0..4).map(|_| server.connect()).collect();
+    let mut busy: Vec<TestPeer> = (0..4).map(|_| server.connect()).collect();
     for (number, peer) in busy.iter_mut().enumerate() {
         peer.send(get("/hang"));
         watcher.until("it is asked", |metrics| metrics.value("jobs_running") == number as u64 + 1);

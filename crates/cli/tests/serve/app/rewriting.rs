@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::{ask_alone, before_fakes, fake, get};
-use crate::support::{Driver, Peer, Server, binary};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, binary};
 
 on_both_drivers! {
     a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop,
@@ -17,7 +17,7 @@ on_both_drivers! {
 }
 
 /// RFC 9110 §7.6.1 and §7.6.3, RFC 9112 §3.2.
-fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver: Driver) {
+fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     let ours = |version: &str| {
@@ -65,7 +65,7 @@ fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver
     server.finish();
 }
 
-fn an_answer_leaves_without_what_belongs_to_the_hop(driver: Driver) {
+fn an_answer_leaves_without_what_belongs_to_the_hop(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     let answer = peer.ask(get("/fields"));
@@ -81,14 +81,14 @@ fn an_answer_leaves_without_what_belongs_to_the_hop(driver: Driver) {
     assert_eq!(peer.ask(get("/status/299")).head.lines().next(), Some("HTTP/1.1 299 Whatever"));
     let metrics = {
         let mut watcher = watcher;
-        watcher.look()
+        watcher.fetch()
     };
     assert_eq!(metrics.value("app_answers_other_total"), 1);
     drop(peer);
     server.finish();
 }
 
-fn an_answer_has_the_framing_that_its_client_understands(driver: Driver) {
+fn an_answer_has_the_framing_that_its_client_understands(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let field = |head: &str, name: &str| {
         let lines = head.lines().filter_map(|line| line.split_once(": "));
@@ -125,7 +125,7 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: Driver) {
 }
 
 /// What has come comes on: the first piece is not held back for the second.
-fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: Driver) {
+fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--app-concurrency 2");
     let mut stream = super::bodies::stream(&server);
     stream.write_all(super::last("/drip").as_bytes()).expect("it is taken");
@@ -145,7 +145,7 @@ fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: Driver) {
 }
 
 /// RFC 9112 §6.3: and the connection goes on behind them.
-fn answers_without_a_body_have_none(driver: Driver) {
+fn answers_without_a_body_have_none(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     let mut check = |request: &str, status: u16, length: Option<&str>| {
@@ -163,7 +163,7 @@ fn answers_without_a_body_have_none(driver: Driver) {
     server.finish();
 }
 
-fn the_pages_about_the_server_stay_its_own(driver: Driver) {
+fn the_pages_about_the_server_stay_its_own(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--processes 2");
     let mut peer = server.connect();
     assert_eq!(peer.ask(get("/livez")).text(), "alive\n");
@@ -177,7 +177,7 @@ fn the_pages_about_the_server_stay_its_own(driver: Driver) {
 }
 
 /// Row 1.3: the program behind the server has no use for the passwords of its users.
-fn secrets_of_the_environment_do_not_reach_the_processes(driver: Driver) {
+fn secrets_of_the_environment_do_not_reach_the_processes(driver: DriverUnderTest) {
     let user = ["--nats", "127.0.0.1:0", "--user", "ann:password-env=ANN_PASSWORD"];
     for options in [&user[..], &user[..2]] {
         let mut command = binary();
@@ -186,7 +186,7 @@ fn secrets_of_the_environment_do_not_reach_the_processes(driver: Driver) {
         // The command line overrides the variable.
         command.env("STILLING_USER", "bob:token-env=BOB_TOKEN");
         command.env("ANN_PASSWORD", "secret").env("BOB_TOKEN", "secret").env("ORDINARY", "1");
-        let server = Server::spawn(command);
+        let server = ServerUnderTest::spawn(command);
         let names = server.connect().ask(get("/environment")).into_text();
         let has = |name: &str| names.split(' ').any(|other| other == name);
         assert!(has("ORDINARY") && has("STILLING_SOCKET"), "{names}");
@@ -199,12 +199,12 @@ fn secrets_of_the_environment_do_not_reach_the_processes(driver: Driver) {
 
 /// A hub beside a program takes `/publish/*` where publications are allowed, and says so; elsewhere the path is the
 /// program's.
-fn publications_are_taken_from_the_program_on_loopback_alone(driver: Driver) {
+fn publications_are_taken_from_the_program_on_loopback_alone(driver: DriverUnderTest) {
     let options = "--listen 0.0.0.0:0 --nats 127.0.0.1:0 --stream events=events.>:memory";
     let (server, watcher) = before_fakes(driver, options);
     let [own, programs] = server.addresses()[..] else { panic!("two listeners") };
     let publish = |port: u16| {
-        let mut peer = Peer::connect(([127, 0, 0, 1], port).into());
+        let mut peer = TestPeer::connect(([127, 0, 0, 1], port).into());
         peer.ask("POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc").into_text()
     };
     assert_eq!(publish(own.port()).trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");

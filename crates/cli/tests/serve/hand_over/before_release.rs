@@ -5,9 +5,9 @@ use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use super::load;
-use super::streams::{Predecessor, acknowledged, at};
+use super::streams::{FakePredecessor, acknowledged, at};
 use super::*;
-use crate::nats::{Client, address as nats_address};
+use crate::nats::{RawNatsClient, address as nats_address};
 use crate::support::HANG;
 
 on_both_drivers!(
@@ -21,41 +21,41 @@ const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 
 /// Row 4.37: SIGTERM between `taken` and `released`: the successor drains until it has the streams, and what publishers had
 /// sent it is stored and acknowledged. The predecessor, which drains, can tell it so.
-fn a_successor_that_is_told_to_end_before_the_release_stores_what_waits(driver: Driver) {
+fn a_successor_that_is_told_to_end_before_the_release_stores_what_waits(driver: DriverUnderTest) {
     for hub in ["shard", "own"] {
-        let place = Place::new();
+        let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
-        let mut old = Predecessor::new(&place, data.path());
+        let mut old = FakePredecessor::new(&control_folder, data.path());
         let options = format!(
             "-A 1 --hub-thread {hub} --drain-timeout 300 --nats 127.0.0.1:0 --data {}",
             data.path().display()
         );
-        let (new, successor) = old.hand_over(&place, driver, &options);
-        let mut client = Client::connect(nats_address(&new));
-        client.say(format!("SUB inbox 1\r\n{PUBLISH}"));
+        let (new, successor) = old.hand_over(&control_folder, driver, &options);
+        let mut client = RawNatsClient::connect(nats_address(&new));
+        client.send(format!("SUB inbox 1\r\n{PUBLISH}"));
         new.signal(Signal::TERM);
         let info = client.line();
         assert!(info.starts_with("INFO ") && info.contains("\"ldm\":true"), "{info}");
         old.write(2);
         old.log.close().expect("it is closed");
-        successor.say("released");
+        successor.send("released");
         assert_eq!(acknowledged(&mut client), 3);
-        drop((client, successor, old.queue, old.door));
-        new.ends_well();
+        drop((client, successor, old.queue, old.control_socket));
+        new.expect_clean_end();
     }
 }
 
 /// Row 4.37: behind `released` nothing else reads the queues of the successor, although the predecessor has not ended: it
 /// reads to the end what was sent before its own end.
-fn a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end(driver: Driver) {
+fn a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end(driver: DriverUnderTest) {
     const DATAGRAMS: u32 = 200;
-    let place = Place::new();
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let old = Predecessor::new(&place, data.path());
+    let old = FakePredecessor::new(&control_folder, data.path());
     let options = format!("-A 1 --syslog-udp 127.0.0.1:0 --data {}", data.path().display());
-    let (new, successor) = old.hand_over(&place, driver, &options);
+    let (new, successor) = old.hand_over(&control_folder, driver, &options);
     old.log.close().expect("it is closed");
-    successor.say("released");
+    successor.send("released");
     let (socket, to) = (UdpSocket::bind("127.0.0.1:0").expect("a socket"), at(&new, "syslog-udp"));
     let mut watcher = new.watch();
     watcher.until("it reads datagrams", |metrics| {
@@ -64,14 +64,14 @@ fn a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end(drive
     });
     drop(watcher);
     new.signal(Signal::STOP);
-    new.stands_still();
+    new.wait_until_stopped();
     for _ in 0..DATAGRAMS {
         socket.send_to(b"<13>host app: u", to).expect("it is sent");
     }
     new.signal(Signal::TERM);
     new.signal(Signal::CONT);
-    new.ends_well();
-    drop((successor, old.queue, old.door));
+    new.expect_clean_end();
+    drop((successor, old.queue, old.control_socket));
     assert_eq!(load::stored(data.path(), "events").get("u"), Some(&DATAGRAMS));
 }
 
@@ -100,50 +100,50 @@ fn fill(to: SocketAddr, sign_in: &str) -> (TcpStream, u32, Vec<u8>) {
 
 /// Row 4.37: while publishers are not read any more because the streams wait, clients can still sign in, also in pieces, and one
 /// that does not is shut out as ever.
-fn clients_sign_in_while_no_publisher_is_read(driver: Driver) {
-    let place = Place::new();
+fn clients_sign_in_while_no_publisher_is_read(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let old = Predecessor::new(&place, data.path());
+    let old = FakePredecessor::new(&control_folder, data.path());
     let options =
         format!("-A 1 --user root:password=all --nats 127.0.0.1:0 --data {}", data.path().display());
-    let (new, successor) = old.hand_over(&place, driver, &options);
+    let (new, successor) = old.hand_over(&control_folder, driver, &options);
     let nats = nats_address(&new);
     let sign_in = "CONNECT {\"verbose\":false,\"user\":\"root\",\"pass\":\"all\"}\r\n";
     let full = fill(nats, sign_in);
-    let mut silent = Client::silent(nats);
-    let mut pieces = Client::silent(nats);
+    let mut silent = RawNatsClient::connect_unauthenticated(nats);
+    let mut pieces = RawNatsClient::connect_unauthenticated(nats);
     let (first, second) = sign_in.split_at(20);
-    pieces.say(first);
+    pieces.send(first);
     // The shard has read it by its next turns.
     (0..3).for_each(|_| expect_served(new.address()));
-    pieces.say(format!("{second}PING\r\n"));
+    pieces.send(format!("{second}PING\r\n"));
     assert_eq!(pieces.line(), "PONG");
     assert_eq!(silent.line(), "-ERR 'Authentication Timeout'");
     assert_eq!(silent.rest(), "");
     old.log.close().expect("it is closed");
-    successor.say("released");
-    drop((full, silent, pieces, successor, old.queue, old.door));
+    successor.send("released");
+    drop((full, silent, pieces, successor, old.queue, old.control_socket));
     new.finish();
 }
 
 /// Rows 4.37, 0.4: a long message of which a part has come before the publishers are not read any more is stored once, with
 /// everything that was sent before and behind it.
-fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: Driver) {
+fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: DriverUnderTest) {
     const SIZE: usize = 300_000;
-    let place = Place::new();
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let old = Predecessor::new(&place, data.path());
+    let old = FakePredecessor::new(&control_folder, data.path());
     let options = format!("-A 1 --nats 127.0.0.1:0 --data {}", data.path().display());
-    let (new, successor) = old.hand_over(&place, driver, &options);
+    let (new, successor) = old.hand_over(&control_folder, driver, &options);
     let nats = nats_address(&new);
-    let mut long = Client::connect(nats);
+    let mut long = RawNatsClient::connect(nats);
     let payload = "l".repeat(SIZE);
-    long.say(format!("SUB inbox 1\r\nPUB events.l inbox {SIZE}\r\n{}", &payload[..SIZE / 2]));
+    long.send(format!("SUB inbox 1\r\nPUB events.l inbox {SIZE}\r\n{}", &payload[..SIZE / 2]));
     (0..3).for_each(|_| expect_served(new.address()));
     let (mut stream, sent, left) = fill(nats, "");
-    long.say(format!("{}\r\n{PUBLISH}", &payload[SIZE / 2..]));
+    long.send(format!("{}\r\n{PUBLISH}", &payload[SIZE / 2..]));
     old.log.close().expect("it is closed");
-    successor.say("released");
+    successor.send("released");
     stream.set_write_timeout(Some(HANG)).expect("a socket takes a timeout");
     stream.write_all(&left).expect("the server reads again");
     let (first, second) = (acknowledged(&mut long), acknowledged(&mut long));
@@ -151,8 +151,8 @@ fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: D
     let mut watcher = new.watch();
     let all = u64::from(sent) + 2;
     watcher.until("all is stored", |metrics| metrics.value("hub_stream_visible_sequence") >= all);
-    assert_eq!(watcher.look().value("hub_stream_visible_sequence"), all);
-    drop((watcher, long, stream, successor, old.queue, old.door));
+    assert_eq!(watcher.fetch().value("hub_stream_visible_sequence"), all);
+    drop((watcher, long, stream, successor, old.queue, old.control_socket));
     new.finish();
     let stored = load::stored(data.path(), "events");
     assert_eq!((stored.get(&payload), stored.get("x")), (Some(&1), Some(&1)));

@@ -3,9 +3,9 @@
 use std::os::unix::net::UnixDatagram;
 
 use super::load;
-use super::streams::{Predecessor, at, unread_subscriber};
+use super::streams::{FakePredecessor, at, unread_subscriber};
 use super::*;
-use crate::nats::{Client, address as nats_address};
+use crate::nats::{RawNatsClient, address as nats_address};
 
 on_both_drivers!(
     a_socket_file_is_passed_on_while_the_first_server_still_drains,
@@ -17,45 +17,45 @@ on_both_drivers!(
 );
 
 /// Holds the streams of a server for some hundred milliseconds when it is succeeded.
-fn silent_client(server: &Server) -> Client {
-    Client::connect(nats_address(server))
+fn silent_client(server: &ServerUnderTest) -> RawNatsClient {
+    RawNatsClient::connect(nats_address(server))
 }
 
 /// Row 4.37: while the first server still drains the second one is succeeded: it removes the first one's file and not the
 /// third one's.
-fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: Driver) {
-    let place = Place::new();
+fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let socket = data.path().join("log");
     let beside = data.path().join("log.next");
     let streams = data.path().join("streams");
     let common = format!("-A 1 --syslog-unix {} --data {}", socket.display(), streams.display());
     let inode = |path: &Path| std::fs::symlink_metadata(path).map(|file| file.ino()).ok();
-    let first = place.first(driver, &format!("--nats 127.0.0.1:0 {common}"));
+    let first = control_folder.start_first(driver, &format!("--nats 127.0.0.1:0 {common}"));
     let (http, nats) = (first.address(), nats_address(&first));
     let client = silent_client(&first);
     let of_first = inode(&socket);
-    let second = place.next(driver, http, &format!("--nats {nats} {common}"));
+    let second = control_folder.start_successor(driver, http, &format!("--nats {nats} {common}"));
     eventually("the second server has the path", || (inode(&socket) != of_first).then_some(()));
     first.signal(Signal::STOP);
-    first.stands_still();
+    first.wait_until_stopped();
     // The third server has put its socket beside the path, and has not taken it yet.
-    let (successor, _listeners) = Control::knock_for_offer(&place.path, 2);
+    let (successor, _listeners) = ControlPeer::request_offer(&control_folder.path, 2);
     let _ = std::fs::remove_file(&beside);
     let third = UnixDatagram::bind(&beside).expect("our folder");
     let of_third = inode(&beside);
     first.signal(Signal::CONT);
     drop(client);
-    first.ends_well();
+    first.expect_clean_end();
     expect_served(http);
     let answer = second.connect().ask(PUBLICATION);
     assert_eq!(answer.status, 200, "the first server has released the streams: {}", answer.text());
     assert_eq!(inode(&beside), of_third, "the file of the third server is left alone");
-    successor.leave();
+    successor.refuse();
     drop(third);
     // A real one replaces it.
-    let third = place.next(driver, http, &format!("--nats {nats} {common}"));
-    second.ends_well();
+    let third = control_folder.start_successor(driver, http, &format!("--nats {nats} {common}"));
+    second.expect_clean_end();
     let sender = UnixDatagram::unbound().expect("a socket");
     sender.send_to(b"<13>app: x", &socket).expect("the third server reads there");
     third.finish();
@@ -66,13 +66,13 @@ fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: Driver
 const PUBLICATION: &str = "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny";
 
 /// Rows 4.37, 0.4: a server is succeeded before the one before it has ended; publishers run all the time.
-fn three_servers_at_a_time_store_everything_once(driver: Driver) {
-    let place = Place::new();
+fn three_servers_at_a_time_store_everything_once(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let (streams, socket) = (data.path().join("streams"), data.path().join("log"));
     let common =
         format!("--drain-timeout 300 --syslog-unix {} --data {}", socket.display(), streams.display());
-    let first = place.first(driver, &format!("-A 2 --nats 127.0.0.1:0 {common}"));
+    let first = control_folder.start_first(driver, &format!("-A 2 --nats 127.0.0.1:0 {common}"));
     let (http, nats) = (first.address(), nats_address(&first));
     let done = AtomicBool::new(false);
     let (last, sent) = thread::scope(|scope| {
@@ -85,16 +85,17 @@ fn three_servers_at_a_time_store_everything_once(driver: Driver) {
         let (mut servers, mut halves) = (vec![first], Vec::new());
         for life in ["-A 1", "-A 2", "-A 1 --hub-thread own"] {
             // A request without its end holds a server beyond the release of its streams.
-            let mut half = Peer::connect(http);
+            let mut half = TestPeer::connect(http);
             half.send(&FAST[..20]);
             halves.push(half);
-            let next = place.next(driver, http, &format!("{life} --nats {nats} {common}"));
-            eventually("the next server can be succeeded", || place.is_tidy().then_some(()));
+            let next =
+                control_folder.start_successor(driver, http, &format!("{life} --nats {nats} {common}"));
+            eventually("the next server can be succeeded", || control_folder.has_only_socket().then_some(()));
             servers.push(next);
         }
         drop(halves);
         let last = servers.pop().expect("there are four");
-        servers.into_iter().for_each(|server| drop(server.ends_well()));
+        servers.into_iter().for_each(|server| drop(server.expect_clean_end()));
         last.watch().until("it takes messages", |metrics| metrics.value("hub_messages_total") > 20);
         done.store(true, Ordering::Release);
         (last, senders.map(|(name, thread)| (name, thread.join().expect("nobody fails"))))
@@ -108,18 +109,18 @@ fn three_servers_at_a_time_store_everything_once(driver: Driver) {
 }
 
 /// Row 4.37: behind a hand-over each stream is opened by itself; one that fails says why and is tried again.
-fn a_stream_that_cannot_be_opened_keeps_no_other_one_closed(driver: Driver) {
-    let place = Place::new();
+fn a_stream_that_cannot_be_opened_keeps_no_other_one_closed(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let mut old = Predecessor::new(&place, data.path());
+    let mut old = FakePredecessor::new(&control_folder, data.path());
     old.write(2);
     let streams = "--stream broken=broken.>:disk --stream events=events.>:disk";
     let options = format!("-A 1 {streams} --nats 127.0.0.1:0 --data {}", data.path().display());
-    let (new, successor) = old.hand_over(&place, driver, &options);
+    let (new, successor) = old.hand_over(&control_folder, driver, &options);
     let in_the_way = data.path().join("broken");
     std::fs::write(&in_the_way, "a file").expect("our folder");
     old.log.close().expect("it is closed");
-    successor.say("released");
+    successor.send("released");
     let answer = new.connect().ask(PUBLICATION);
     assert_eq!(answer.status, 200, "{}", answer.text());
     let broken = PUBLICATION.replace("events.a", "broken.a");
@@ -134,7 +135,7 @@ fn a_stream_that_cannot_be_opened_keeps_no_other_one_closed(driver: Driver) {
     eventually("it is open", || (new.connect().ask(&broken).status == 200).then_some(()));
     assert_eq!(ready().status, 200);
     assert_eq!(new.connect().ask(PUBLICATION).status, 200);
-    drop((successor, old.queue, old.door));
+    drop((successor, old.queue, old.control_socket));
     new.finish();
     let records = |stream| load::stored(data.path(), stream).get("y").copied();
     assert_eq!(records("events"), Some(2));
@@ -143,9 +144,9 @@ fn a_stream_that_cannot_be_opened_keeps_no_other_one_closed(driver: Driver) {
 
 /// Row 4.9: a server that ends without a successor and is held by a client closes its datagram sockets with its listeners,
 /// with what was queued read before.
-fn datagram_sockets_are_free_while_a_server_drains(driver: Driver) {
+fn datagram_sockets_are_free_while_a_server_drains(driver: DriverUnderTest) {
     const DATAGRAMS: u32 = 200;
-    let place = Place::new();
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let socket = data.path().join("log");
     let streams = |number| data.path().join(format!("streams-{number}"));
@@ -155,12 +156,12 @@ fn datagram_sockets_are_free_while_a_server_drains(driver: Driver) {
     };
     let patient = "--send-buffer 8192 --write-timeout 300 --drain-timeout 300";
     let any = "--nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0";
-    let old = place.first(driver, &format!("{any} {} {patient}", common(1)));
+    let old = control_folder.start_first(driver, &format!("{any} {} {patient}", common(1)));
     let (http, udp) = (old.address(), at(&old, "syslog-udp"));
     let unread = unread_subscriber(&old, "idle");
     let mut publisher = silent_client(&old);
     old.watch().until("output is held", |metrics| {
-        publisher.say(format!("PUB idle 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64));
+        publisher.send(format!("PUB idle 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64));
         metrics.value("output_held_bytes") > 1 << 20
     });
     let (to_udp, to_unix) = (
@@ -168,7 +169,7 @@ fn datagram_sockets_are_free_while_a_server_drains(driver: Driver) {
         UnixDatagram::unbound().expect("a socket"),
     );
     old.signal(Signal::STOP);
-    old.stands_still();
+    old.wait_until_stopped();
     for _ in 0..DATAGRAMS {
         to_udp.send_to(b"<13>host app: u", udp).expect("it is sent");
     }
@@ -177,11 +178,15 @@ fn datagram_sockets_are_free_while_a_server_drains(driver: Driver) {
     old.signal(Signal::CONT);
     eventually("the port is free", || std::net::UdpSocket::bind(udp).ok());
     eventually("the Unix socket is closed", || to_unix.send_to(b"<13>app: z", &socket).err());
-    eventually("nobody listens", || Peer::try_connect(http).is_err().then_some(()));
-    let new = place.next(driver, http, &format!("--nats 127.0.0.1:0 --syslog-udp {udp} {}", common(2)));
+    eventually("nobody listens", || TestPeer::try_connect(http).is_err().then_some(()));
+    let new = control_folder.start_successor(
+        driver,
+        http,
+        &format!("--nats 127.0.0.1:0 --syslog-udp {udp} {}", common(2)),
+    );
     to_unix.send_to(b"<13>app: y", &socket).expect("the new server reads there");
     drop((unread, publisher));
-    old.ends_well();
+    old.expect_clean_end();
     let found = load::stored(&streams(1), "events");
     assert_eq!((found.get("u"), found.get("x")), (Some(&DATAGRAMS), Some(&1)));
     new.watch().until("it is stored", |metrics| metrics.value("hub_stream_visible_sequence") >= 1);
@@ -189,11 +194,11 @@ fn datagram_sockets_are_free_while_a_server_drains(driver: Driver) {
 }
 
 /// Rows 4.37, 0.4: a successor ends, having done so much and no more, beside publishers to a stream on disk.
-fn successors_that_die_at_any_step_cost_no_publication(driver: Driver) {
-    let place = Place::new();
+fn successors_that_die_at_any_step_cost_no_publication(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let common = format!("--data {}", data.path().display());
-    let old = place.first(driver, &format!("-A 1 --nats 127.0.0.1:0 {common}"));
+    let old = control_folder.start_first(driver, &format!("-A 1 --nats 127.0.0.1:0 {common}"));
     let (http, nats) = (old.address(), nats_address(&old));
     let done = AtomicBool::new(false);
     let (new, sent) = thread::scope(|scope| {
@@ -203,25 +208,27 @@ fn successors_that_die_at_any_step_cost_no_publication(driver: Driver) {
         });
         let mut watcher = old.watch();
         for step in 0..4 {
-            let before = watcher.look().value("hub_messages_total");
+            let before = watcher.fetch().value("hub_messages_total");
             let (successor, listeners) = match step {
-                0 => (Control::knock(&place.path), Vec::new()),
-                _ => Control::knock_for_offer(&place.path, 2),
+                0 => (ControlPeer::connect_to(&control_folder.path), Vec::new()),
+                _ => ControlPeer::request_offer(&control_folder.path, 2),
             };
             if step >= 2 {
-                successor.say("ready");
+                successor.send("ready");
             }
             if step >= 3 {
                 successor.expect("yours");
             }
             watcher.until("messages come", |metrics| metrics.value("hub_messages_total") > before + 20);
             drop((successor, listeners));
-            eventually("the old server can be succeeded again", || place.is_tidy().then_some(()));
+            eventually("the old server can be succeeded again", || {
+                control_folder.has_only_socket().then_some(())
+            });
         }
         drop(watcher);
-        Control::knock_for_offer(&place.path, 2).0.leave();
-        let new = place.next(driver, http, &format!("-A 1 --nats {nats} {common}"));
-        old.ends_well();
+        ControlPeer::request_offer(&control_folder.path, 2).0.refuse();
+        let new = control_folder.start_successor(driver, http, &format!("-A 1 --nats {nats} {common}"));
+        old.expect_clean_end();
         new.watch().until("messages come", |metrics| metrics.value("hub_messages_total") > 20);
         done.store(true, Ordering::Release);
         (new, senders.map(|(name, thread)| (name, thread.join().expect("nobody fails"))))
@@ -232,16 +239,17 @@ fn successors_that_die_at_any_step_cost_no_publication(driver: Driver) {
 
 /// Rows 4.37, 0.4: a server with worker processes and streams is succeeded: requests are answered by processes of either,
 /// and every message is stored once.
-fn worker_processes_and_streams_change_hands_together(driver: Driver) {
-    let place = Place::new();
+fn worker_processes_and_streams_change_hands_together(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let start = |nats: &str| {
-        let options = format!("-A 1 --nats {nats} --data {} {}", data.path().display(), place.option());
+        let options =
+            format!("-A 1 --nats {nats} --data {} {}", data.path().display(), control_folder.option());
         crate::app::before_fakes(driver, &options).0
     };
     let mut server = start("127.0.0.1:0");
     let (http, nats) = (server.address(), nats_address(&server));
-    let served = || Peer::connect(http).ask("GET /pid HTTP/1.1\r\nHost: a\r\n\r\n");
+    let served = || TestPeer::connect(http).ask("GET /pid HTTP/1.1\r\nHost: a\r\n\r\n");
     let done = AtomicBool::new(false);
     let (server, sent) = thread::scope(|scope| {
         let done = &done;
@@ -252,7 +260,7 @@ fn worker_processes_and_streams_change_hands_together(driver: Driver) {
                 assert_eq!(served().status, 200);
                 server.has_ended().then_some(())
             });
-            server.ends_well();
+            server.expect_clean_end();
             server = next;
         }
         assert_eq!(served().status, 200);

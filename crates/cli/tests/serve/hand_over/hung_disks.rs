@@ -3,9 +3,9 @@
 use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 
-use super::load::{self, Publisher};
+use super::load::{self, LoadPublisher};
 use super::*;
-use crate::nats::{Client, address as nats_address};
+use crate::nats::{RawNatsClient, address as nats_address};
 
 on_both_drivers!(a_server_whose_disk_hangs_is_succeeded,);
 
@@ -20,7 +20,7 @@ struct HungDisk {
 }
 
 impl HungDisk {
-    fn under(server: &Server) -> HungDisk {
+    fn under(server: &ServerUnderTest) -> HungDisk {
         let is_journal = |task: &PathBuf| {
             std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "journal")
         };
@@ -59,18 +59,18 @@ impl Drop for HungDisk {
 /// Rows 4.37, 0.4: the successor of a server whose disk hangs serves streams in memory and plain subjects, and refuses what is
 /// for streams on disk with a retryable error; answers keep their order. When the disk answers, each acknowledged message is
 /// stored once, and no refusal is final.
-fn a_server_whose_disk_hangs_is_succeeded(driver: Driver) {
-    let place = Place::new();
+fn a_server_whose_disk_hangs_is_succeeded(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let streams = "--stream events=events.>:disk --stream other=other.>:disk --stream mem=mem.>:memory";
     let common = format!("-A 1 --drain-timeout 300 {streams} --data {}", data.path().display());
-    let old = place.first(driver, &format!("--nats 127.0.0.1:0 {common}"));
+    let old = control_folder.start_first(driver, &format!("--nats 127.0.0.1:0 {common}"));
     let (http, nats) = (old.address(), nats_address(&old));
     let (done, refusals) = (AtomicBool::new(false), AtomicU64::new(0));
     let (new, sent) = thread::scope(|scope| {
         let (done, refusals) = (&done, &refusals);
         let start = |name| {
-            let publisher = Publisher::new(nats, name).counting_refusals(refusals);
+            let publisher = LoadPublisher::new(nats, name).counting_refusals(refusals);
             scope.spawn(move || publisher.run(done))
         };
         let before = start("n");
@@ -78,16 +78,16 @@ fn a_server_whose_disk_hangs_is_succeeded(driver: Driver) {
         let disk = HungDisk::under(&old);
         disk.hangs();
         let own = "--nats 127.0.0.1:0 --listen 127.0.0.1:0";
-        let new = place.next(driver, http, &format!("--nats {nats} {own} {common}"));
+        let new = control_folder.start_successor(driver, http, &format!("--nats {nats} {own} {common}"));
         let own = new.banner_lines("listening nats://")[1].parse().expect("an address");
-        drop(eventually("the successor is the server", || Peer::try_connect(own).ok()));
-        let mut client = Client::connect(own);
-        client.say("SUB answers.> 1\r\nSUB plain 2\r\n");
+        drop(eventually("the successor is the server", || TestPeer::try_connect(own).ok()));
+        let mut client = RawNatsClient::connect(own);
+        client.send("SUB answers.> 1\r\nSUB plain 2\r\n");
         let subjects = ["mem.a", "events.a", "mem.b", "other.a", "mem.c"];
-        let publish = |client: &mut Client| {
+        let publish = |client: &mut RawNatsClient| {
             let text =
                 subjects.map(|subject| format!("PUB {subject} answers.{subject} 3\r\nh-0\r\nPING\r\n"));
-            client.say(text.concat());
+            client.send(text.concat());
             // Of each: the head and the text of its answer, and a PONG.
             client.lines(3 * subjects.len())
         };
@@ -102,14 +102,14 @@ fn a_server_whose_disk_hangs_is_succeeded(driver: Driver) {
                 assert!(is_retryable && answer.contains("has not released it yet"), "{subject}: {answer}");
             }
         }
-        client.say("PUB plain 1\r\ny\r\n");
+        client.send("PUB plain 1\r\ny\r\n");
         assert_eq!(client.lines(2), ["MSG plain 2 1", "y"]);
         let after = start("m");
         eventually("a publication is refused", || (refusals.load(Ordering::Acquire) > 0).then_some(()));
         drop(disk);
-        old.ends_well();
+        old.expect_clean_end();
         let mut watcher = new.watch();
-        let before_it = watcher.look().value("hub_messages_total");
+        let before_it = watcher.fetch().value("hub_messages_total");
         watcher.until("messages come", |metrics| metrics.value("hub_messages_total") > before_it + 100);
         // A PONG does not wait for the disk.
         let lines = publish(&mut client);

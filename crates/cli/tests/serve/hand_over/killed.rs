@@ -4,7 +4,7 @@
 
 use std::process::Child;
 
-use super::load::{self, Publisher};
+use super::load::{self, LoadPublisher};
 use super::*;
 use crate::nats::{address as nats_address, own_address};
 
@@ -15,7 +15,7 @@ on_both_drivers!(
 
 /// What both servers have sent and received when one of them is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+enum KillPoint {
     /// The successor has connected.
     Nothing,
     /// The successor has the listeners.
@@ -33,66 +33,68 @@ enum Reached {
 }
 
 /// Both ends of a hand-over.
-struct Relay {
-    old: Control,
-    successor: Control,
+struct ControlRelay {
+    old: ControlPeer,
+    successor: ControlPeer,
 }
 
-impl Relay {
+impl ControlRelay {
     /// Has the next successor come to the test, not to the server at the path.
-    fn listen(place: &Place) -> OwnedFd {
-        std::fs::rename(&place.path, place.path.with_extension("moved")).expect("our folder");
-        Control::door(&place.path)
+    fn listen(control_folder: &ControlFolder) -> OwnedFd {
+        std::fs::rename(&control_folder.path, control_folder.path.with_extension("moved"))
+            .expect("our folder");
+        ControlPeer::control_socket(&control_folder.path)
     }
 
     /// Connects the successor that comes with the server, whose socket file is put back.
-    fn accept(place: &Place, door: &OwnedFd) -> Relay {
-        let successor = Control::open(door);
-        std::fs::rename(place.path.with_extension("moved"), &place.path).expect("our folder");
-        Relay { old: Control::knock(&place.path), successor }
+    fn accept(control_folder: &ControlFolder, control_socket: &OwnedFd) -> ControlRelay {
+        let successor = ControlPeer::accept(control_socket);
+        std::fs::rename(control_folder.path.with_extension("moved"), &control_folder.path)
+            .expect("our folder");
+        ControlRelay { old: ControlPeer::connect_to(&control_folder.path), successor }
     }
 
     /// Passes on what the two send each other, so far and no farther.
-    fn pass_until(&self, step: Reached) {
-        let Relay { old, successor } = self;
-        if step >= Reached::Offered {
+    fn pass_until(&self, step: KillPoint) {
+        let ControlRelay { old, successor } = self;
+        if step >= KillPoint::Offered {
             successor.expect("hand-over 2");
-            old.say("hand-over 2");
+            old.send("hand-over 2");
             loop {
-                let (line, descriptors) = old.hear();
+                let (line, descriptors) = old.receive();
                 let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                successor.give(line.trim_end(), &borrowed);
+                successor.send_descriptors(line.trim_end(), &borrowed);
                 assert!(line.starts_with("listeners ") || line.starts_with("end "), "{line}");
                 if line.starts_with("end ") {
                     break;
                 }
             }
         }
-        if step >= Reached::Ready {
+        if step >= KillPoint::Ready {
             successor.expect("ready");
-            old.say("ready");
+            old.send("ready");
             old.expect("yours");
         }
-        if step >= Reached::Yours {
-            successor.say("yours");
+        if step >= KillPoint::Yours {
+            successor.send("yours");
             successor.expect("taken");
         }
-        if step >= Reached::Taken {
-            old.say("taken");
+        if step >= KillPoint::Taken {
+            old.send("taken");
         }
-        if step >= Reached::Released {
+        if step >= KillPoint::Released {
             // A server without connections may end before it says so, which means the same.
-            let (line, _) = old.hear();
+            let (line, _) = old.receive();
             assert!(line == "released\n" || line.is_empty(), "{line}");
-            successor.say("released");
+            successor.send("released");
         }
     }
 }
 
 /// A server that is killed when this is dropped.
-struct Killed(Child);
+struct KilledServer(Child);
 
-impl Drop for Killed {
+impl Drop for KilledServer {
     fn drop(&mut self) {
         self.0.kill().expect("it has not been waited for");
         self.0.wait().expect("a child can be waited for");
@@ -101,55 +103,59 @@ impl Drop for Killed {
 
 /// Waits until `server` has taken some more messages.
 #[track_caller]
-fn goes_on(server: &Server) {
+fn expect_progress(server: &ServerUnderTest) {
     let mut watcher = server.watch();
-    let before = watcher.look().value("hub_messages_total");
+    let before = watcher.fetch().value("hub_messages_total");
     watcher.until("messages come", |metrics| metrics.value("hub_messages_total") > before + 20);
 }
 
 /// Rows 4.37, 0.4: a successor is killed. Before `taken` the old server goes on; afterwards the next server finds every
 /// acknowledged message once.
-fn successors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(driver: Driver) {
-    let place = Place::new();
+fn successors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     // No other test uses its ports while no server runs.
     let any = format!("{}:0", own_address());
-    let options =
-        |nats: &str| format!("-A 1 --nats {nats} --data {} {}", data.path().display(), place.option());
-    let mut server = Server::listening(driver, &any, &options(&any));
+    let options = |nats: &str| {
+        format!("-A 1 --nats {nats} --data {} {}", data.path().display(), control_folder.option())
+    };
+    let mut server = ServerUnderTest::listening(driver, &any, &options(&any));
     let (http, nats) = (server.address(), nats_address(&server));
     let options = options(&nats.to_string());
     let done = AtomicBool::new(false);
     let (server, sent) = thread::scope(|scope| {
         let senders = ["n", "m"].map(|name| {
-            let publisher = Publisher::new(nats, name).surviving_outages();
+            let publisher = LoadPublisher::new(nats, name).surviving_outages();
             let done = &done;
             (name, scope.spawn(move || publisher.run(done)))
         });
-        let steps = [Reached::Nothing, Reached::Offered, Reached::Ready, Reached::Yours, Reached::Taken];
-        for step in steps.into_iter().chain([Reached::Released, Reached::Opened]) {
-            goes_on(&server);
-            let door = Relay::listen(&place);
+        let steps =
+            [KillPoint::Nothing, KillPoint::Offered, KillPoint::Ready, KillPoint::Yours, KillPoint::Taken];
+        for step in steps.into_iter().chain([KillPoint::Released, KillPoint::Opened]) {
+            expect_progress(&server);
+            let control_socket = ControlRelay::listen(&control_folder);
             let mut command = binary();
             command.args(["serve", "--listen", &http.to_string()]).args(driver.options());
             command.args(options.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::null());
-            let successor = Killed(command.spawn().expect("the binary starts"));
-            let relay = Relay::accept(&place, &door);
+            let successor = KilledServer(command.spawn().expect("the binary starts"));
+            let relay = ControlRelay::accept(&control_folder, &control_socket);
             relay.pass_until(step);
-            if step == Reached::Opened {
+            if step == KillPoint::Opened {
                 let publication =
                     "POST /publish/events.h HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nh-0";
-                let answer = Peer::connect(http).ask(publication);
+                let answer = TestPeer::connect(http).ask(publication);
                 assert_eq!(answer.status, 200, "{}", answer.text());
             }
             drop((successor, relay));
-            if step >= Reached::Taken {
-                server.ends_well();
-                server = Server::listening(driver, &http.to_string(), &options);
+            if step >= KillPoint::Taken {
+                server.expect_clean_end();
+                server = ServerUnderTest::listening(driver, &http.to_string(), &options);
             }
-            goes_on(&server);
+            expect_progress(&server);
             // A lock file of the killed one may be left, which the next start removes.
-            eventually("the server can be succeeded", || Control::is_offered(&place.path).then_some(()));
+            eventually("the server can be succeeded", || {
+                ControlPeer::is_offered(&control_folder.path).then_some(())
+            });
         }
         done.store(true, Ordering::Release);
         let [n, m] = senders.map(|(name, thread)| (name, thread.join().expect("it does not fail")));
@@ -160,28 +166,30 @@ fn successors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(dr
 }
 
 /// Rows 4.37, 0.4: the old server is killed: its successor serves, and finds every acknowledged message once.
-fn predecessors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(driver: Driver) {
-    let place = Place::new();
+fn predecessors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let any = format!("{}:0", own_address());
     let options = |nats: &str| format!("-A 1 --nats {nats} --data {}", data.path().display());
-    let mut server = Server::listening(driver, &any, &format!("{} {}", options(&any), place.option()));
+    let mut server =
+        ServerUnderTest::listening(driver, &any, &format!("{} {}", options(&any), control_folder.option()));
     let (http, nats) = (server.address(), nats_address(&server));
     let options = options(&nats.to_string());
     let done = AtomicBool::new(false);
     let (server, sent) = thread::scope(|scope| {
         let senders = ["n", "m"].map(|name| {
-            let publisher = Publisher::new(nats, name).surviving_outages();
+            let publisher = LoadPublisher::new(nats, name).surviving_outages();
             let done = &done;
             (name, scope.spawn(move || publisher.run(done)))
         });
-        let steps = [Reached::Nothing, Reached::Offered, Reached::Ready, Reached::Yours, Reached::Taken];
-        for step in steps.into_iter().chain([Reached::Released]) {
-            goes_on(&server);
-            let door = Relay::listen(&place);
+        let steps =
+            [KillPoint::Nothing, KillPoint::Offered, KillPoint::Ready, KillPoint::Yours, KillPoint::Taken];
+        for step in steps.into_iter().chain([KillPoint::Released]) {
+            expect_progress(&server);
+            let control_socket = ControlRelay::listen(&control_folder);
             let next = thread::scope(|scope| {
-                let next = scope.spawn(|| place.next(driver, http, &options));
-                let relay = Relay::accept(&place, &door);
+                let next = scope.spawn(|| control_folder.start_successor(driver, http, &options));
+                let relay = ControlRelay::accept(&control_folder, &control_socket);
                 relay.pass_until(step);
                 server.signal(Signal::KILL);
                 server.wait();
@@ -189,9 +197,11 @@ fn predecessors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(
                 next.join().expect("it starts")
             });
             server = next;
-            goes_on(&server);
+            expect_progress(&server);
             // A lock file of the killed one may be left, which the next start removes.
-            eventually("the server can be succeeded", || Control::is_offered(&place.path).then_some(()));
+            eventually("the server can be succeeded", || {
+                ControlPeer::is_offered(&control_folder.path).then_some(())
+            });
         }
         done.store(true, Ordering::Release);
         (server, senders.map(|(name, thread)| (name, thread.join().expect("it does not fail"))))

@@ -16,19 +16,19 @@ on_both_drivers!(
 );
 
 /// Row 4.37: more shards open more listeners, fewer accept from several, and no queue is forgotten.
-fn numbers_of_shards_may_differ(driver: Driver) {
-    let place = Place::new();
-    let mut server = place.first(driver, "-A 1");
+fn numbers_of_shards_may_differ(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let mut server = control_folder.start_first(driver, "-A 1");
     let address = server.address();
     for (shards, kept) in [(3, 1), (2, 3), (1, 3), (1, 3)] {
         // They speak only after the old server has gone, so all that came to it are waiting somewhere.
         server.signal(Signal::STOP);
-        let mut waiting: Vec<Peer> = (0..60).map(|_| Peer::connect(address)).collect();
+        let mut waiting: Vec<TestPeer> = (0..60).map(|_| TestPeer::connect(address)).collect();
         for peer in &mut waiting[..30] {
             peer.send(FAST);
         }
         server.signal(Signal::CONT);
-        let next = place.next(driver, address, &format!("-A {shards}"));
+        let next = control_folder.start_successor(driver, address, &format!("-A {shards}"));
         assert_eq!(next.banner_line("kept "), format!("{kept} listeners"));
         for peer in &mut waiting[30..] {
             peer.send(FAST);
@@ -37,7 +37,7 @@ fn numbers_of_shards_may_differ(driver: Driver) {
             assert_eq!(peer.answer().status, 200);
         }
         drop(waiting);
-        server.ends_well();
+        server.expect_clean_end();
         server = next;
         for _ in 0..40 {
             expect_served(address);
@@ -47,22 +47,22 @@ fn numbers_of_shards_may_differ(driver: Driver) {
 }
 
 /// Row 4.37: one message holds 64 descriptors: exactly that many, a few more, and two full ones.
-fn more_listeners_than_one_message_holds_are_handed_over(driver: Driver) {
+fn more_listeners_than_one_message_holds_are_handed_over(driver: DriverUnderTest) {
     for count in [32, 33, 64] {
-        let place = Place::new();
-        let old = Server::listening(
+        let control_folder = ControlFolder::new();
+        let old = ServerUnderTest::listening(
             driver,
             "127.0.0.1:0",
-            &format!("-A 2 {} {}", addresses(count - 1), place.option()),
+            &format!("-A 2 {} {}", addresses(count - 1), control_folder.option()),
         );
-        let mut options = format!("-A 2 {}", place.option());
+        let mut options = format!("-A 2 {}", control_folder.option());
         for address in &old.addresses()[1..] {
             options += &format!(" --listen {address}");
         }
-        let new = Server::listening(driver, &old.address().to_string(), &options);
+        let new = ServerUnderTest::listening(driver, &old.address().to_string(), &options);
         assert_eq!(new.banner_line("kept "), format!("{} listeners", 2 * count));
         assert_eq!(new.addresses(), old.addresses());
-        old.ends_well();
+        old.expect_clean_end();
         for address in new.addresses() {
             expect_served(address);
         }
@@ -72,12 +72,14 @@ fn more_listeners_than_one_message_holds_are_handed_over(driver: Driver) {
 
 /// Rows 4.37, 3.27: what listeners take from the limit of open files is known exactly: as many connections as the
 /// server says it has room for find room, and so does a hand-over at the same time; with less the server does not start.
-fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: Driver) {
-    let place = Place::new();
+fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let limited = |limit: usize, options: &str| {
         let limit = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
         let mut command = Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command();
-        command.args(["serve", "--driver", driver.name(), "-A", "1", "--take-over"]).arg(&place.path);
+        command
+            .args(["serve", "--driver", driver.name(), "-A", "1", "--take-over"])
+            .arg(&control_folder.path);
         command.args(options.split_whitespace());
         command
     };
@@ -85,13 +87,13 @@ fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: Driver) {
     let (kept, room) = (64 + 8 + 2 * 20, 10);
     let outcome = limited(kept, &addresses(20)).output().expect("bash runs");
     expect_failure(&outcome, "open files leaves no room for connections");
-    let old = Server::spawn(limited(kept + room, &addresses(20)));
-    let full = |server: &Server| -> Vec<Peer> {
+    let old = ServerUnderTest::spawn(limited(kept + room, &addresses(20)));
+    let full = |server: &ServerUnderTest| -> Vec<TestPeer> {
         assert_eq!(
             server.banner_line("shards 1, worker threads 1, capacity "),
             format!("{room} connections per shard (limited by open files)")
         );
-        let mut peers: Vec<Peer> = (0..room).map(|_| server.connect()).collect();
+        let mut peers: Vec<TestPeer> = (0..room).map(|_| server.connect()).collect();
         for peer in &mut peers {
             assert_eq!(peer.ask(FAST).status, 200);
         }
@@ -99,54 +101,62 @@ fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: Driver) {
     };
     let peers = full(&old);
     let wanted: String = old.addresses().iter().map(|address| format!("--listen {address} ")).collect();
-    let new = Server::spawn(limited(kept + room, &wanted));
+    let new = ServerUnderTest::spawn(limited(kept + room, &wanted));
     assert_eq!(new.banner_line("kept "), "20 listeners");
     for mut peer in peers {
         assert_eq!(peer.rest(), b"");
     }
-    let metrics = old.ends_well();
+    let metrics = old.expect_clean_end();
     assert_eq!((metrics.value("accept_errors_total"), metrics.value("connections_max")), (0, room as u64));
     drop(full(&new));
     new.finish();
 }
 
 /// Row 4.37: what only the old one had is drained with it, what only the new one asks for is opened.
-fn addresses_may_come_and_go(driver: Driver) {
-    let place = Place::new();
-    let old = Server::listening(driver, "127.0.0.1:0", &format!("--listen 127.0.0.2:0 {}", place.option()));
+fn addresses_may_come_and_go(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let old = ServerUnderTest::listening(
+        driver,
+        "127.0.0.1:0",
+        &format!("--listen 127.0.0.2:0 {}", control_folder.option()),
+    );
     let [kept, left] = old.addresses()[..] else { panic!("two addresses") };
-    let mut idle = Peer::connect(left);
+    let mut idle = TestPeer::connect(left);
     assert_eq!(idle.ask(FAST).status, 200);
-    let new = Server::listening(driver, "127.0.0.3:0", &format!("--listen {kept} {}", place.option()));
+    let new = ServerUnderTest::listening(
+        driver,
+        "127.0.0.3:0",
+        &format!("--listen {kept} {}", control_folder.option()),
+    );
     assert_eq!(idle.rest(), b"");
-    old.ends_well();
+    old.expect_clean_end();
     let addresses = new.addresses();
     assert_eq!((addresses.len(), addresses[1]), (2, kept));
     for address in addresses {
         expect_served(address);
     }
-    assert!(Peer::try_connect(left).is_err(), "somebody listens still");
+    assert!(TestPeer::try_connect(left).is_err(), "somebody listens still");
     new.finish();
 }
 
 /// Row 4.37: from one host to all of them, in two hand-overs: first both, which share the port, then the wide one
 /// alone. The narrow one alone in its way is told by its name.
-fn addresses_may_become_wider(driver: Driver) {
-    let place = Place::new();
+fn addresses_may_become_wider(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let narrow = SocketAddr::from(([127, 0, 0, 1], port_of_nobody()));
-    let old = place.next(driver, narrow, "-A 2");
+    let old = control_folder.start_successor(driver, narrow, "-A 2");
     let wide = SocketAddr::from(([0, 0, 0, 0], narrow.port()));
-    let outcome = place.attempt(driver, &format!("--listen {wide}"));
+    let outcome = control_folder.start_failing(driver, &format!("--listen {wide}"));
     expect_failure(
         &outcome,
         &format!("the server that is succeeded listens on {narrow}, which is a part of it; ask for both"),
     );
     let other = SocketAddr::from(([127, 0, 0, 3], narrow.port()));
-    assert!(Peer::try_connect(other).is_err(), "somebody listens");
-    let both = place.next(driver, narrow, &format!("-A 2 --demo --listen {wide}"));
-    old.ends_well();
+    assert!(TestPeer::try_connect(other).is_err(), "somebody listens");
+    let both = control_folder.start_successor(driver, narrow, &format!("-A 2 --demo --listen {wide}"));
+    old.expect_clean_end();
     for address in [narrow, other] {
-        eventually("it listens", || Peer::try_connect(address).ok());
+        eventually("it listens", || TestPeer::try_connect(address).ok());
         for _ in 0..10 {
             expect_served(address);
         }
@@ -156,10 +166,10 @@ fn addresses_may_become_wider(driver: Driver) {
 
 /// Row 4.37: while a hand-over may fail, connections come to the old server's listeners alone, whatever the
 /// successor opens besides; so nobody is lost with it.
-fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: Driver) {
+fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: DriverUnderTest) {
     for fails in [true, false] {
-        let place = Place::new();
-        let door = Control::door(&place.path);
+        let control_folder = ControlFolder::new();
+        let control_socket = ControlPeer::control_socket(&control_folder.path);
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
         // Of those who may listen there together.
         socket2::SockRef::from(&queue).set_reuse_port(true).expect("a socket takes the option");
@@ -170,27 +180,27 @@ fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: Driver) {
                 let mut command = binary();
                 command.args(["serve", "--driver", driver.name(), "-A", "3"]);
                 command.args(["--listen", &address.to_string(), "--listen", &besides.to_string()]);
-                command.args(place.option().split_whitespace());
-                Server::spawn(command)
+                command.args(control_folder.option().split_whitespace());
+                ServerUnderTest::spawn(command)
             });
-            let old = Control::open(&door);
+            let old = ControlPeer::accept(&control_socket);
             old.make_offer(&queue);
             old.expect("ready");
-            assert!(Peer::try_connect(besides).is_err(), "somebody listens already");
+            assert!(TestPeer::try_connect(besides).is_err(), "somebody listens already");
             let server = new.join().expect("it starts");
             if fails {
                 // What it accepts ends with it.
                 server.signal(Signal::STOP);
-                server.stands_still();
+                server.wait_until_stopped();
             }
-            let waiting: Vec<Peer> = (0..30).map(|_| Peer::connect(address)).collect();
+            let waiting: Vec<TestPeer> = (0..30).map(|_| TestPeer::connect(address)).collect();
             if fails {
                 server.signal(Signal::KILL);
                 server.wait();
                 old.expect_end();
                 return (None, waiting);
             }
-            old.say("yours");
+            old.send("yours");
             old.expect("taken");
             (Some(server), waiting)
         });
@@ -205,7 +215,7 @@ fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: Driver) {
         if let Some(server) = outcome {
             drop(queue);
             for at in [address, besides] {
-                eventually("it listens", || Peer::try_connect(at).ok());
+                eventually("it listens", || TestPeer::try_connect(at).ok());
                 for _ in 0..20 {
                     expect_served(at);
                 }
@@ -224,11 +234,11 @@ fn addresses(count: usize) -> String {
 /// A port that is free on every address, and that the system gives to nobody who asks for any: a connection of another
 /// test would be in the way of a listener on all addresses.
 fn port_of_nobody() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux has one");
     let below = range.split_whitespace().next().and_then(|first| first.parse().ok()).expect("a port");
     let start = 10_000 + std::process::id() as u16 % 1000;
-    let ports = std::iter::repeat_with(|| start + NEXT.fetch_add(7, Ordering::Relaxed));
+    let ports = std::iter::repeat_with(|| start + NEXT_PORT.fetch_add(7, Ordering::Relaxed));
     let mut free =
         ports.take_while(|port| *port < below).filter(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok());
     free.next().expect("a free port")
@@ -241,8 +251,8 @@ fn free_address() -> SocketAddr {
 
 /// Row 4.37: when the old server hears that it has been succeeded it may close its Unix datagram sockets at once, so by then
 /// every path leads to the successor's. There are many, so that a late one is seen.
-fn socket_paths_change_hands_before_the_old_server_may_close_its_sockets(driver: Driver) {
-    let place = Place::new();
+fn socket_paths_change_hands_before_the_old_server_may_close_its_sockets(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let paths: Vec<PathBuf> = (0..60).map(|number| data.path().join(format!("log-{number}"))).collect();
     let _old: Vec<UnixDatagram> =
@@ -253,24 +263,24 @@ fn socket_paths_change_hands_before_the_old_server_may_close_its_sockets(driver:
     let before = inodes();
     let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = queue.local_addr().expect("it is bound");
-    let door = Control::door(&place.path);
+    let control_socket = ControlPeer::control_socket(&control_folder.path);
     let mut options = format!("-A 1 --data {}", data.path().join("streams").display());
     for path in &paths {
         options += &format!(" --syslog-unix {}", path.display());
     }
     let new = thread::scope(|scope| {
-        let next = scope.spawn(|| place.next(driver, address, &options));
-        let successor = Control::open(&door);
+        let next = scope.spawn(|| control_folder.start_successor(driver, address, &options));
+        let successor = ControlPeer::accept(&control_socket);
         successor.make_offer(&queue);
         successor.expect("ready");
         assert_eq!(inodes(), before, "nothing has changed hands yet");
-        successor.say("yours");
+        successor.send("yours");
         successor.expect("taken");
         let left = inodes().iter().zip(&before).filter(|(now, before)| now == before).count();
         assert_eq!(left, 0, "paths that still lead to the old server");
-        successor.say("released");
+        successor.send("released");
         next.join().expect("it starts")
     });
-    drop(door);
+    drop(control_socket);
     new.finish();
 }

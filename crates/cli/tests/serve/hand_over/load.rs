@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{HANG, Peer, binary, eventually};
+use crate::support::{HANG, TestPeer, binary, eventually};
 
 /// Messages of a NATS publisher that may be unacknowledged.
 const WINDOW: u64 = 16;
@@ -56,11 +56,11 @@ pub(super) fn expect_stored_once(data: &Path, sent: &[(&str, u64)]) {
 /// Publishes over NATS with message ids until `done`. What is not acknowledged when a connection ends is sent again over the
 /// next one. Returns how many were acknowledged: all that were published.
 pub(super) fn nats(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
-    Publisher::new(to, name).run(done)
+    LoadPublisher::new(to, name).run(done)
 }
 
 /// A NATS publisher to the stream `events`.
-pub(super) struct Publisher<'a> {
+pub(super) struct LoadPublisher<'a> {
     to: SocketAddr,
     name: &'a str,
     /// Whether a while without a server is no failure.
@@ -72,19 +72,19 @@ pub(super) struct Publisher<'a> {
     pending: Vec<u64>,
 }
 
-impl<'a> Publisher<'a> {
-    pub(super) fn new(to: SocketAddr, name: &'a str) -> Publisher<'a> {
-        Publisher { to, name, survives_outages: false, refusals: None, next: 0, pending: Vec::new() }
+impl<'a> LoadPublisher<'a> {
+    pub(super) fn new(to: SocketAddr, name: &'a str) -> LoadPublisher<'a> {
+        LoadPublisher { to, name, survives_outages: false, refusals: None, next: 0, pending: Vec::new() }
     }
 
     /// Connects again and again while no server listens.
-    pub(super) fn surviving_outages(self) -> Publisher<'a> {
-        Publisher { survives_outages: true, ..self }
+    pub(super) fn surviving_outages(self) -> LoadPublisher<'a> {
+        LoadPublisher { survives_outages: true, ..self }
     }
 
     /// Counts retryable refusals, and publishes what was refused again.
-    pub(super) fn counting_refusals(self, refusals: &'a AtomicU64) -> Publisher<'a> {
-        Publisher { refusals: Some(refusals), ..self }
+    pub(super) fn counting_refusals(self, refusals: &'a AtomicU64) -> LoadPublisher<'a> {
+        LoadPublisher { refusals: Some(refusals), ..self }
     }
 
     /// Publishes until `done`, and returns how many messages were acknowledged: all.
@@ -181,7 +181,7 @@ pub(super) fn http(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
         let body = format!("{name}-{next}");
         let head = format!("POST /publish/events.{name} HTTP/1.1\r\nHost: a\r\nNats-Msg-Id: {body}\r\n");
         let request = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-        let answer = Peer::connect(to).ask(request);
+        let answer = TestPeer::connect(to).ask(request);
         assert_eq!(answer.status, 200, "{name}-{next}: {}", answer.text());
         next += 1;
     }
@@ -192,7 +192,7 @@ pub(super) fn http(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
 pub(super) fn requests(to: SocketAddr, done: &AtomicBool) -> u64 {
     let mut count = 0;
     while !done.load(Ordering::Acquire) {
-        assert_eq!(Peer::connect(to).ask(super::FAST).status, 200);
+        assert_eq!(TestPeer::connect(to).ask(super::FAST).status, 200);
         count += 1;
         thread::park_timeout(PACE);
     }

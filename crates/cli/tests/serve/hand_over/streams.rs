@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 
 use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Batch, Config, Log, Record};
+use stilling_journal::{Batch, Log, LogConfig, Record};
 
-use stilling_probe::Answer;
+use stilling_probe::TestResponse;
 
 use super::load;
 use super::*;
-use crate::nats::{Client, address as nats_address};
+use crate::nats::{RawNatsClient, address as nats_address};
 
 on_both_drivers!(
     published_messages_are_stored_once_and_no_datagram_is_lost,
@@ -28,7 +28,7 @@ mod on_uring_direct {
     #[test]
     fn published_messages_are_stored_once_and_no_datagram_is_lost() {
         super::published_messages_are_stored_once_and_no_datagram_is_lost(
-            crate::support::Driver::UringDirect,
+            crate::support::DriverUnderTest::UringDirect,
         );
     }
 }
@@ -48,23 +48,23 @@ fn restarts() -> usize {
 }
 
 /// The address behind a scheme in the banner.
-pub(super) fn at(server: &Server, scheme: &str) -> SocketAddr {
+pub(super) fn at(server: &ServerUnderTest, scheme: &str) -> SocketAddr {
     server.banner_line(&format!("listening {scheme}://")).parse().expect("an address")
 }
 
 /// Rows 4.37, 0.4: from an empty folder on, over every protocol, with hubs in shards and on threads: publishers see
 /// nothing but a reconnect, every acknowledged message is stored once, and every datagram.
-fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
-    let place = Place::new();
+fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let (streams, socket) = (data.path().join("streams"), data.path().join("log"));
     // Direct descriptors do not tell where a connection comes from.
-    let has_tcp = driver != Driver::UringDirect;
+    let has_tcp = driver != DriverUnderTest::UringDirect;
     let tcp = |address: &str| if has_tcp { format!("--syslog-tcp {address}") } else { String::new() };
     let common = format!("--syslog-unix {} --data {}", socket.display(), streams.display());
     let any = "127.0.0.1:0";
     let options = format!("{} --nats {any} --syslog-udp {any} {} {common}", LIVES[0], tcp(any));
-    let mut server = place.first(driver, &options);
+    let mut server = control_folder.start_first(driver, &options);
     let (http, nats, udp) = (server.address(), nats_address(&server), at(&server, "syslog-udp"));
     let tcp_at = has_tcp.then(|| at(&server, "syslog-tcp"));
     let tcp = tcp_at.map(|address| tcp(&address.to_string())).unwrap_or_default();
@@ -84,8 +84,8 @@ fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
         let requests = scope.spawn(move || load::requests(http, done));
         for life in LIVES.iter().cycle().skip(1).take(restarts()) {
             let options = format!("{life} --nats {nats} --syslog-udp {udp} {tcp} {common}");
-            let next = place.next(driver, http, &options);
-            server.ends_well();
+            let next = control_folder.start_successor(driver, http, &options);
+            server.expect_clean_end();
             server = next;
         }
         // The last one works, too.
@@ -107,18 +107,18 @@ fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
 }
 
 /// A server before the one under test, played by the test: it holds a stream, and its listener.
-pub(super) struct Predecessor {
-    pub(super) door: OwnedFd,
+pub(super) struct FakePredecessor {
+    pub(super) control_socket: OwnedFd,
     pub(super) queue: TcpListener,
     pub(super) log: Log<FileDisk>,
 }
 
-impl Predecessor {
-    pub(super) fn new(place: &Place, data: &Path) -> Predecessor {
+impl FakePredecessor {
+    pub(super) fn new(control_folder: &ControlFolder, data: &Path) -> FakePredecessor {
         let disk = FileDisk::make(&data.join("events")).expect("a folder");
-        let (log, _) = Log::open(disk, "events", Config::default()).expect("nobody else has it");
+        let (log, _) = Log::open(disk, "events", LogConfig::default()).expect("nobody else has it");
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        Predecessor { door: Control::door(&place.path), queue, log }
+        FakePredecessor { control_socket: ControlPeer::control_socket(&control_folder.path), queue, log }
     }
 
     /// Writes so many records.
@@ -132,14 +132,19 @@ impl Predecessor {
     }
 
     /// Hands over, and keeps its stream. Returns the successor, and the way to it.
-    pub(super) fn hand_over(&self, place: &Place, driver: Driver, options: &str) -> (Server, Control) {
+    pub(super) fn hand_over(
+        &self,
+        control_folder: &ControlFolder,
+        driver: DriverUnderTest,
+        options: &str,
+    ) -> (ServerUnderTest, ControlPeer) {
         let address = self.queue.local_addr().expect("it is bound");
         thread::scope(|scope| {
-            let next = scope.spawn(|| place.next(driver, address, options));
-            let successor = Control::open(&self.door);
+            let next = scope.spawn(|| control_folder.start_successor(driver, address, options));
+            let successor = ControlPeer::accept(&self.control_socket);
             successor.make_offer(&self.queue);
             successor.expect("ready");
-            successor.say("yours");
+            successor.send("yours");
             successor.expect("taken");
             (next.join().expect("it starts"), successor)
         })
@@ -148,7 +153,7 @@ impl Predecessor {
 
 /// The sequence in the acknowledgement that comes next.
 #[track_caller]
-pub(super) fn acknowledged(client: &mut Client) -> u64 {
+pub(super) fn acknowledged(client: &mut RawNatsClient) -> u64 {
     assert!(client.line().starts_with("MSG inbox "));
     let json = client.line();
     let sequence = json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());
@@ -159,46 +164,46 @@ const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 
 /// Row 4.37: between `taken` and `released` clients can connect, requests are answered that need no hub, and the first
 /// publication of all is behind what the old server still writes.
-fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: Driver) {
+fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: DriverUnderTest) {
     for hub in ["--hub-thread shard", "--hub-thread own", "--hub-thread shard --worker-threads 0"] {
-        let place = Place::new();
+        let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
-        let mut old = Predecessor::new(&place, data.path());
+        let mut old = FakePredecessor::new(&control_folder, data.path());
         let options = format!("-A 1 {hub} --nats 127.0.0.1:0 --data {}", data.path().display());
-        let (new, successor) = old.hand_over(&place, driver, &options);
-        let mut client = Client::connect(nats_address(&new));
-        client.say(format!("SUB inbox 1\r\n{PUBLISH}PING\r\n"));
+        let (new, successor) = old.hand_over(&control_folder, driver, &options);
+        let mut client = RawNatsClient::connect(nats_address(&new));
+        client.send(format!("SUB inbox 1\r\n{PUBLISH}PING\r\n"));
         let mut publisher = new.connect();
         publisher.send("POST /publish/events.b HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny");
         expect_served(new.address());
         // Others are let in meanwhile, however much waits.
-        drop(Client::connect(nats_address(&new)));
+        drop(RawNatsClient::connect(nats_address(&new)));
         assert!(publisher.is_silent());
         old.write(5);
         old.log.close().expect("it is closed");
-        successor.say("released");
+        successor.send("released");
         // The answer to a PING does not wait for the disk.
         assert_eq!(client.line(), "PONG");
         let sequence = acknowledged(&mut client);
         assert!(sequence > 5, "{sequence}");
         let answer = publisher.answer();
         assert_eq!(answer.status, 200, "{}", answer.text());
-        drop((client, publisher, successor, old.queue, old.door));
+        drop((client, publisher, successor, old.queue, old.control_socket));
         new.finish();
     }
 }
 
 /// Row 4.37: the end of the old process is as good as its last word, also when its locks go a moment later.
-fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: Driver) {
-    let place = Place::new();
+fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let mut old = Predecessor::new(&place, data.path());
+    let mut old = FakePredecessor::new(&control_folder, data.path());
     old.write(2);
     let options = format!("-A 1 --nats 127.0.0.1:0 --data {}", data.path().display());
-    let (new, successor) = old.hand_over(&place, driver, &options);
-    let mut client = Client::connect(nats_address(&new));
-    client.say(format!("SUB inbox 1\r\n{PUBLISH}"));
-    drop((successor, old.queue, old.door));
+    let (new, successor) = old.hand_over(&control_folder, driver, &options);
+    let mut client = RawNatsClient::connect(nats_address(&new));
+    client.send(format!("SUB inbox 1\r\n{PUBLISH}"));
+    drop((successor, old.queue, old.control_socket));
     expect_served(new.address());
     old.log.close().expect("it is closed");
     assert_eq!(acknowledged(&mut client), 3);
@@ -208,17 +213,17 @@ fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: Driver) {
 
 /// Row 4.37: a disk that hangs in the old server: after a while its successor serves everything but the streams, says why,
 /// and has them as soon as they are released.
-fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: Driver) {
-    let place = Place::new();
+fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let mut old = Predecessor::new(&place, data.path());
+    let mut old = FakePredecessor::new(&control_folder, data.path());
     old.write(2);
     let streams = "--stream events=events.>:disk --stream mem=mem.>:memory";
     let options = format!("-A 1 {streams} --nats 127.0.0.1:0 --data {}", data.path().display());
-    let (new, successor) = old.hand_over(&place, driver, &options);
-    let mut client = Client::connect(nats_address(&new));
+    let (new, successor) = old.hand_over(&control_folder, driver, &options);
+    let mut client = RawNatsClient::connect(nats_address(&new));
     let healthy = "PUB mem.a inbox 1\r\nx\r\n";
-    client.say(format!("SUB inbox 1\r\n{healthy}PING\r\n{PUBLISH}PING\r\n{healthy}PING\r\n"));
+    client.send(format!("SUB inbox 1\r\n{healthy}PING\r\n{PUBLISH}PING\r\n{healthy}PING\r\n"));
     assert_eq!(acknowledged(&mut client), 1);
     assert_eq!(client.line(), "PONG");
     assert!(client.line().starts_with("MSG inbox "));
@@ -232,23 +237,23 @@ fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: Driver) {
     assert_eq!(answer.status, 503);
     assert!(answer.text().contains("the stream events is not open yet"), "{}", answer.text());
     old.log.close().expect("it is closed");
-    successor.say("released");
+    successor.send("released");
     eventually("the stream is open", || (new.connect().ask(publication).status == 200).then_some(()));
-    client.say(PUBLISH);
+    client.send(PUBLISH);
     assert_eq!(acknowledged(&mut client), 4);
-    drop((client, successor, old.queue, old.door));
+    drop((client, successor, old.queue, old.control_socket));
     new.finish();
 }
 
 /// Publishes at an address of the successor's own, which listens when the successor is the server.
-fn publish_at(own: SocketAddr) -> Answer {
-    let mut peer = eventually("the successor is the server", || Peer::try_connect(own).ok());
+fn publish_at(own: SocketAddr) -> TestResponse {
+    let mut peer = eventually("the successor is the server", || TestPeer::try_connect(own).ok());
     peer.ask("POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
 }
 
 /// A subscriber to `subject` with small buffers, which is never read from again.
-pub(super) fn unread_subscriber(server: &Server, subject: &str) -> Peer {
-    let mut peer = Peer::connect_small(nats_address(server));
+pub(super) fn unread_subscriber(server: &ServerUnderTest, subject: &str) -> TestPeer {
+    let mut peer = TestPeer::connect_small(nats_address(server));
     peer.line();
     peer.send(format!("CONNECT {{\"verbose\":false}}\r\nSUB {subject} 1\r\nPING\r\n"));
     assert_eq!(peer.line(), "PONG");
@@ -266,41 +271,45 @@ fn flood(to: SocketAddr, subject: &str) {
 
 /// Row 4.37: the streams are released while output for subscribers that never read is still held, with and without more of
 /// it coming. Were they not, the publication would be refused.
-fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: Driver) {
+fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: DriverUnderTest) {
     for hub in ["shard", "own"] {
-        let place = Place::new();
+        let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
         let common = format!("-A 1 --hub-thread {hub} --data {}", data.path().display());
         let patient = "--send-buffer 8192 --write-timeout 300 --drain-timeout 300";
-        let old = place.first(driver, &format!("--nats 127.0.0.1:0 {common} {patient}"));
+        let old = control_folder.start_first(driver, &format!("--nats 127.0.0.1:0 {common} {patient}"));
         let nats = nats_address(&old);
         let mut watcher = old.watch();
         let unread = [unread_subscriber(&old, "idle"), unread_subscriber(&old, "flood")];
-        let mut publisher = Client::connect(nats);
+        let mut publisher = RawNatsClient::connect(nats);
         watcher.until("output is held", |metrics| {
-            publisher.say(format!("PUB idle 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64));
+            publisher.send(format!("PUB idle 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64));
             metrics.value("output_held_bytes") > 1 << 20
         });
         let flood = thread::spawn(move || flood(nats, "flood"));
-        let held = watcher.look().value("output_held_bytes");
+        let held = watcher.fetch().value("output_held_bytes");
         watcher.until("the flood comes", |metrics| metrics.value("output_held_bytes") > held + (1 << 20));
         drop(watcher);
-        let new = place.next(driver, old.address(), &format!("--listen 127.0.0.1:0 --nats {nats} {common}"));
+        let new = control_folder.start_successor(
+            driver,
+            old.address(),
+            &format!("--listen 127.0.0.1:0 --nats {nats} {common}"),
+        );
         let answer = publish_at(new.addresses()[1]);
         assert_eq!(answer.status, 200, "{}", answer.text());
         flood.join().expect("it ends");
         drop((publisher, unread));
-        old.ends_well();
+        old.expect_clean_end();
         new.finish();
     }
 }
 
 /// Rows 4.37, 0.4: killed before the last word, and after it while it drains.
-fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: Driver) {
-    let place = Place::new();
+fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let common = format!("--data {}", data.path().display());
-    let mut server = place.first(driver, &format!("--nats 127.0.0.1:0 {common} {}", LIVES[0]));
+    let mut server = control_folder.start_first(driver, &format!("--nats 127.0.0.1:0 {common} {}", LIVES[0]));
     let (http, nats) = (server.address(), nats_address(&server));
     let done = AtomicBool::new(false);
     let (server, sent) = thread::scope(|scope| {
@@ -308,10 +317,14 @@ fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: Driver
             let done = &done;
             (name, scope.spawn(move || load::nats(nats, name, done)))
         });
-        let inode = || std::fs::metadata(&place.path).map(|file| file.ino()).unwrap_or(0);
+        let inode = || std::fs::metadata(&control_folder.path).map(|file| file.ino()).unwrap_or(0);
         for round in 0..6 {
             let before = inode();
-            let next = place.next(driver, http, &format!("--nats {nats} {common} {}", LIVES[round % 4]));
+            let next = control_folder.start_successor(
+                driver,
+                http,
+                &format!("--nats {nats} {common} {}", LIVES[round % 4]),
+            );
             if round % 2 == 0 {
                 eventually("the successor has the path", || (inode() != before).then_some(()));
             }
@@ -319,7 +332,7 @@ fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: Driver
             server.wait();
             server = next;
             expect_served(http);
-            eventually("it can be succeeded", || place.is_tidy().then_some(()));
+            eventually("it can be succeeded", || control_folder.has_only_socket().then_some(()));
         }
         done.store(true, Ordering::Release);
         (server, senders.map(|(name, thread)| (name, thread.join().expect("nobody fails"))))
@@ -329,13 +342,14 @@ fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: Driver
 }
 
 /// Row 4.37: whatever a successor fails of before its last word, senders reach the old server's socket as before.
-fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: Driver) {
-    let place = Place::new();
+fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let socket = data.path().join("log");
     let streams = data.path().join("streams");
     let common = format!("--syslog-unix {} --data {}", socket.display(), streams.display());
-    let old = place.first(driver, &format!("--nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0 {common}"));
+    let old =
+        control_folder.start_first(driver, &format!("--nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0 {common}"));
     let (http, nats, udp) = (old.address(), nats_address(&old), at(&old, "syslog-udp"));
     let sender = UnixDatagram::unbound().expect("a socket");
     let identity = || std::fs::metadata(&socket).expect("the socket is there").ino();
@@ -355,13 +369,14 @@ fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: Driver) {
             Some(_) => listen.split(" --data").next().expect("a part"),
             None => &listen,
         };
-        expect_failure(&place.attempt(driver, &format!("{listen} {options}")), &reason);
+        expect_failure(&control_folder.start_failing(driver, &format!("{listen} {options}")), &reason);
         assert_eq!(identity(), before, "after {options}");
         sender.send_to(b"<13>app: x", &socket).expect("the old server reads there");
         expect_served(http);
     }
-    let new = place.next(driver, http, &format!("--nats {nats} --syslog-udp {udp} {common}"));
-    old.ends_well();
+    let new =
+        control_folder.start_successor(driver, http, &format!("--nats {nats} --syslog-udp {udp} {common}"));
+    old.expect_clean_end();
     assert_ne!(identity(), before);
     sender.send_to(b"<13>app: x", &socket).expect("the new server reads there");
     new.finish();
@@ -370,18 +385,18 @@ fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: Driver) {
 }
 
 /// Row 4.37: an old server without streams releases at once, and one that gets streams only now opens them.
-fn a_server_without_streams_waits_for_none(driver: Driver) {
-    let place = Place::new();
+fn a_server_without_streams_waits_for_none(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
-    let old = place.first(driver, "");
+    let old = control_folder.start_first(driver, "");
     let options = format!("--nats 127.0.0.1:0 --data {}", data.path().join("streams").display());
-    let new = place.next(driver, old.address(), &options);
-    old.ends_well();
-    let mut client = Client::connect(nats_address(&new));
-    client.say(format!("SUB inbox 1\r\n{PUBLISH}"));
+    let new = control_folder.start_successor(driver, old.address(), &options);
+    old.expect_clean_end();
+    let mut client = RawNatsClient::connect(nats_address(&new));
+    client.send(format!("SUB inbox 1\r\n{PUBLISH}"));
     assert_eq!(acknowledged(&mut client), 1);
     drop(client);
-    let last = place.next(driver, new.address(), "");
-    new.ends_well();
+    let last = control_folder.start_successor(driver, new.address(), "");
+    new.expect_clean_end();
     last.finish();
 }

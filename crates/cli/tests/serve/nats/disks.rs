@@ -15,8 +15,8 @@ use std::thread;
 use tempfile::TempDir;
 
 use super::faults::publish;
-use super::{Client, address, records};
-use crate::support::{Driver, Peer, Server, Tool, binary, eventually};
+use super::{RawNatsClient, address, records};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, eventually};
 
 on_both_drivers! {
     a_full_disk_makes_its_streams_wait_and_nothing_else,
@@ -27,14 +27,14 @@ on_both_drivers! {
 
 /// A file system of its own, which nobody outside sees; it goes with its keeper.
 struct SmallDisk {
-    keeper: Child,
+    namespace_holder: Child,
     folder: TempDir,
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
+        let _ = self.namespace_holder.kill();
+        let _ = self.namespace_holder.wait();
     }
 }
 
@@ -46,11 +46,13 @@ impl SmallDisk {
         command.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(folder.path()).arg(size);
         // It lives until its input ends, with this process at the latest.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut keeper = command.spawn().expect("unshare runs");
+        let mut namespace_holder = command.spawn().expect("unshare runs");
         let mut said = String::new();
-        BufReader::new(keeper.stdout.take().expect("it is piped")).read_line(&mut said).expect("it speaks");
+        BufReader::new(namespace_holder.stdout.take().expect("it is piped"))
+            .read_line(&mut said)
+            .expect("it speaks");
         assert_eq!(said, "mounted\n", "a user may mount in a namespace of their own");
-        SmallDisk { keeper, folder }
+        SmallDisk { namespace_holder, folder }
     }
 
     fn streams(&self) -> String {
@@ -59,7 +61,7 @@ impl SmallDisk {
 
     /// A command inside.
     fn enter(&self) -> Tool {
-        let target = self.keeper.id();
+        let target = self.namespace_holder.id();
         Tool::new("nsenter", &format!("--user --mount --preserve-credentials --target {target}"))
     }
 
@@ -72,7 +74,7 @@ impl SmallDisk {
             .output();
     }
 
-    fn serve_command(&self, driver: Driver) -> Command {
+    fn serve_command(&self, driver: DriverUnderTest) -> Command {
         let mut command = self.enter().into_command();
         command.arg(binary().get_program()).args([
             "serve",
@@ -86,8 +88,8 @@ impl SmallDisk {
         command
     }
 
-    fn serve(&self, driver: Driver) -> Server {
-        Server::spawn(self.serve_command(driver))
+    fn serve(&self, driver: DriverUnderTest) -> ServerUnderTest {
+        ServerUnderTest::spawn(self.serve_command(driver))
     }
 }
 
@@ -103,11 +105,11 @@ fn publish_large(to: SocketAddr) -> Vec<u64> {
 
 /// The same, reporting each sequence when it is acknowledged.
 fn publish_large_into(to: SocketAddr, mut acknowledged: impl FnMut(u64)) {
-    let mut client = Client::connect(to);
-    client.say("SUB large 1\r\n");
+    let mut client = RawNatsClient::connect(to);
+    client.send("SUB large 1\r\n");
     let zeros = "0".repeat(400_000 - 4);
     for number in 0..MESSAGES {
-        client.say(format!("PUB events.a large 400000\r\n{zeros}{number:04}\r\n"));
+        client.send(format!("PUB events.a large 400000\r\n{zeros}{number:04}\r\n"));
         let line = client.line();
         assert!(line.starts_with("MSG large 1 "), "{line}");
         let json = client.line();
@@ -117,7 +119,7 @@ fn publish_large_into(to: SocketAddr, mut acknowledged: impl FnMut(u64)) {
 }
 
 /// Row 0.14: a stream whose disk is full waits, others do not; with room it continues without a restart.
-fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: Driver) {
+fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     let server = disk.serve(driver);
     let to = address(&server);
@@ -130,10 +132,10 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: Driver) {
     let status = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(!status.text().contains("<h2>Refused</h2>"), "{status:?}");
     // Streams in memory, plain subjects and readers go on.
-    let mut client = Client::connect(to);
-    client.say("SUB inbox.* 1\r\nSUB other 2\r\n");
+    let mut client = RawNatsClient::connect(to);
+    client.send("SUB inbox.* 1\r\nSUB other 2\r\n");
     assert_eq!(publish(&mut client, "memory.a", 0..10), (1..=10).collect::<Vec<_>>());
-    client.say("PUB other 1\r\ny\r\n");
+    client.send("PUB other 1\r\ny\r\n");
     assert_eq!(client.lines(2), ["MSG other 2 1", "y"]);
     assert_eq!(records(to, "events", 10).0.len(), 10);
     assert_eq!(server.connect().ask("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
@@ -153,12 +155,12 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: Driver) {
 }
 
 /// Row 4.37: what has no room is not acknowledged, and keeps no server from ending.
-fn a_server_ends_although_its_disk_is_full(driver: Driver) {
+fn a_server_ends_although_its_disk_is_full(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     for place in ["shard", "own"] {
         let mut command = disk.serve_command(driver);
         command.args(["--hub-thread", place]);
-        let server = Server::spawn(command);
+        let server = ServerUnderTest::spawn(command);
         let to = address(&server);
         // Its connection ends with the server.
         let publisher = thread::spawn(move || publish_large(to));
@@ -171,7 +173,7 @@ fn a_server_ends_although_its_disk_is_full(driver: Driver) {
 
 /// Rows 4.37, 0.4: the successor of a server whose disk is full serves everything but its streams on disk, and those when the
 /// old server has found room; each acknowledged message is stored once, in the order of the acknowledgements.
-fn a_server_whose_disk_is_full_is_succeeded(driver: Driver) {
+fn a_server_whose_disk_is_full_is_succeeded(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     let control = tempfile::tempdir().expect("a folder");
     let command = || {
@@ -179,7 +181,7 @@ fn a_server_whose_disk_is_full_is_succeeded(driver: Driver) {
         command.args(["--drain-timeout", "300", "--take-over"]).arg(control.path().join("control"));
         command
     };
-    let old = Server::spawn(command());
+    let old = ServerUnderTest::spawn(command());
     let to = address(&old);
     let (acknowledged, sequences) = mpsc::channel();
     // Its connection ends with the old server.
@@ -190,11 +192,11 @@ fn a_server_whose_disk_is_full_is_succeeded(driver: Driver) {
     eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
     let mut command = command();
     command.args(["--listen", "127.0.0.2:0"]);
-    let new = Server::spawn(command);
+    let new = ServerUnderTest::spawn(command);
     let own = new.addresses()[1];
     let publish = |subject: &str| {
         let head = format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny");
-        Peer::try_connect(own).ok().map(|mut peer| peer.ask(head))
+        TestPeer::try_connect(own).ok().map(|mut peer| peer.ask(head))
     };
     eventually("streams in memory work", || publish("memory.a").filter(|answer| answer.status == 200));
     let refusal = publish("events.b").expect("it listens");
@@ -202,7 +204,7 @@ fn a_server_whose_disk_is_full_is_succeeded(driver: Driver) {
     assert!(refusal.text().contains("the stream events"), "{}", refusal.text());
     disk.remount("size=200m");
     eventually("the stream is open", || publish("events.b").filter(|answer| answer.status == 200));
-    old.ends_well();
+    old.expect_clean_end();
     assert!(publisher.join().is_err(), "its connection has ended");
     let acknowledged: Vec<u64> = sequences.into_iter().collect();
     assert!(acknowledged.len() > 10, "{acknowledged:?}");
@@ -219,11 +221,11 @@ fn a_server_whose_disk_is_full_is_succeeded(driver: Driver) {
     new.finish();
 }
 
-fn a_folder_that_cannot_be_written_is_named_at_the_start(driver: Driver) {
+fn a_folder_that_cannot_be_written_is_named_at_the_start(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     let server = disk.serve(driver);
-    let mut client = Client::connect(address(&server));
-    client.say("SUB inbox.* 1\r\n");
+    let mut client = RawNatsClient::connect(address(&server));
+    client.send("SUB inbox.* 1\r\n");
     publish(&mut client, "events.a", 0..1);
     drop(client);
     server.finish();
@@ -247,12 +249,12 @@ fn change_version(segment: &Path) {
 
 #[test]
 fn a_journal_of_another_version_is_left_alone() {
-    let hub = super::Hub::start(Driver::Poll, "");
-    let mut client = hub.client();
-    client.say("SUB inbox.* 1\r\n");
+    let fixture = super::NatsServerFixture::start(DriverUnderTest::Poll, "");
+    let mut client = fixture.client();
+    client.send("SUB inbox.* 1\r\n");
     publish(&mut client, "events.a", 0..3);
     drop(client);
-    let super::Hub { server, data } = hub;
+    let super::NatsServerFixture { server, data } = fixture;
     server.finish();
     let streams = data.path().join("streams");
     let segment = streams.join("events").join("00000000000000000001.segment");

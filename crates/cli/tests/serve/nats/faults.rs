@@ -3,8 +3,8 @@
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 
-use super::{Client, Hub};
-use crate::support::{Driver, binary, eventually};
+use super::{NatsServerFixture, RawNatsClient};
+use crate::support::{DriverUnderTest, binary, eventually};
 
 on_both_drivers! {
     what_was_acknowledged_is_there_after_a_crash,
@@ -22,13 +22,13 @@ on_both_drivers! {
 }
 
 /// Publishes `range` and waits for all acknowledgements; returns the sequences.
-pub(super) fn publish(client: &mut Client, subject: &str, range: std::ops::Range<u32>) -> Vec<u64> {
+pub(super) fn publish(client: &mut RawNatsClient, subject: &str, range: std::ops::Range<u32>) -> Vec<u64> {
     let mut text = String::new();
     for number in range.clone() {
         let payload = number.to_string();
         text += &format!("PUB {subject} inbox.{number} {}\r\n{payload}\r\n", payload.len());
     }
-    client.say(text);
+    client.send(text);
     let mut sequences = Vec::new();
     for _ in range {
         let line = client.line();
@@ -41,35 +41,35 @@ pub(super) fn publish(client: &mut Client, subject: &str, range: std::ops::Range
 }
 
 /// The payloads of a stream's first records.
-fn replay(hub: &Hub, stream: &str, count: usize) -> Vec<String> {
-    hub.records(stream, count).0.into_iter().map(|(_, payload)| payload).collect()
+fn replay(fixture: &NatsServerFixture, stream: &str, count: usize) -> Vec<String> {
+    fixture.records(stream, count).0.into_iter().map(|(_, payload)| payload).collect()
 }
 
 /// Row 0.4; the simulation tries what a test cannot: power, sectors, orders.
-fn what_was_acknowledged_is_there_after_a_crash(driver: Driver) {
-    let mut hub = Hub::start(driver, "");
+fn what_was_acknowledged_is_there_after_a_crash(driver: DriverUnderTest) {
+    let mut fixture = NatsServerFixture::start(driver, "");
     for life in 0..3 {
-        let mut client = hub.client();
-        client.say("SUB inbox.* 1\r\n");
+        let mut client = fixture.client();
+        client.send("SUB inbox.* 1\r\n");
         let sequences = publish(&mut client, "events.a", life * 500..(life + 1) * 500);
         // A crash may cost sequences, never their order.
         assert!(sequences.is_sorted() && sequences[0] > u64::from(life) * 500, "{sequences:?}");
         // Some more that nobody waits for.
-        client.say("PUB events.a 1\r\nx\r\n".repeat(100));
-        hub = hub.crash(driver, "");
-        let there = replay(&hub, "events", (life as usize + 1) * 500);
+        client.send("PUB events.a 1\r\nx\r\n".repeat(100));
+        fixture = fixture.crash(driver, "");
+        let there = replay(&fixture, "events", (life as usize + 1) * 500);
         let numbers: Vec<u32> = there.iter().filter_map(|payload| payload.parse().ok()).collect();
         assert!(numbers.is_sorted(), "{numbers:?}");
         let expected: Vec<u32> = (0..numbers.len() as u32).collect();
         assert_eq!(numbers, expected);
     }
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// When `events` was created, as the server reports it.
-fn created(hub: &Hub) -> String {
-    let mut client = hub.client();
-    client.say("SUB info 1\r\nPUB $JS.API.STREAM.INFO.events info 0\r\n\r\n");
+fn created(fixture: &NatsServerFixture) -> String {
+    let mut client = fixture.client();
+    client.send("SUB info 1\r\nPUB $JS.API.STREAM.INFO.events info 0\r\n\r\n");
     assert!(client.line().starts_with("MSG info 1 "));
     let json = client.line();
     let after = json.split("\"created\":\"").nth(1).and_then(|rest| rest.split('"').next());
@@ -77,28 +77,28 @@ fn created(hub: &Hub) -> String {
 }
 
 /// Followers recognise a replaced data folder by it: it is the same before the first record, after it and after a restart.
-fn a_stream_keeps_its_creation_time(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let before = created(&hub);
-    let mut client = hub.client();
-    client.say("SUB inbox.* 1\r\n");
+fn a_stream_keeps_its_creation_time(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let before = created(&fixture);
+    let mut client = fixture.client();
+    client.send("SUB inbox.* 1\r\n");
     publish(&mut client, "events.a", 0..1);
-    assert_eq!(created(&hub), before);
-    let hub = hub.crash(driver, "");
-    assert_eq!(created(&hub), before);
-    hub.server.finish();
+    assert_eq!(created(&fixture), before);
+    let fixture = fixture.crash(driver, "");
+    assert_eq!(created(&fixture), before);
+    fixture.server.finish();
 }
 
-fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: Driver) {
+fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: DriverUnderTest) {
     for place in ["shard", "own"] {
         let options = format!("--hub-thread {place} --stream keep=keep.>:memory --stream events=events.>");
-        let hub = Hub::start(driver, &options);
-        let mut clients: Vec<Client> = (0..6).map(|_| hub.client()).collect();
-        let mut subscriber = hub.client();
-        subscriber.say("SUB events.> 9\r\n");
+        let fixture = NatsServerFixture::start(driver, &options);
+        let mut clients: Vec<RawNatsClient> = (0..6).map(|_| fixture.client()).collect();
+        let mut subscriber = fixture.client();
+        subscriber.send("SUB events.> 9\r\n");
         subscriber.flush();
         for (number, client) in clients.iter_mut().enumerate() {
-            client.say("SUB inbox.* 1\r\n");
+            client.send("SUB inbox.* 1\r\n");
             let subject = if number % 2 == 0 { "events.a" } else { "keep.a" };
             assert_eq!(publish(client, subject, 0..300).len(), 300);
         }
@@ -107,86 +107,87 @@ fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: Driver) {
             subscriber.line();
         }
         drop((clients, subscriber));
-        hub.server.finish();
+        fixture.server.finish();
     }
 }
 
-fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut lazy = Client { peer: stilling_probe::Peer::connect_small(hub.nats()) };
+fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut lazy = RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) };
     lazy.line();
-    lazy.say("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
+    lazy.send("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
     lazy.line();
-    let mut busy = hub.client();
-    busy.say("SUB a 1\r\n");
+    let mut busy = fixture.client();
+    busy.send("SUB a 1\r\n");
     let payload = "x".repeat(100_000);
     for _ in 0..200 {
-        busy.say(format!("PUB a 100000\r\n{payload}\r\n"));
+        busy.send(format!("PUB a 100000\r\n{payload}\r\n"));
         assert_eq!(busy.lines(2), ["MSG a 1 100000", &payload]);
     }
-    let mut watcher = hub.server.watch();
+    let mut watcher = fixture.server.watch();
     watcher.until("it is cut off", |metrics| metrics.closed("slow_consumer") == 1);
     drop((lazy, busy, watcher));
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.8: what the peer's and the system's buffers do not take waits in the server.
-fn a_subscriber_that_reads_late_gets_everything(driver: Driver) {
-    let hub = Hub::start(driver, "--send-buffer 20000");
-    let mut late = Client { peer: stilling_probe::Peer::connect_small(hub.nats()) };
+fn a_subscriber_that_reads_late_gets_everything(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "--send-buffer 20000");
+    let mut late = RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) };
     late.line();
-    late.say("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
+    late.send("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
     late.line();
-    let mut busy = hub.client();
+    let mut busy = fixture.client();
     let payload = "x".repeat(100_000);
     for _ in 0..30 {
-        busy.say(format!("PUB a 100000\r\n{payload}\r\n"));
+        busy.send(format!("PUB a 100000\r\n{payload}\r\n"));
     }
     assert_eq!(busy.flush(), [""; 0]);
     for _ in 0..30 {
         assert_eq!(late.lines(2), ["MSG a 1 100000", &payload]);
     }
     drop((late, busy));
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.3: a client that wants no answers is sent no byte, not even for messages that are stored. (The answer to its PING is
 /// the first thing it reads.)
-fn messages_without_a_reply_are_not_answered(driver: Driver) {
+fn messages_without_a_reply_are_not_answered(driver: DriverUnderTest) {
     const COUNT: usize = 50_000;
-    let hub = Hub::start(driver, "--stream keep=keep.>:memory --stream events=events.>");
-    let mut client = hub.client();
+    let fixture = NatsServerFixture::start(driver, "--stream keep=keep.>:memory --stream events=events.>");
+    let mut client = fixture.client();
     for subject in ["keep.a", "events.a", "plain.a"] {
-        client.say(format!("PUB {subject} 1\r\nx\r\n").repeat(COUNT));
+        client.send(format!("PUB {subject} 1\r\nx\r\n").repeat(COUNT));
     }
     assert_eq!(client.flush(), [""; 0]);
     // The PONG says that the messages have been taken, not yet that they are durable.
-    hub.server.watch().until("all are stored", |metrics| {
+    fixture.server.watch().until("all are stored", |metrics| {
         metrics.value("hub_stream_visible_sequence{stream=\"events\"}") >= COUNT as u64
     });
-    let (_, behind) = hub.records("events", 1);
+    let (_, behind) = fixture.records("events", 1);
     assert_eq!(behind + 1, COUNT as u64);
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.3: who only sends does not read, and who wants answers may read them when it has sent all. Neither it nor the server
 /// waits for the other to read first, nor for another client on the same shard that does the same.
-fn clients_that_say_everything_before_they_read_get_every_answer(driver: Driver) {
+fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverUnderTest) {
     const COUNT: usize = 100_000;
     let options =
         "--accept-threads 1 --send-buffer 20000 --stream keep=keep.>:memory --stream events=events.>";
-    let hub = Hub::start(driver, options);
-    let mut clients = [(); 2].map(|()| Client { peer: stilling_probe::Peer::connect_small(hub.nats()) });
+    let fixture = NatsServerFixture::start(driver, options);
+    let mut clients =
+        [(); 2].map(|()| RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) });
     for (number, client) in clients.iter_mut().enumerate() {
         client.line();
         // An answer of its own for each line, and another one for each message.
         let inbox = format!("_INBOX.bRM2GmyGbnxTlWsrYJUAo{number}");
-        client.say(format!("CONNECT {{\"verbose\":true}}\r\nSUB {inbox} 1\r\n"));
+        client.send(format!("CONNECT {{\"verbose\":true}}\r\nSUB {inbox} 1\r\n"));
         assert_eq!(client.lines(2), ["+OK"; 2]);
         let line = |subject| format!("PUB {subject} {inbox} 1\r\nx\r\n");
-        client.say(line("keep.a").repeat(COUNT / 2) + &line("events.a").repeat(COUNT / 2));
-        client.say("PING\r\n");
+        client.send(line("keep.a").repeat(COUNT / 2) + &line("events.a").repeat(COUNT / 2));
+        client.send("PING\r\n");
     }
     for client in &mut clients {
         let (mut acknowledged, mut last, mut accepted, mut ponged) = ([0; 2], [0; 2], 0, false);
@@ -208,92 +209,92 @@ fn clients_that_say_everything_before_they_read_get_every_answer(driver: Driver)
         }
     }
     drop(clients);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.8: the memory for long messages is taken as they come, and who has some and sends no more keeps it from nobody.
-fn who_announces_long_messages_and_stops_holds_nobody_up(driver: Driver) {
+fn who_announces_long_messages_and_stops_holds_nobody_up(driver: DriverUnderTest) {
     const SIZE: usize = 1 << 20;
     let payload = "x".repeat(SIZE);
     // With almost nothing sent the others have room; with almost everything sent one after the other goes on.
     for sent in [10_000, SIZE - 1000] {
-        let hub = Hub::start(driver, "--accept-threads 1");
+        let fixture = NatsServerFixture::start(driver, "--accept-threads 1");
         let mut silent = Vec::new();
         for _ in 0..64 {
-            let mut client = Client::silent(hub.nats());
-            client.say(format!("CONNECT {{\"verbose\":false}}\r\nPUB a {SIZE}\r\n{}", &payload[..sent]));
+            let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
+            client.send(format!("CONNECT {{\"verbose\":false}}\r\nPUB a {SIZE}\r\n{}", &payload[..sent]));
             silent.push(client);
         }
-        let mut busy = hub.client();
-        busy.say("SUB a 1\r\n");
+        let mut busy = fixture.client();
+        busy.send("SUB a 1\r\n");
         for _ in 0..3 {
-            busy.say(format!("PUB a {SIZE}\r\n{payload}\r\n"));
+            busy.send(format!("PUB a {SIZE}\r\n{payload}\r\n"));
             assert_eq!(busy.line(), format!("MSG a 1 {SIZE}"));
             assert!(busy.line() == payload, "the message");
         }
         drop((silent, busy));
-        hub.server.finish();
+        fixture.server.finish();
     }
 }
 
-fn a_client_that_leaves_at_once_has_published_all_the_same(driver: Driver) {
-    let hub = Hub::start(driver, "");
+fn a_client_that_leaves_at_once_has_published_all_the_same(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
     for number in 0..50 {
-        let mut client = Client::silent(hub.nats());
-        client.say(format!("CONNECT {{\"verbose\":false}}\r\nPUB events.a 2\r\n{number:02}\r\n"));
+        let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
+        client.send(format!("CONNECT {{\"verbose\":false}}\r\nPUB events.a 2\r\n{number:02}\r\n"));
         // Its end comes behind everything that it has said.
         client.peer.half_close();
         client.rest();
     }
-    let mut there = replay(&hub, "events", 50);
+    let mut there = replay(&fixture, "events", 50);
     there.sort();
     let expected: Vec<String> = (0..50).map(|number| format!("{number:02}")).collect();
     assert_eq!(there, expected);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
-fn a_drain_answers_what_was_published_and_says_where_it_goes(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
-    client.say("SUB inbox.* 1\r\nPUB events.a inbox.1 1\r\nx\r\n");
+fn a_drain_answers_what_was_published_and_says_where_it_goes(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
+    client.send("SUB inbox.* 1\r\nPUB events.a inbox.1 1\r\nx\r\n");
     client.flush();
-    hub.server.signal(rustix::process::Signal::TERM);
+    fixture.server.signal(rustix::process::Signal::TERM);
     let rest = client.rest();
     assert!(rest.contains("\"ldm\":true"), "{rest}");
-    hub.server.ends_well();
+    fixture.server.expect_clean_end();
 }
 
-fn more_subscriptions_than_a_connection_may_have_are_refused(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
+fn more_subscriptions_than_a_connection_may_have_are_refused(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
     let all: String = (0..100_000).map(|sid| format!("SUB a.{sid} {sid}\r\n")).collect();
     client.peer.try_send(all);
     let rest = client.rest();
     assert!(rest.starts_with("-ERR 'maximum subscriptions exceeded'\r\n"), "{rest:.200}");
-    assert_eq!(hub.client().flush(), [""; 0]);
-    hub.server.finish();
+    assert_eq!(fixture.client().flush(), [""; 0]);
+    fixture.server.finish();
 }
 
 /// What cannot be understood is counted, what is too long is cut and counted, and what comes behind it is stored.
-fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: Driver) {
-    let hub = Hub::start(driver, "--syslog-udp 127.0.0.1:0 --syslog-tcp 127.0.0.1:0");
-    let at = |name: &str| -> SocketAddr { hub.server.banner_line(name).parse().expect("an address") };
+fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "--syslog-udp 127.0.0.1:0 --syslog-tcp 127.0.0.1:0");
+    let at = |name: &str| -> SocketAddr { fixture.server.banner_line(name).parse().expect("an address") };
     let (udp, tcp) = (at("listening syslog-udp://"), at("listening syslog-tcp://"));
-    let mut listener = hub.client();
-    listener.say("SUB events.syslog.> 1\r\n");
+    let mut listener = fixture.client();
+    listener.send("SUB events.syslog.> 1\r\n");
     listener.flush();
-    let mut busy = hub.client();
-    busy.say("SUB inbox.* 1\r\n");
+    let mut busy = fixture.client();
+    busy.send("SUB inbox.* 1\r\n");
     let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     for garbage in [&b"\0\x01\x7f"[..], b"", b"\n", b"<", b"<9999>x", "\u{feff}{\"".as_bytes(), &[b'['; 3000]]
     {
         sender.send_to(garbage, udp).expect("it is sent");
-        let mut peer = stilling_probe::Peer::connect(tcp);
+        let mut peer = stilling_probe::TestPeer::connect(tcp);
         peer.send(garbage);
         peer.half_close();
-        assert!(peer.whatever_comes().is_empty(), "syslog answers nothing");
+        assert!(peer.read_until_closed().is_empty(), "syslog answers nothing");
     }
-    let mut long = stilling_probe::Peer::connect(tcp);
+    let mut long = stilling_probe::TestPeer::connect(tcp);
     long.send("<13>".to_owned() + &"x".repeat(1 << 20) + "\n<13>behind it\n");
     assert_eq!(publish(&mut busy, "events.a", 0..10).len(), 10);
     // Lines of one connection keep their order.
@@ -305,22 +306,22 @@ fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: Driver) {
     }
     let cut = told.iter().find(|payload| payload.starts_with("<13>xxx")).expect("its beginning is there");
     assert!(cut.len() < 100_000, "{}", cut.len());
-    let mut watcher = hub.server.watch();
+    let mut watcher = fixture.server.watch();
     let losses = |reason: &str| format!("hub_losses_total{{door=\"syslog\",reason=\"{reason}\"}}");
     watcher.until("it is counted", |metrics| {
         metrics.value(&losses("too_large")) == 1 && metrics.value(&losses("malformed")) > 0
     });
     drop((busy, listener, long, watcher));
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 #[test]
 fn two_servers_cannot_have_one_folder() {
-    let hub = Hub::start(Driver::Poll, "");
-    let mut client = hub.client();
-    client.say("SUB inbox.* 1\r\n");
+    let fixture = NatsServerFixture::start(DriverUnderTest::Poll, "");
+    let mut client = fixture.client();
+    client.send("SUB inbox.* 1\r\n");
     publish(&mut client, "events.a", 0..1);
-    let data = hub.data.path().join("streams");
+    let data = fixture.data.path().join("streams");
     let mut second = binary();
     second.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&data);
     let outcome = second.output().expect("it runs");
@@ -328,23 +329,23 @@ fn two_servers_cannot_have_one_folder() {
     assert!(!outcome.status.success());
     assert!(said.contains("is in use by process"), "{said}");
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// The folder appears with the first record; where it cannot, the publisher hears why, and the server stays up.
 #[test]
 fn a_folder_that_cannot_be_made_freezes_its_streams() {
-    let hub = Hub::start(Driver::Poll, "");
-    fs::write(hub.data.path().join("streams"), "in the way").expect("a file");
-    let mut client = hub.client();
-    client.say("SUB inbox 1\r\nPUB events.a inbox 1\r\nx\r\n");
+    let fixture = NatsServerFixture::start(DriverUnderTest::Poll, "");
+    fs::write(fixture.data.path().join("streams"), "in the way").expect("a file");
+    let mut client = fixture.client();
+    client.send("SUB inbox 1\r\nPUB events.a inbox 1\r\nx\r\n");
     assert!(client.line().starts_with("MSG inbox 1 "));
     let json = client.line();
     assert!(json.contains("\"code\":503") && json.contains("cannot be made"), "{json}");
-    client.say("SUB other 2\r\nPUB other 1\r\ny\r\n");
+    client.send("SUB other 2\r\nPUB other 1\r\ny\r\n");
     assert_eq!(client.lines(2), ["MSG other 2 1", "y"]);
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// What is known at the start is said at the start.
@@ -362,14 +363,14 @@ fn a_folder_that_is_none_is_refused_at_the_start() {
 
 #[test]
 fn nothing_is_on_disk_before_there_is_something_to_keep() {
-    let hub = Hub::start(Driver::Poll, "");
-    let mut client = hub.client();
-    client.say("PUB other 1\r\nx\r\n");
+    let fixture = NatsServerFixture::start(DriverUnderTest::Poll, "");
+    let mut client = fixture.client();
+    client.send("PUB other 1\r\nx\r\n");
     client.flush();
-    let streams = hub.data.path().join("streams");
+    let streams = fixture.data.path().join("streams");
     assert!(!streams.exists());
-    client.say("PUB events.a 1\r\nx\r\n");
+    client.send("PUB events.a 1\r\nx\r\n");
     eventually("the folder is there", || streams.join("events").exists().then_some(()));
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::Hub;
-use crate::support::{Driver, HANG, Server, binary, eventually};
+use super::NatsServerFixture;
+use crate::support::{DriverUnderTest, HANG, ServerUnderTest, binary, eventually};
 
 on_both_drivers! {
     every_manner_of_sending_is_accounted_for,
@@ -21,11 +21,11 @@ on_both_drivers! {
 }
 
 /// A generator that ends with its test.
-struct Generator(Child);
+struct GeneratorProcess(Child);
 
-impl Generator {
-    fn start(to: &Hub, options: &str) -> Generator {
-        Generator(
+impl GeneratorProcess {
+    fn start(to: &NatsServerFixture, options: &str) -> GeneratorProcess {
+        GeneratorProcess(
             command(to, options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts"),
         )
     }
@@ -48,14 +48,14 @@ impl Generator {
     }
 }
 
-impl Drop for Generator {
+impl Drop for GeneratorProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn command(to: &Hub, options: &str) -> Command {
+fn command(to: &NatsServerFixture, options: &str) -> Command {
     let mut command = binary();
     command.args(["bench", "collect", &to.nats().to_string()]).args(options.split_whitespace());
     command.args(["--timeout", &HANG.as_secs().to_string()]).stdin(Stdio::null());
@@ -79,17 +79,17 @@ fn balanced(report: &Value) -> u64 {
 }
 
 /// The last sequence that the server's stream gave, and what still waits for the disk there.
-fn stream(server: &Server) -> (u64, u64) {
-    let metrics = server.watch().look();
+fn stream(server: &ServerUnderTest) -> (u64, u64) {
+    let metrics = server.watch().fetch();
     let of = |name: &str| metrics.value(&format!("{name}{{stream=\"events\"}}"));
     (of("hub_stream_last_sequence"), of("hub_stream_pending"))
 }
 
 /// Rows 0.23 to 0.29 and 0.32: queued messages = sends = receives, no message and no connection fails, nothing is pending
 /// at the end; with acknowledgements and without, over kept connections and over one for each message.
-fn every_manner_of_sending_is_accounted_for(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let monitor = format!("--json -n 2000 --monitor {}", hub.server.url("/metrics"));
+fn every_manner_of_sending_is_accounted_for(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let monitor = format!("--json -n 2000 --monitor {}", fixture.server.url("/metrics"));
     let mut all = 0;
     for (manner, connects) in [
         ("", 4),
@@ -98,20 +98,20 @@ fn every_manner_of_sending_is_accounted_for(driver: Driver) {
         ("--unconfirmed --per-message --window 1", 2000),
         ("--subscribers 1", 4),
     ] {
-        let (status, report, said) = Generator::start(&hub, &format!("{monitor} {manner}")).ends();
+        let (status, report, said) = GeneratorProcess::start(&fixture, &format!("{monitor} {manner}")).ends();
         assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
         assert_eq!(balanced(&report), 2000, "{manner}");
         assert_eq!(report["connects"], connects, "{manner}: {report}");
         all += 2000;
-        assert_eq!(stream(&hub.server), (all, 0), "{manner}: {report}");
+        assert_eq!(stream(&fixture.server), (all, 0), "{manner}: {report}");
         let server = &report["server"];
         assert_eq!((&server["pending"], &server["lost"]), (&0.into(), &0.into()), "{manner}: {report}");
         assert!(server["accepts"].as_u64() >= Some(connects), "{manner}: {report}");
         assert!(server["received"].as_u64() >= Some(2000), "{manner}: {report}");
         send_times_are_of_one_run(&report);
     }
-    assert_eq!(hub.records("events", 1).1, all - 1);
-    hub.server.finish();
+    assert_eq!(fixture.records("events", 1).1, all - 1);
+    fixture.server.finish();
 }
 
 /// Row 0.28: every message was timed (shortest ≤ mean ≤ longest), none took longer than the run, and the mean is one that
@@ -132,17 +132,17 @@ fn send_times_are_of_one_run(report: &Value) {
 
 /// Row 0.28: a server that stands still in the middle of a flood stands in the longest send time, and the mean moves by no
 /// more than what was in flight; every message is acknowledged all the same.
-fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: Driver) {
-    let hub = Hub::start(driver, "");
+fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
     let pause = Duration::from_millis(500);
-    let generator = Generator::start(&hub, "--json --seconds 3600");
-    eventually("messages have come", || (stream(&hub.server).0 > 1000).then_some(()));
-    hub.server.signal(Signal::STOP);
-    hub.server.stands_still();
+    let generator = GeneratorProcess::start(&fixture, "--json --seconds 3600");
+    eventually("messages have come", || (stream(&fixture.server).0 > 1000).then_some(()));
+    fixture.server.signal(Signal::STOP);
+    fixture.server.wait_until_stopped();
     std::thread::sleep(pause);
-    hub.server.signal(Signal::CONT);
-    let so_far = stream(&hub.server).0;
-    eventually("more have come", || (stream(&hub.server).0 > so_far + 5000).then_some(()));
+    fixture.server.signal(Signal::CONT);
+    let so_far = stream(&fixture.server).0;
+    eventually("more have come", || (stream(&fixture.server).0 > so_far + 5000).then_some(()));
     generator.interrupt();
     let (status, report, said) = generator.ends();
     assert_eq!((status, said.as_str()), (Some(0), ""), "{report}");
@@ -150,14 +150,14 @@ fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: Driver) {
     send_times_are_of_one_run(&report);
     let longest = report["send_time"]["max_us"].as_f64().expect("a number") / 1e6;
     assert!(longest >= pause.as_secs_f64() * 0.99, "{report}");
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.23: the lines of the two programs, in their order, those of the server among them.
-fn the_report_has_all_lines_of_both_stress_programs(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let options = format!("-n 2000 --monitor {}", hub.server.url("/metrics"));
-    let outcome = command(&hub, &options).output().expect("the binary runs");
+fn the_report_has_all_lines_of_both_stress_programs(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let options = format!("-n 2000 --monitor {}", fixture.server.url("/metrics"));
+    let outcome = command(&fixture, &options).output().expect("the binary runs");
     let out = String::from_utf8_lossy(&outcome.stdout);
     assert_eq!(outcome.status.code(), Some(0), "{out}{}", String::from_utf8_lossy(&outcome.stderr));
     let mut lines = out.lines();
@@ -184,50 +184,51 @@ fn the_report_has_all_lines_of_both_stress_programs(driver: Driver) {
         let is_it = lines.any(|line| line.starts_with(expected) && !line.contains("n/a"));
         assert!(is_it, "{expected:?} is not there, or not in its place:\n{out}");
     }
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.30: Ctrl+C in the middle of a run that would go on for an hour. What was in flight is acknowledged, the report is
 /// about all there was, and as nothing failed the exit status is 0.
-fn an_interrupt_ends_a_run_with_its_report(driver: Driver) {
-    let hub = Hub::start(driver, "");
+fn an_interrupt_ends_a_run_with_its_report(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
     let mut so_far = 0;
     for manner in ["", "--unconfirmed", "--per-message --window 1", "--unconfirmed --per-message --window 1"]
     {
-        let generator = Generator::start(&hub, &format!("--json --seconds 3600 {manner}"));
-        eventually("messages have come", || (stream(&hub.server).0 > so_far + 100).then_some(()));
+        let generator = GeneratorProcess::start(&fixture, &format!("--json --seconds 3600 {manner}"));
+        eventually("messages have come", || (stream(&fixture.server).0 > so_far + 100).then_some(()));
         generator.interrupt();
         let (status, report, said) = generator.ends();
         assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
         let sent = balanced(&report);
         assert!(sent > 100, "{manner}: {report}");
         so_far += sent;
-        assert_eq!(stream(&hub.server), (so_far, 0), "{manner}: {report}");
+        assert_eq!(stream(&fixture.server), (so_far, 0), "{manner}: {report}");
     }
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.30: so do its seconds, whatever number of messages was asked for.
-fn seconds_end_a_run_with_its_report(driver: Driver) {
-    let hub = Hub::start(driver, "");
+fn seconds_end_a_run_with_its_report(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
     let mut so_far = 0;
     for manner in ["", "--unconfirmed", "--per-message --window 1", "-n 1000000000 --window 1"] {
-        let (status, report, said) = Generator::start(&hub, &format!("--json --seconds 0.5 {manner}")).ends();
+        let (status, report, said) =
+            GeneratorProcess::start(&fixture, &format!("--json --seconds 0.5 {manner}")).ends();
         assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
         so_far += balanced(&report);
-        assert_eq!(stream(&hub.server), (so_far, 0), "{manner}: {report}");
+        assert_eq!(stream(&fixture.server), (so_far, 0), "{manner}: {report}");
     }
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Row 0.4: SIGKILL of the server in the middle. The report says what failed and balances all the same, and the exit status
 /// is 1.
-fn a_run_whose_server_dies_says_so(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let generator = Generator::start(&hub, "--json --seconds 3600");
+fn a_run_whose_server_dies_says_so(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let generator = GeneratorProcess::start(&fixture, "--json --seconds 3600");
     // More than twice what may be in flight: as many as may be must have been acknowledged.
-    eventually("messages have come", || (stream(&hub.server).0 > 2 * 4 * 256).then_some(()));
-    let Hub { server, data } = hub;
+    eventually("messages have come", || (stream(&fixture.server).0 > 2 * 4 * 256).then_some(()));
+    let NatsServerFixture { server, data } = fixture;
     // Dropping it kills it.
     drop(server);
     generator.interrupt();

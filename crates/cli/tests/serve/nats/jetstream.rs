@@ -2,8 +2,8 @@
 
 use rustix::process::Signal;
 
-use super::{Client, Hub};
-use crate::support::Driver;
+use super::{NatsServerFixture, RawNatsClient};
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash,
@@ -12,28 +12,28 @@ on_both_drivers! {
 }
 
 /// Asks a question below `$JS.API`, and returns the answer.
-fn ask(client: &mut Client, question: &str, payload: &str) -> serde_json::Value {
-    client.say(format!("SUB answer 9\r\nPUB $JS.API.{question} answer {}\r\n{payload}\r\n", payload.len()));
+fn ask(client: &mut RawNatsClient, question: &str, payload: &str) -> serde_json::Value {
+    client.send(format!("SUB answer 9\r\nPUB $JS.API.{question} answer {}\r\n{payload}\r\n", payload.len()));
     let line = loop {
         let line = client.line();
         if line.starts_with('{') {
             break line;
         }
     };
-    client.say("UNSUB 9\r\n");
+    client.send("UNSUB 9\r\n");
     serde_json::from_str(&line).expect("JSON")
 }
 
-fn a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
-    let state = |client: &mut Client| ask(client, "STREAM.INFO.events", "")["state"].clone();
+fn a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
+    let state = |client: &mut RawNatsClient| ask(client, "STREAM.INFO.events", "")["state"].clone();
     let bytes = |state: &serde_json::Value| state["bytes"].as_u64().expect("a number");
     assert_eq!(bytes(&state(&mut client)), 0);
-    client.say("SUB acks 1\r\n");
+    client.send("SUB acks 1\r\n");
     let mut before = 0;
     for _ in 0..3 {
-        client.say(format!("PUB events.a acks 5000\r\n{}\r\n", "x".repeat(5000)));
+        client.send(format!("PUB events.a acks 5000\r\n{}\r\n", "x".repeat(5000)));
         while !client.line().contains("\"seq\"") {}
         let now = bytes(&state(&mut client));
         assert!(now >= before + 5000, "{now} after {before}");
@@ -41,36 +41,36 @@ fn a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash(driver: Driver)
     }
     let first = state(&mut client);
     drop(client);
-    let hub = hub.crash(driver, "");
-    let again = state(&mut hub.client());
+    let fixture = fixture.crash(driver, "");
+    let again = state(&mut fixture.client());
     assert!(bytes(&again) >= 15_000, "{again}");
     assert_eq!((&again["first_ts"], &again["last_ts"]), (&first["first_ts"], &first["last_ts"]));
     assert!(first["first_ts"].as_str().is_some_and(|time| time > "2024"), "{first}");
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// Its client then asks the server that it is told to go to.
-fn a_drain_ends_requests_for_messages(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
+fn a_drain_ends_requests_for_messages(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
     ask(&mut client, "CONSUMER.CREATE.events", r#"{"config":{"name":"c"}}"#);
     let request = r#"{"batch":7,"expires":60000000000}"#;
-    client.say(format!(
+    client.send(format!(
         "SUB pulled 2\r\nPUB $JS.API.CONSUMER.MSG.NEXT.events.c pulled {}\r\n{request}\r\n",
         request.len()
     ));
     client.flush();
-    hub.server.signal(Signal::TERM);
+    fixture.server.signal(Signal::TERM);
     let rest = client.rest();
     let status = "NATS/1.0 409 Server Shutdown\r\nNats-Pending-Messages: 7\r\nNats-Pending-Bytes: 0\r\n\r\n";
     assert!(rest.contains("\"ldm\":true") && rest.contains(status), "{rest}");
-    hub.server.ends_well();
+    fixture.server.expect_clean_end();
 }
 
 /// As `nats stream add` asks.
-fn an_attempt_to_make_a_stream_names_the_configuration(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
+fn an_attempt_to_make_a_stream_names_the_configuration(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
     for (question, payload, word) in [
         (
             "STREAM.CREATE.orders",
@@ -85,5 +85,5 @@ fn an_attempt_to_make_a_stream_names_the_configuration(driver: Driver) {
         assert!(words.contains(word) && words.contains("configuration of this server"), "{answer}");
     }
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }

@@ -1,9 +1,9 @@
 //! Every malformed line, with the answer that it gets.
 
-use stilling_probe::Peer;
+use stilling_probe::TestPeer;
 
-use super::{Client, Hub};
-use crate::support::Driver;
+use super::{NatsServerFixture, RawNatsClient};
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     a_line_that_cannot_be_understood_is_answered,
@@ -131,13 +131,13 @@ const UNWANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn a_line_that_cannot_be_understood_is_answered(driver: Driver) {
-    let hub = Hub::start(driver, "");
+fn a_line_that_cannot_be_understood_is_answered(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
     let (mut count, mut wrong) = (0, Vec::new());
     for (text, lines) in FATAL {
         for line in *lines {
-            let mut client = hub.client();
-            client.say(line);
+            let mut client = fixture.client();
+            client.send(line);
             let said = client.rest();
             if said != format!("-ERR '{text}'\r\n") {
                 wrong.push((line, said));
@@ -147,62 +147,62 @@ fn a_line_that_cannot_be_understood_is_answered(driver: Driver) {
     }
     assert_eq!(wrong, [], "lines that were answered otherwise");
     // A line without an end, longer than any may be.
-    let mut client = hub.client();
-    client.say(format!("PUB {}", "a".repeat(8000)));
+    let mut client = fixture.client();
+    client.send(format!("PUB {}", "a".repeat(8000)));
     assert_eq!(client.line(), "-ERR 'Maximum Control Line Exceeded'");
     count += 1;
     assert!(count >= 65, "{count}");
-    let mut client = hub.client();
+    let mut client = fixture.client();
     assert_eq!(client.flush(), [""; 0]);
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
-fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
-    client.say("CONNECT {\"verbose\":false,\"pedantic\":true,\"headers\":true}\r\n");
+fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
+    client.send("CONNECT {\"verbose\":false,\"pedantic\":true,\"headers\":true}\r\n");
     let long = format!("PUB {} 1\r\nx\r\n", "a".repeat(1025));
     let deep = format!("SUB {}b 1\r\n", "a.".repeat(64));
     let more = [("Invalid Publish Subject", long), ("Invalid Subject", deep)];
     let all = UNWANTED.iter().flat_map(|(text, lines)| lines.iter().map(|line| (*text, (*line).to_owned())));
     for (text, line) in all.chain(more) {
-        client.say(&line);
+        client.send(&line);
         assert_eq!(client.flush(), [format!("-ERR '{text}'")], "{line:?}");
     }
-    client.say("SUB a 1\r\nPUB a 1\r\nx\r\n");
+    client.send("SUB a 1\r\nPUB a 1\r\nx\r\n");
     assert_eq!(client.flush(), ["MSG a 1 1", "x"]);
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// As nats-server has it: the usual clients are not pedantic, and close for good when they are told.
-fn a_publication_to_an_invalid_subject_is_dropped_and_counted(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
-    client.say("SUB > 1\r\n");
+fn a_publication_to_an_invalid_subject_is_dropped_and_counted(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
+    client.send("SUB > 1\r\n");
     let (_, lines) = UNWANTED[0];
     let long = format!("PUB {} 1\r\nx\r\n", "a".repeat(1025));
     let deep = format!("PUB {}b 1\r\nx\r\n", "a.".repeat(64));
     for line in lines.iter().copied().chain([long.as_str(), deep.as_str()]) {
-        client.say(line);
+        client.send(line);
         assert_eq!(client.flush(), [""; 0], "{line:?}");
     }
     let invalid = lines.len() as u64 + 3;
-    client.say("CONNECT {\"verbose\":true,\"pedantic\":false}\r\nPUB a..b 1\r\nx\r\n");
+    client.send("CONNECT {\"verbose\":true,\"pedantic\":false}\r\nPUB a..b 1\r\nx\r\n");
     assert_eq!(client.lines(2), ["+OK"; 2]);
     drop(client);
-    assert_eq!(hub.server.finish().value("hub_publications_invalid_total"), invalid);
+    assert_eq!(fixture.server.finish().value("hub_publications_invalid_total"), invalid);
 }
 
 /// Also in the description that announces a drain.
-fn info_names_the_addresses_of_server_and_client(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut peer = Peer::connect(hub.nats());
+fn info_names_the_addresses_of_server_and_client(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut peer = TestPeer::connect(fixture.nats());
     let first = peer.line();
-    hub.server.signal(rustix::process::Signal::TERM);
+    fixture.server.signal(rustix::process::Signal::TERM);
     let last = peer.line();
-    let expected = (hub.nats().ip().to_string(), u64::from(hub.nats().port()));
+    let expected = (fixture.nats().ip().to_string(), u64::from(fixture.nats().port()));
     for (line, ldm) in [(first, false), (last, true)] {
         let json = line.strip_prefix("INFO ").expect("a description");
         let info: serde_json::Value = serde_json::from_str(json).expect("JSON");
@@ -212,13 +212,13 @@ fn info_names_the_addresses_of_server_and_client(driver: Driver) {
         assert_eq!(info["ldm"].as_bool().unwrap_or_default(), ldm, "{line}");
     }
     drop(peer);
-    hub.server.ends_well();
+    fixture.server.expect_clean_end();
 }
 
 /// As nats-server takes them.
-fn lines_of_all_allowed_shapes_are_taken(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = hub.client();
+fn lines_of_all_allowed_shapes_are_taken(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = fixture.client();
     for line in [
         "sub a 1\r\n",
         "Sub a 1\r\n",
@@ -231,33 +231,33 @@ fn lines_of_all_allowed_shapes_are_taken(driver: Driver) {
         "CONNECT{\"verbose\":false,\"headers\":true}\r\n",
         "CONNECT {\"verbose\":false,\"headers\":true,\"unheard\":[1]}\r\n",
     ] {
-        client.say(line);
+        client.send(line);
         assert_eq!(client.flush(), [""; 0], "{line:?}");
     }
     for line in ["PUB a 2\r\nhi\r\n", "pub a 2\r\nhi\r\n", "PUB  a\t2  \r\nhi\r\n", "PUB a 2\nhi\r\n"] {
-        client.say(line);
+        client.send(line);
         assert_eq!(client.flush(), ["MSG a 1 2", "hi"], "{line:?}");
     }
-    client.say("PUB a 0\r\n\r\n");
+    client.send("PUB a 0\r\n\r\n");
     assert_eq!(client.flush(), ["MSG a 1 0", ""]);
     let whole = "x".repeat(1024 * 1024);
-    client.say(format!("PUB a 1048576\r\n{whole}\r\n"));
+    client.send(format!("PUB a 1048576\r\n{whole}\r\n"));
     assert_eq!(client.flush(), ["MSG a 1 1048576", &whole]);
     // Byte for byte.
     for byte in "PUB a reply.b 5\r\nh\r\n\0!\r\n".bytes() {
-        client.say([byte]);
+        client.send([byte]);
     }
     assert_eq!(client.lines(3), ["MSG a 1 reply.b 5", "h", "\0!"]);
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
-fn a_verbose_client_hears_of_each_operation(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let mut client = Client::silent(hub.nats());
-    client.say("CONNECT {}\r\nSUB a 1\r\nUNSUB 1\r\nPUB a 1\r\nx\r\n");
+fn a_verbose_client_hears_of_each_operation(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
+    client.send("CONNECT {}\r\nSUB a 1\r\nUNSUB 1\r\nPUB a 1\r\nx\r\n");
     assert_eq!(client.lines(4), ["+OK"; 4]);
     assert_eq!(client.flush(), [""; 0]);
     drop(client);
-    hub.server.finish();
+    fixture.server.finish();
 }

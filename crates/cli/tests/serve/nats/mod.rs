@@ -1,50 +1,50 @@
 //! NATS clients, streams, and what is there after the server has died.
 
+mod client_promises;
 mod disks;
 mod faults;
 mod foreign;
 mod generator;
 mod jetstream;
 mod lines;
-mod links;
 mod pages;
-mod promises;
-mod replaced;
+mod replaced_folder;
+mod slow_links;
+mod slow_readers;
 mod statuses;
-mod unread;
 mod users;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use stilling_probe::Peer;
+use stilling_probe::TestPeer;
 use tempfile::TempDir;
 
-use crate::support::{Driver, Server};
+use crate::support::{DriverUnderTest, ServerUnderTest};
 
 /// A server for NATS clients, its streams in a folder of its own.
-pub(crate) struct Hub {
-    pub(crate) server: Server,
+pub(crate) struct NatsServerFixture {
+    pub(crate) server: ServerUnderTest,
     pub(crate) data: TempDir,
 }
 
-impl Hub {
+impl NatsServerFixture {
     /// With further options, separated by blanks.
-    pub(crate) fn start(driver: Driver, options: &str) -> Hub {
-        Self::start_at(driver, "127.0.0.1:0", options)
+    pub(crate) fn start(driver: DriverUnderTest, options: &str) -> NatsServerFixture {
+        Self::start_on(driver, "127.0.0.1:0", options)
     }
 
     /// One that can be started again in the same place: it has an address of its own, whose ports nobody else is given while
     /// it is away.
-    pub(crate) fn start_alone(driver: Driver, options: &str) -> Hub {
-        Self::start_at(driver, &format!("{}:0", own_address()), options)
+    pub(crate) fn start_restartable(driver: DriverUnderTest, options: &str) -> NatsServerFixture {
+        Self::start_on(driver, &format!("{}:0", own_address()), options)
     }
 
-    fn start_at(driver: Driver, place: &str, options: &str) -> Hub {
+    fn start_on(driver: DriverUnderTest, place: &str, options: &str) -> NatsServerFixture {
         let data = tempfile::tempdir().expect("a folder");
         let server = serve(driver, data.path(), place, options);
-        Hub { server, data }
+        NatsServerFixture { server, data }
     }
 
     /// Where it listens for NATS clients.
@@ -53,27 +53,32 @@ impl Hub {
     }
 
     /// A connection that has said who it is.
-    pub(crate) fn client(&self) -> Client {
-        Client::connect(self.nats())
+    pub(crate) fn client(&self) -> RawNatsClient {
+        RawNatsClient::connect(self.nats())
     }
 
     /// Kills the server and starts another one on the same folder.
-    pub(crate) fn crash(self, driver: Driver, options: &str) -> Hub {
-        let Hub { server, data } = self;
+    pub(crate) fn crash(self, driver: DriverUnderTest, options: &str) -> NatsServerFixture {
+        let NatsServerFixture { server, data } = self;
         // What is left of it dies without a word.
         drop(server);
         let server = serve(driver, data.path(), "127.0.0.1:0", options);
-        Hub { server, data }
+        NatsServerFixture { server, data }
     }
 
     /// Kills the server, and starts another one in its place when `meanwhile` has returned.
-    pub(crate) fn crash_in_place(self, driver: Driver, options: &str, meanwhile: impl FnOnce()) -> Hub {
+    pub(crate) fn crash_in_place(
+        self,
+        driver: DriverUnderTest,
+        options: &str,
+        meanwhile: impl FnOnce(),
+    ) -> NatsServerFixture {
         let place = self.nats().to_string();
-        let Hub { server, data } = self;
+        let NatsServerFixture { server, data } = self;
         drop(server);
         meanwhile();
         let server = serve(driver, data.path(), &place, options);
-        Hub { server, data }
+        NatsServerFixture { server, data }
     }
 
     /// The first `count` records of a stream, with their sequences, and how many are behind them.
@@ -83,7 +88,7 @@ impl Hub {
 }
 
 /// Where a server listens for NATS clients.
-pub(crate) fn address(server: &Server) -> SocketAddr {
+pub(crate) fn address(server: &ServerUnderTest) -> SocketAddr {
     server.banner_line("listening nats://").parse().expect("an address")
 }
 
@@ -96,19 +101,19 @@ pub(crate) fn own_address() -> Ipv4Addr {
     Ipv4Addr::new(127, number + 1, high, low)
 }
 
-fn serve(driver: Driver, data: &Path, place: &str, options: &str) -> Server {
+fn serve(driver: DriverUnderTest, data: &Path, place: &str, options: &str) -> ServerUnderTest {
     let data = data.join("streams");
     let options = format!("--nats {place} --data {} {options}", data.display());
-    Server::start(driver, &options)
+    ServerUnderTest::start(driver, &options)
 }
 
 /// The first `count` records of a stream, with their sequences, as a consumer gets them; and how many are behind them.
 pub(crate) fn records(server: SocketAddr, stream: &str, count: usize) -> (Vec<(u64, String)>, u64) {
-    let mut client = Client::connect(server);
+    let mut client = RawNatsClient::connect(server);
     let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
     let question = format!(r#"{{"stream_name":"{stream}","config":{config}}}"#);
-    client.say("SUB push 1\r\nSUB answer 2\r\n");
-    client.say(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
+    client.send("SUB push 1\r\nSUB answer 2\r\n");
+    client.send(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
     let (mut records, mut behind) = (Vec::new(), 0);
     while records.len() < count {
         let line = client.line();
@@ -129,28 +134,28 @@ pub(crate) fn records(server: SocketAddr, stream: &str, count: usize) -> (Vec<(u
 }
 
 /// A client that says what the test says.
-pub(crate) struct Client {
-    peer: Peer,
+pub(crate) struct RawNatsClient {
+    peer: TestPeer,
 }
 
-impl Client {
+impl RawNatsClient {
     /// A connection that has said that it can everything.
-    pub(crate) fn connect(to: SocketAddr) -> Client {
-        let mut client = Client::silent(to);
-        client.say("CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}\r\nPING\r\n");
+    pub(crate) fn connect(to: SocketAddr) -> RawNatsClient {
+        let mut client = RawNatsClient::connect_unauthenticated(to);
+        client.send("CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}\r\nPING\r\n");
         assert_eq!(client.line(), "PONG");
         client
     }
 
     /// A connection that has been greeted and has said nothing.
-    pub(crate) fn silent(to: SocketAddr) -> Client {
-        let mut client = Client { peer: Peer::connect(to) };
+    pub(crate) fn connect_unauthenticated(to: SocketAddr) -> RawNatsClient {
+        let mut client = RawNatsClient { peer: TestPeer::connect(to) };
         let info = client.line();
         assert!(info.starts_with("INFO {"), "{info}");
         client
     }
 
-    pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.peer.send(bytes);
     }
 
@@ -169,13 +174,13 @@ impl Client {
     /// Everything up to the end of the connection.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> String {
-        String::from_utf8(self.peer.whatever_comes()).expect("text")
+        String::from_utf8(self.peer.read_until_closed()).expect("text")
     }
 
     /// Asks whether all has been processed, and returns what came before the answer.
     #[track_caller]
     pub(crate) fn flush(&mut self) -> Vec<String> {
-        self.say("PING\r\n");
+        self.send("PING\r\n");
         let mut lines = Vec::new();
         loop {
             match self.line() {

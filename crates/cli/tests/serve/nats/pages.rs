@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use super::Hub;
-use crate::support::{Driver, HANG, Tool};
+use super::NatsServerFixture;
+use crate::support::{DriverUnderTest, HANG, Tool};
 
 on_both_drivers! {
     a_page_of_another_origin_publishes_nothing,
@@ -108,9 +108,9 @@ fn shows(page: String) -> (String, Receiver<String>) {
     (url, told)
 }
 
-fn a_page_of_another_origin_publishes_nothing(driver: Driver) {
-    let hub = Hub::start(driver, "");
-    let target = hub.server.address();
+fn a_page_of_another_origin_publishes_nothing(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    let target = fixture.server.address();
     let (url, told) = shows(PAGE.replace("TARGET", &target.to_string()));
     let profile = tempfile::tempdir().expect("a folder");
     let browser = Browser::open(&url, profile.path());
@@ -118,23 +118,23 @@ fn a_page_of_another_origin_publishes_nothing(driver: Driver) {
     // What is opaque was sent, and its answer hidden.
     assert_eq!(told, "opaque-refused-refused-refused-opaque");
     drop(browser);
-    let mut watcher = hub.server.watch();
-    let metrics = watcher.look();
+    let mut watcher = fixture.server.watch();
+    let metrics = watcher.fetch();
     // Sent without asking: twice by the page, once by its form, once from the sandbox. Twice it was asked first, in vain.
     assert_eq!((metrics.answers(403), metrics.answers(405)), (4, 2), "{metrics:?}");
     // A page of the server's own may publish, and what it publishes is the first.
     let published = Tool::new("curl", "--silent --show-error --max-time 30 --data own")
         .arg("--header")
         .arg(format!("Origin: http://{target}"))
-        .arg(hub.server.url("/publish/events.page"));
+        .arg(fixture.server.url("/publish/events.page"));
     assert_eq!(published.output(), "{\"stream\":\"events\",\"first\":1,\"last\":1}\n");
     drop(watcher);
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// No answer has a field by which a browser would let a page go on.
-fn what_a_browser_would_ask_first_is_not_allowed(driver: Driver) {
-    let hub = Hub::start(driver, "");
+fn what_a_browser_would_ask_first_is_not_allowed(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
     for origin in ["http://example.org", "null"] {
         let head = Tool::new("curl", "--silent --show-error --max-time 30 --include --request OPTIONS")
             .arg("--header")
@@ -143,10 +143,10 @@ fn what_a_browser_would_ask_first_is_not_allowed(driver: Driver) {
             .arg("Access-Control-Request-Method: POST")
             .arg("--header")
             .arg("Access-Control-Request-Headers: nats-msg-id")
-            .arg(hub.server.url("/publish/events.page"))
+            .arg(fixture.server.url("/publish/events.page"))
             .output();
         assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
         assert!(!head.to_ascii_lowercase().contains("access-control-"), "{head}");
     }
-    hub.server.finish();
+    fixture.server.finish();
 }

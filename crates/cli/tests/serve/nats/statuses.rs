@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Client, Hub};
-use crate::support::Driver;
+use super::{NatsServerFixture, RawNatsClient};
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     a_status_that_was_published_stops_no_follower,
@@ -18,14 +18,14 @@ const STATUSES: [&str; 4] = [
     "NATS/1.0 503\r\n\r\n",
 ];
 
-fn publish_with(client: &mut Client, subject: &str, headers: &str, payload: &str) {
+fn publish_with(client: &mut RawNatsClient, subject: &str, headers: &str, payload: &str) {
     let (heads, size) = (headers.len(), headers.len() + payload.len());
-    client.say(format!("HPUB {subject} {heads} {size}\r\n{headers}{payload}\r\n"));
+    client.send(format!("HPUB {subject} {heads} {size}\r\n{headers}{payload}\r\n"));
 }
 
 /// Asks the server how many consumers a stream has.
-fn consumers_of(client: &mut Client, stream: &str) -> u64 {
-    client.say(format!("SUB answer 9\r\nPUB $JS.API.STREAM.INFO.{stream} answer 0\r\n\r\nUNSUB 9\r\n"));
+fn consumers_of(client: &mut RawNatsClient, stream: &str) -> u64 {
+    client.send(format!("SUB answer 9\r\nPUB $JS.API.STREAM.INFO.{stream} answer 0\r\n\r\nUNSUB 9\r\n"));
     let told = client.flush().concat();
     let (_, behind) = told.split_once("\"consumer_count\":").unwrap_or_else(|| panic!("{told}"));
     let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
@@ -33,24 +33,25 @@ fn consumers_of(client: &mut Client, stream: &str) -> u64 {
 }
 
 /// One published message is not to lock out the followers of its stream.
-fn a_status_that_was_published_stops_no_follower(driver: Driver) {
-    let hub = Hub::start(driver, "--stream events=events.> --stream memory=memory.>:memory");
+fn a_status_that_was_published_stops_no_follower(driver: DriverUnderTest) {
+    let fixture =
+        NatsServerFixture::start(driver, "--stream events=events.> --stream memory=memory.>:memory");
     for stream in ["events", "memory"] {
-        let mut client = hub.client();
+        let mut client = fixture.client();
         let subject = format!("{stream}.a");
         publish_with(&mut client, &subject, "NATS/1.0\r\n\r\n", "first");
         client.flush();
         let count = 2 * STATUSES.len() + 1;
         let follower = Command::new(env!("CARGO_BIN_EXE_stilling"))
             .args(["sub", &format!("{stream}.>"), "--stream", stream, "--raw", "--timeout", "30"])
-            .args(["--server", &format!("nats://{}", hub.nats()), "--count", &count.to_string()])
+            .args(["--server", &format!("nats://{}", fixture.nats()), "--count", &count.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .expect("it runs");
         for (number, headers) in STATUSES.iter().enumerate() {
             publish_with(&mut client, &subject, headers, &format!("status {number}"));
-            client.say(format!("PUB {subject} 5\r\nplain\r\n"));
+            client.send(format!("PUB {subject} 5\r\nplain\r\n"));
         }
         client.flush();
         let outcome = follower.wait_with_output().expect("it ends");
@@ -63,19 +64,19 @@ fn a_status_that_was_published_stops_no_follower(driver: Driver) {
         let consumers = consumers_of(&mut client, stream);
         assert!(consumers <= 2, "{stream}: {consumers} consumers");
     }
-    hub.server.finish();
+    fixture.server.finish();
 }
 
 /// A subscriber to a stream's subjects gets no status either; where there is no stream, one is an answer like any other.
-fn a_status_reaches_other_clients_where_no_stream_is(driver: Driver) {
-    let hub = Hub::start(driver, "--stream events=events.>");
-    let mut client = hub.client();
-    client.say("SUB events.> 1\r\nSUB answers.* 2\r\n");
+fn a_status_reaches_other_clients_where_no_stream_is(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "--stream events=events.>");
+    let mut client = fixture.client();
+    client.send("SUB events.> 1\r\nSUB answers.* 2\r\n");
     let block = "NATS/1.0 400 wrong question\r\na: b\r\n\r\n";
     for subject in ["answers.1", "events.1"] {
         publish_with(&mut client, subject, block, "x");
     }
     assert_eq!(client.lines(5), ["HMSG answers.1 2 37 38", "NATS/1.0 400 wrong question", "a: b", "", "x"]);
     assert_eq!(client.lines(5), ["HMSG events.1 1 18 19", "NATS/1.0", "a: b", "", "x"]);
-    hub.server.finish();
+    fixture.server.finish();
 }

@@ -1,7 +1,7 @@
 //! Who may come in, and what they may do there.
 
-use super::{Client, Hub};
-use crate::support::Driver;
+use super::{NatsServerFixture, RawNatsClient};
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     nobody_comes_in_without_saying_who_they_are,
@@ -11,14 +11,14 @@ on_both_drivers! {
 const USERS: &str = "--user root:password=all --user sensor:password=s:publish=sensors.>:subscribe=_INBOX.> \
                      --user gauge:token=t0ken";
 
-fn sign_in(hub: &Hub, connect: &str) -> Client {
-    let mut client = Client::silent(hub.nats());
-    client.say(format!("CONNECT {{\"verbose\":false,\"headers\":true,{connect}}}\r\nPING\r\n"));
+fn sign_in(fixture: &NatsServerFixture, connect: &str) -> RawNatsClient {
+    let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
+    client.send(format!("CONNECT {{\"verbose\":false,\"headers\":true,{connect}}}\r\nPING\r\n"));
     client
 }
 
-fn nobody_comes_in_without_saying_who_they_are(driver: Driver) {
-    let hub = Hub::start(driver, USERS);
+fn nobody_comes_in_without_saying_who_they_are(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, USERS);
     for connect in [
         r#""user":"root""#,
         r#""user":"root","pass":"al""#,
@@ -29,30 +29,30 @@ fn nobody_comes_in_without_saying_who_they_are(driver: Driver) {
         r#""auth_token":"""#,
         r#""name":"x""#,
     ] {
-        let mut client = sign_in(&hub, connect);
+        let mut client = sign_in(&fixture, connect);
         assert_eq!(client.line(), "-ERR 'Authorization Violation'", "{connect}");
         assert_eq!(client.rest(), "", "{connect}");
     }
     for before in ["PING\r\n", "SUB a 1\r\n", "PUB a 1\r\nx\r\n"] {
-        let mut client = Client::silent(hub.nats());
-        client.say(before);
+        let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
+        client.send(before);
         assert_eq!(client.line(), "-ERR 'Authorization Violation'", "{before:?}");
     }
     for connect in [r#""user":"root","pass":"all""#, r#""auth_token":"t0ken""#] {
-        assert_eq!(sign_in(&hub, connect).line(), "PONG", "{connect}");
+        assert_eq!(sign_in(&fixture, connect).line(), "PONG", "{connect}");
     }
-    hub.server.finish();
+    fixture.server.finish();
 }
 
-fn a_user_does_what_is_allowed_and_nothing_else(driver: Driver) {
-    let hub = Hub::start(driver, USERS);
-    let mut all = sign_in(&hub, r#""user":"root","pass":"all""#);
-    all.say("SUB > 1\r\n");
+fn a_user_does_what_is_allowed_and_nothing_else(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, USERS);
+    let mut all = sign_in(&fixture, r#""user":"root","pass":"all""#);
+    all.send("SUB > 1\r\n");
     assert_eq!(all.line(), "PONG");
     all.flush();
-    let mut sensor = sign_in(&hub, r#""user":"sensor","pass":"s""#);
+    let mut sensor = sign_in(&fixture, r#""user":"sensor","pass":"s""#);
     assert_eq!(sensor.line(), "PONG");
-    sensor.say("PUB sensors.a 1\r\nx\r\nPUB orders.a 1\r\ny\r\nSUB sensors.> 1\r\nSUB _INBOX.a.* 2\r\n");
+    sensor.send("PUB sensors.a 1\r\nx\r\nPUB orders.a 1\r\ny\r\nSUB sensors.> 1\r\nSUB _INBOX.a.* 2\r\n");
     let expected = [
         "-ERR 'Permissions Violation for Publish to \"orders.a\"'",
         "-ERR 'Permissions Violation for Subscription \"sensors.>\"'",
@@ -63,9 +63,9 @@ fn a_user_does_what_is_allowed_and_nothing_else(driver: Driver) {
     assert!(told[1].starts_with("-ERR 'Permissions Violation for Subscription"), "{told:?}");
     // A long one that comes in pieces is judged as well.
     let long = "z".repeat(200_000);
-    sensor.say(format!("PUB orders.b 200000\r\n{long}\r\n"));
+    sensor.send(format!("PUB orders.b 200000\r\n{long}\r\n"));
     assert_eq!(sensor.flush(), ["-ERR 'Permissions Violation for Publish to \"orders.b\"'"]);
     assert_eq!(all.flush(), ["MSG sensors.a 1 1", "x"]);
     drop((all, sensor));
-    hub.server.finish();
+    fixture.server.finish();
 }

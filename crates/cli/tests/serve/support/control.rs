@@ -16,16 +16,16 @@ use socket2::SockRef;
 use super::{HANG, eventually};
 
 /// Descriptors that travel with one message here.
-const SPACE: usize = rustix::cmsg_space!(ScmRights(64));
+const ANCILLARY_SIZE: usize = rustix::cmsg_space!(ScmRights(64));
 
 /// One end of a conversation.
-pub(crate) struct Control(OwnedFd);
+pub(crate) struct ControlPeer(OwnedFd);
 
-impl Control {
-    fn new(socket: OwnedFd) -> Control {
+impl ControlPeer {
+    fn new(socket: OwnedFd) -> ControlPeer {
         let options = SockRef::from(&socket);
         options.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
-        Control(socket)
+        ControlPeer(socket)
     }
 
     fn socket() -> OwnedFd {
@@ -34,12 +34,12 @@ impl Control {
 
     /// Knocks at a server.
     #[track_caller]
-    pub(crate) fn knock(path: &Path) -> Control {
-        Self::try_knock(path).expect("the server listens there")
+    pub(crate) fn connect_to(path: &Path) -> ControlPeer {
+        Self::try_connect(path).expect("the server listens there")
     }
 
     /// Knocks, perhaps at nobody's door.
-    fn try_knock(path: &Path) -> Option<Control> {
+    fn try_connect(path: &Path) -> Option<ControlPeer> {
         let socket = Self::socket();
         connect(&socket, &SocketAddrUnix::new(path).expect("a short path")).ok()?;
         Some(Self::new(socket))
@@ -47,11 +47,11 @@ impl Control {
 
     /// Whether somebody at the path would hand over now.
     pub(crate) fn is_offered(path: &Path) -> bool {
-        let Some(control) = Self::try_knock(path) else { return false };
-        let offered = control.try_say("hand-over 2") && control.hear().0.starts_with("listeners ");
+        let Some(control) = Self::try_connect(path) else { return false };
+        let offered = control.try_send("hand-over 2") && control.receive().0.starts_with("listeners ");
         if offered {
-            assert!(control.hear().0.starts_with("end "));
-            control.leave();
+            assert!(control.receive().0.starts_with("end "));
+            control.refuse();
         }
         offered
     }
@@ -60,13 +60,13 @@ impl Control {
     /// which all fit into one message. (A copy of the one before's descriptor may live on for a moment in a
     /// process that another test is starting.)
     #[track_caller]
-    pub(crate) fn knock_for_offer(path: &Path, count: usize) -> (Control, Vec<OwnedFd>) {
+    pub(crate) fn request_offer(path: &Path, count: usize) -> (ControlPeer, Vec<OwnedFd>) {
         eventually("the server has time", || {
-            let control = Self::knock(path);
-            if !control.try_say("hand-over 2") {
+            let control = Self::connect_to(path);
+            if !control.try_send("hand-over 2") {
                 return None;
             }
-            let (line, listeners) = control.hear();
+            let (line, listeners) = control.receive();
             if line == "refused another server is taking over at this moment\n" {
                 return None;
             }
@@ -77,14 +77,14 @@ impl Control {
     }
 
     /// Leaves, and says so: the server has time for others from here on.
-    pub(crate) fn leave(self) {
-        self.say("refused enough");
+    pub(crate) fn refuse(self) {
+        self.send("refused enough");
         self.expect("refused the other server refused: enough");
         self.expect_end();
     }
 
     /// A door of the test's own.
-    pub(crate) fn door(path: &Path) -> OwnedFd {
+    pub(crate) fn control_socket(path: &Path) -> OwnedFd {
         let socket = Self::socket();
         bind(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("nobody is there");
         listen(&socket, 8).expect("it listens");
@@ -92,24 +92,24 @@ impl Control {
     }
 
     /// The next that knocks at a door.
-    pub(crate) fn open(door: &OwnedFd) -> Control {
-        Self::new(accept_with(door, SocketFlags::CLOEXEC).expect("somebody knocks"))
+    pub(crate) fn accept(control_socket: &OwnedFd) -> ControlPeer {
+        Self::new(accept_with(control_socket, SocketFlags::CLOEXEC).expect("somebody knocks"))
     }
 
     /// Says a line.
-    pub(crate) fn say(&self, line: &str) {
-        self.give(line, &[]);
+    pub(crate) fn send(&self, line: &str) {
+        self.send_descriptors(line, &[]);
     }
 
     /// Says a line to a server that may have refused already.
-    fn try_say(&self, line: &str) -> bool {
+    fn try_send(&self, line: &str) -> bool {
         rustix::net::send(&self.0, format!("{line}\n").as_bytes(), SendFlags::NOSIGNAL).is_ok()
     }
 
     /// Says a line with descriptors.
-    pub(crate) fn give(&self, line: &str, descriptors: &[BorrowedFd<'_>]) {
+    pub(crate) fn send_descriptors(&self, line: &str, descriptors: &[BorrowedFd<'_>]) {
         let line = format!("{line}\n");
-        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_SIZE];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
         sendmsg(&self.0, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::NOSIGNAL)
@@ -118,9 +118,9 @@ impl Control {
 
     /// The next line, and what came with it; empty at the end.
     #[track_caller]
-    pub(crate) fn hear(&self) -> (String, Vec<OwnedFd>) {
+    pub(crate) fn receive(&self) -> (String, Vec<OwnedFd>) {
         let mut bytes = [0; 1024];
-        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_SIZE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut receive = || {
             recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
@@ -143,7 +143,7 @@ impl Control {
     /// Demands that exactly this line comes next.
     #[track_caller]
     pub(crate) fn expect(&self, line: &str) -> Vec<OwnedFd> {
-        let (heard, descriptors) = self.hear();
+        let (heard, descriptors) = self.receive();
         assert_eq!(heard, format!("{line}\n"));
         descriptors
     }
@@ -151,13 +151,13 @@ impl Control {
     /// Demands that the other side leaves without another word.
     #[track_caller]
     pub(crate) fn expect_end(&self) {
-        assert_eq!(self.hear().0, "");
+        assert_eq!(self.receive().0, "");
     }
 
     /// The same, perhaps after this line.
     #[track_caller]
     pub(crate) fn expect_end_perhaps_after(&self, line: &str) {
-        let (heard, _) = self.hear();
+        let (heard, _) = self.receive();
         if heard == format!("{line}\n") {
             return self.expect_end();
         }
@@ -167,7 +167,7 @@ impl Control {
     /// Makes a server's offer.
     pub(crate) fn make_offer(&self, listener: &impl AsFd) {
         self.expect("hand-over 2");
-        self.give("listeners http 1", &[listener.as_fd()]);
-        self.say("end 1");
+        self.send_descriptors("listeners http 1", &[listener.as_fd()]);
+        self.send("end 1");
     }
 }

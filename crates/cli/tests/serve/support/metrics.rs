@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Peer, eventually};
+use super::{TestPeer, eventually};
 
 /// One look at all metrics.
 #[derive(Debug)]
@@ -65,24 +65,24 @@ impl Metrics {
     }
 }
 
-const LOOK: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+const METRICS_REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// A kept connection to look through: it gets its answer even when nobody else is let in.
-pub(crate) struct Watcher {
-    peer: Peer,
-    looks: u64,
+pub(crate) struct MetricsClient {
+    peer: TestPeer,
+    requests: u64,
 }
 
-impl Watcher {
-    pub(super) fn new(peer: Peer) -> Self {
-        Watcher { peer, looks: 0 }
+impl MetricsClient {
+    pub(super) fn new(peer: TestPeer) -> Self {
+        MetricsClient { peer, requests: 0 }
     }
 
     /// The metrics now. The connection that looks is one of those that are open.
     #[track_caller]
-    pub(crate) fn look(&mut self) -> Metrics {
-        self.looks += 1;
-        let answer = self.peer.ask(LOOK);
+    pub(crate) fn fetch(&mut self) -> Metrics {
+        self.requests += 1;
+        let answer = self.peer.ask(METRICS_REQUEST);
         assert_eq!(answer.status, 200);
         Metrics::of(answer.text())
     }
@@ -90,15 +90,15 @@ impl Watcher {
     /// Looks until the metrics are as `wanted`, and returns them.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, mut wanted: impl FnMut(&Metrics) -> bool) -> Metrics {
-        eventually(what, || Some(self.look()).filter(&mut wanted))
+        eventually(what, || Some(self.fetch()).filter(&mut wanted))
     }
 
     /// Looks until the bytes that all others have sent are as `wanted`.
     #[track_caller]
     pub(crate) fn until_received(&mut self, what: &str, mut wanted: impl FnMut(u64) -> bool) {
         eventually(what, || {
-            let received = self.look().value("received_bytes_total");
-            wanted(received - self.looks * LOOK.len() as u64).then_some(())
+            let received = self.fetch().value("received_bytes_total");
+            wanted(received - self.requests * METRICS_REQUEST.len() as u64).then_some(())
         });
     }
 

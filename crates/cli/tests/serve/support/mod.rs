@@ -5,8 +5,8 @@ mod metrics;
 mod server;
 mod tool;
 
-pub(crate) use control::Control;
-pub(crate) use metrics::{Metrics, Watcher};
-pub(crate) use server::{Driver, Server, binary};
-pub(crate) use stilling_probe::{HANG, Peer, eventually};
+pub(crate) use control::ControlPeer;
+pub(crate) use metrics::{Metrics, MetricsClient};
+pub(crate) use server::{DriverUnderTest, ServerUnderTest, binary};
+pub(crate) use stilling_probe::{HANG, TestPeer, eventually};
 pub(crate) use tool::Tool;

@@ -6,33 +6,33 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Metrics, Peer, Watcher, eventually};
+use super::{Metrics, MetricsClient, TestPeer, eventually};
 
 /// How the server under test talks to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Driver {
+pub(crate) enum DriverUnderTest {
     Uring,
     /// With direct descriptors.
     UringDirect,
     Poll,
 }
 
-impl Driver {
+impl DriverUnderTest {
     /// The name it has in the banner and in the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Driver::Uring => "uring",
-            Driver::UringDirect => "uring-direct",
-            Driver::Poll => "poll",
+            DriverUnderTest::Uring => "uring",
+            DriverUnderTest::UringDirect => "uring-direct",
+            DriverUnderTest::Poll => "poll",
         }
     }
 
     /// The options of `serve` that demand it.
     pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
-            Driver::Uring => &["--driver", "uring"],
-            Driver::UringDirect => &["--driver", "uring", "--direct-descriptors"],
-            Driver::Poll => &["--driver", "poll"],
+            DriverUnderTest::Uring => &["--driver", "uring"],
+            DriverUnderTest::UringDirect => &["--driver", "uring", "--direct-descriptors"],
+            DriverUnderTest::Poll => &["--driver", "poll"],
         }
     }
 }
@@ -43,20 +43,20 @@ pub(crate) fn binary() -> Command {
 }
 
 /// A running server.
-pub(crate) struct Server {
+pub(crate) struct ServerUnderTest {
     child: Child,
     out: BufReader<ChildStdout>,
     banner: Vec<String>,
 }
 
-impl Server {
+impl ServerUnderTest {
     /// A server on a free port of 127.0.0.1 with further options, separated by blanks.
-    pub(crate) fn start(driver: Driver, options: &str) -> Server {
+    pub(crate) fn start(driver: DriverUnderTest, options: &str) -> ServerUnderTest {
         Self::listening(driver, "127.0.0.1:0", options)
     }
 
     /// A server on `listen`.
-    pub(crate) fn listening(driver: Driver, listen: &str, options: &str) -> Server {
+    pub(crate) fn listening(driver: DriverUnderTest, listen: &str, options: &str) -> ServerUnderTest {
         let mut command = binary();
         command.args(["serve", "--listen", listen]).args(driver.options());
         command.args(options.split_whitespace());
@@ -66,13 +66,13 @@ impl Server {
     }
 
     /// A server by a command of the caller's own; `--verbose` is added.
-    pub(crate) fn spawn(mut command: Command) -> Server {
+    pub(crate) fn spawn(mut command: Command) -> ServerUnderTest {
         command.stdin(Stdio::null());
         Self::spawn_with_stdin(command)
     }
 
     /// The same, with the input that the command has been given.
-    pub(crate) fn spawn_with_stdin(mut command: Command) -> Server {
+    pub(crate) fn spawn_with_stdin(mut command: Command) -> ServerUnderTest {
         let mut child = command
             .arg("--verbose")
             // Panics on purpose are part of some tests; their backtraces would hide what fails.
@@ -89,7 +89,7 @@ impl Server {
             assert!(read > 0, "the server ended before it listened: {banner:?}");
             banner.push(line.trim_end().to_owned());
         }
-        Server { child, out, banner }
+        ServerUnderTest { child, out, banner }
     }
 
     /// What follows `start` in the banner's line that begins with it.
@@ -121,15 +121,15 @@ impl Server {
     }
 
     /// A new connection.
-    pub(crate) fn connect(&self) -> Peer {
-        Peer::connect(self.address())
+    pub(crate) fn connect(&self) -> TestPeer {
+        TestPeer::connect(self.address())
     }
 
     /// A connection of its own that looks at the metrics.
-    pub(crate) fn watch(&self) -> Watcher {
-        let mut watcher = Watcher::new(self.connect());
+    pub(crate) fn watch(&self) -> MetricsClient {
+        let mut watcher = MetricsClient::new(self.connect());
         // Accepted from here on, whatever happens to the others.
-        watcher.look();
+        watcher.fetch();
         watcher
     }
 
@@ -165,7 +165,7 @@ impl Server {
 
     /// Waits until SIGSTOP has reached all its threads; those of a traced process are in state `t` then (proc(5)).
     #[track_caller]
-    pub(crate) fn stands_still(&self) {
+    pub(crate) fn wait_until_stopped(&self) {
         let stands = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
             [") T ", ") t "].iter().any(|state| stat.contains(state)).then_some(())
@@ -196,12 +196,12 @@ impl Server {
     #[track_caller]
     pub(crate) fn finish(self) -> Metrics {
         self.signal(Signal::TERM);
-        self.ends_well()
+        self.expect_clean_end()
     }
 
     /// The second half of [`finish`](Self::finish).
     #[track_caller]
-    pub(crate) fn ends_well(self) -> Metrics {
+    pub(crate) fn expect_clean_end(self) -> Metrics {
         let (status, metrics) = self.wait();
         assert!(status.success(), "{status}");
         assert_eq!(metrics.balance(), Ok(()));
@@ -212,7 +212,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerUnderTest {
     fn drop(&mut self) {
         // A test that failed, or one that did not care how the server ends.
         let _ = self.child.kill();

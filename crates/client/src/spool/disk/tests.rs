@@ -1,23 +1,23 @@
 //! What the spool promises about crashes and damage: nothing that was committed and not settled is forgotten, nothing comes
 //! twice within one life, nothing comes that was not given, and the order stays.
 
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 
 use super::*;
 
-fn open(disk: &SimulatedDisk) -> Opened<SimulatedDisk> {
+fn open(disk: &SimulatedDisk) -> OpenedSpool<SimulatedDisk> {
     DiskSpool::open(disk.clone(), 8 * 1024 * 1024).expect("any bytes can be opened")
 }
 
-fn entry(number: u64, size: usize) -> Entry {
+fn entry(number: u64, size: usize) -> SpoolEntry {
     let mut payload = number.to_le_bytes().to_vec();
     payload.resize(8 + size, number as u8);
-    let message = Message::new(b"a.b", b"NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n", &payload);
+    let message = OutgoingMessage::new(b"a.b", b"NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n", &payload);
     let cost = cost(&message);
-    Entry::new(message, cost)
+    SpoolEntry::new(message, cost)
 }
 
-fn number(entry: &Entry) -> u64 {
+fn number(entry: &SpoolEntry) -> u64 {
     let payload = entry.message.payload();
     assert!(payload[8..].iter().all(|byte| *byte == payload[0]), "it is what was given");
     assert_eq!((entry.message.subject(), entry.message.id().as_str()), (&b"a.b"[..], "x"));
@@ -41,9 +41,9 @@ fn what_was_not_settled_is_there_again_after_a_crash() {
     let mut spool = open(&disk).spool;
     push(&mut spool, 0..10, 100);
     let places: Vec<u64> = (0..6).map(|_| spool.pop().expect("there are ten").id).collect();
-    spool.settled_below(places[4], Instant::now());
-    assert!(spool.note_at().is_some());
-    spool.note(2);
+    spool.release_below(places[4], Instant::now());
+    assert!(spool.checkpoint_at().is_some());
+    spool.checkpoint(2);
     drop(spool);
     let again = open(&disk);
     assert!(again.findings.is_empty(), "{}", again.findings);
@@ -52,7 +52,7 @@ fn what_was_not_settled_is_there_again_after_a_crash() {
     assert_eq!(pop_all(&mut spool), [4, 5, 6, 7, 8, 9]);
     push(&mut spool, 10..12, 100);
     assert_eq!(pop_all(&mut spool), [10, 11]);
-    spool.settled_below(u64::MAX, Instant::now());
+    spool.release_below(u64::MAX, Instant::now());
     spool.close(3);
     let last = open(&disk);
     assert_eq!((last.messages, last.bytes), (0, 0));
@@ -64,10 +64,10 @@ fn when_all_is_settled_and_noted_nothing_is_to_be_done() {
     let mut spool = open(&SimulatedDisk::new()).spool;
     push(&mut spool, 0..3, 10);
     pop_all(&mut spool);
-    spool.settled_below(u64::MAX, Instant::now());
-    spool.note(2);
-    spool.settled_below(u64::MAX, Instant::now());
-    assert_eq!(spool.note_at(), None);
+    spool.release_below(u64::MAX, Instant::now());
+    spool.checkpoint(2);
+    spool.release_below(u64::MAX, Instant::now());
+    assert_eq!(spool.checkpoint_at(), None);
 }
 
 #[test]
@@ -75,10 +75,10 @@ fn what_does_not_fit_the_cache_is_read_when_its_turn_comes() {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
     let size = 300_000;
-    let slot = crate::ticket::Slot::default();
+    let slot = crate::ticket::OutcomeSlot::default();
     for number in 0..30 {
         let mut entry = entry(number, size);
-        entry.ticket = (number == 29).then(|| crate::ticket::Teller::new(slot.clone()));
+        entry.ticket = (number == 29).then(|| crate::ticket::OutcomeSender::new(slot.clone()));
         spool.push(entry);
         if number % 4 == 0 {
             assert!(spool.commit(1).is_empty());
@@ -86,7 +86,7 @@ fn what_does_not_fit_the_cache_is_read_when_its_turn_comes() {
     }
     assert!(spool.commit(1).is_empty());
     assert!(spool.cache.len() < 20, "the cache is bounded");
-    assert_eq!(slot.look(), Some(Outcome::Queued), "who waits behind so many goes on");
+    assert_eq!(slot.outcome(), Some(PublishOutcome::Queued), "who waits behind so many goes on");
     let first: Vec<u64> = (0..25).map(|_| number(&spool.pop().expect("thirty"))).collect();
     push(&mut spool, 30..32, size);
     let rest = pop_all(&mut spool);
@@ -101,15 +101,15 @@ fn settled_segments_go_and_a_message_that_no_batch_takes_is_refused() {
     for round in 0..20 {
         push(&mut spool, round * 4..round * 4 + 4, 200_000);
         assert_eq!(pop_all(&mut spool).len(), 4);
-        spool.settled_below(u64::MAX, Instant::now());
-        spool.note(2);
+        spool.release_below(u64::MAX, Instant::now());
+        spool.checkpoint(2);
     }
     let size: usize = disk.files().iter().map(|(_, content)| content.len()).sum();
     assert!(size <= 3 * 1024 * 1024, "{size} bytes for nothing");
     spool.push(entry(1, 3 * 1024 * 1024));
     spool.push(entry(2, 10));
     let refused = spool.commit(1);
-    assert!(matches!(refused[..], [(_, Reason::TooLarge { .. })]));
+    assert!(matches!(refused[..], [(_, DropReason::TooLarge { .. })]));
     assert_eq!(pop_all(&mut spool), [2]);
 }
 
@@ -127,9 +127,9 @@ fn a_crash_at_any_point_forgets_nothing_that_was_committed() {
     push(&mut spool, 3..5, 5000);
     promise(5, 0);
     let third = (0..3).filter_map(|_| spool.pop()).last().expect("five").id;
-    spool.settled_below(third, Instant::now());
+    spool.release_below(third, Instant::now());
     promise(5, 2);
-    spool.note(1);
+    spool.checkpoint(1);
     push(&mut spool, 5..9, 10);
     promise(9, 2);
     spool.close(1);
@@ -164,8 +164,8 @@ fn damaged() -> (SimulatedDisk, String, Vec<u8>) {
         push(&mut spool, number..number + 1, 100);
         if number == 5 {
             let fifth = (0..5).filter_map(|_| spool.pop()).last().expect("six").id;
-            spool.settled_below(fifth, Instant::now());
-            spool.note(1);
+            spool.release_below(fifth, Instant::now());
+            spool.checkpoint(1);
         }
     }
     // As after a kill: the file is not cut to what is written.
@@ -219,12 +219,12 @@ fn a_disk_that_fails_refuses_what_is_not_safe_and_delivers_what_is() {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
     push(&mut spool, 0..2, 10);
-    disk.fail(stilling_journal::disk::simulated::Faults { writes: Some((0, 5)), ..Default::default() });
+    disk.fail(stilling_journal::disk::simulated::DiskFaults { writes: Some((0, 5)), ..Default::default() });
     spool.push(entry(2, 10));
     spool.push(entry(3, 10));
     let refused = spool.commit(1);
     assert_eq!(refused.len(), 2);
-    assert!(refused.iter().all(|(_, reason)| matches!(reason, Reason::SpoolFailed(_))));
+    assert!(refused.iter().all(|(_, reason)| matches!(reason, DropReason::SpoolFailed(_))));
     assert_eq!(pop_all(&mut spool), [0, 1]);
 }
 
@@ -235,7 +235,8 @@ fn messages_that_cannot_be_read_now_are_not_lost() {
     let mut spool = open(&disk).spool;
     push(&mut spool, 0..40, 100_000);
     drop(spool);
-    let fail = |after| disk.fail(Faults { reads: Some((after, 2, INPUT_OUTPUT)), ..Faults::default() });
+    let fail =
+        |after| disk.fail(DiskFaults { reads: Some((after, 2, INPUT_OUTPUT)), ..DiskFaults::default() });
     let mut failed = 0;
     for after in 0..30 {
         fail(after);
@@ -246,14 +247,14 @@ fn messages_that_cannot_be_read_now_are_not_lost() {
                 failed += 1;
             }
         }
-        disk.fail(Faults::default());
+        disk.fail(DiskFaults::default());
         let mut spool = open(&disk).spool;
         fail(after);
         let mut numbers = Vec::new();
         for _ in 0..3 {
             numbers.extend(pop_all(&mut spool));
         }
-        disk.fail(Faults::default());
+        disk.fail(DiskFaults::default());
         assert_eq!(numbers, (0..40).collect::<Vec<_>>(), "after {after} reads");
         assert!(spool.lost().is_empty());
     }
@@ -266,8 +267,8 @@ fn a_spool_takes_messages_again_when_the_disk_has_room() {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
     for fault in [
-        Faults { create: Some(NO_SPACE), ..Faults::default() },
-        Faults { writes: Some((0, NO_SPACE)), ..Faults::default() },
+        DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() },
+        DiskFaults { writes: Some((0, NO_SPACE)), ..DiskFaults::default() },
     ] {
         disk.fail(fault);
         let mut refused = Vec::new();
@@ -275,9 +276,9 @@ fn a_spool_takes_messages_again_when_the_disk_has_room() {
             spool.push(entry(number, 100_000));
             refused.extend(spool.commit(1));
         }
-        let is_told = |(_, reason): &(Entry, Reason)| matches!(reason, Reason::SpoolFailed(text) if text.contains("No space"));
+        let is_told = |(_, reason): &(SpoolEntry, DropReason)| matches!(reason, DropReason::SpoolFailed(text) if text.contains("No space"));
         assert!(!refused.is_empty() && refused.iter().all(is_told));
-        disk.fail(Faults::default());
+        disk.fail(DiskFaults::default());
         let before = pop_all(&mut spool).len();
         assert_eq!(before + refused.len(), 40);
         push(&mut spool, 0..3, 100_000);
@@ -286,7 +287,7 @@ fn a_spool_takes_messages_again_when_the_disk_has_room() {
     assert!(open_again(disk, spool).findings.is_empty());
 }
 
-fn open_again(disk: SimulatedDisk, spool: DiskSpool<SimulatedDisk>) -> Opened<SimulatedDisk> {
+fn open_again(disk: SimulatedDisk, spool: DiskSpool<SimulatedDisk>) -> OpenedSpool<SimulatedDisk> {
     drop(spool);
     open(&disk)
 }

@@ -12,7 +12,7 @@ use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 
 /// What belongs to a datagram beside its bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Envelope {
+pub(super) struct DatagramMetadata {
     pub(super) from: SocketAddr,
     pub(super) local: Option<IpAddr>,
     pub(super) len: u32,
@@ -20,29 +20,29 @@ pub(super) struct Envelope {
 }
 
 #[derive(Debug)]
-pub(super) struct Buffers {
+pub(super) struct PollBuffers {
     memory: Box<[u8]>,
     free: Vec<u16>,
     lent: Box<[bool]>,
     /// By buffer; empty until there is a datagram socket.
-    envelopes: Vec<Envelope>,
+    datagram_metadata: Vec<DatagramMetadata>,
 }
 
-impl Buffers {
+impl PollBuffers {
     pub(super) fn new() -> Self {
-        Buffers {
+        PollBuffers {
             memory: vec![0; RECEIVE_BUFFERS as usize * RECEIVE_BUFFER_SIZE].into_boxed_slice(),
             free: (0..RECEIVE_BUFFERS).rev().collect(),
             lent: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
-            envelopes: Vec::new(),
+            datagram_metadata: Vec::new(),
         }
     }
 
     /// Makes room for envelopes, when the first datagram socket comes.
-    pub(super) fn expect_datagrams(&mut self) {
+    pub(super) fn reserve_datagram_metadata(&mut self) {
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        let blank = Envelope { from: nobody, local: None, len: 0, truncated: false };
-        self.envelopes.resize(RECEIVE_BUFFERS as usize, blank);
+        let blank = DatagramMetadata { from: nobody, local: None, len: 0, truncated: false };
+        self.datagram_metadata.resize(RECEIVE_BUFFERS as usize, blank);
     }
 
     pub(super) fn free(&self) -> usize {
@@ -83,12 +83,12 @@ impl Buffers {
         &mut self.memory[start..start + RECEIVE_BUFFER_SIZE]
     }
 
-    pub(super) fn set_envelope(&mut self, buffer: BufferId, envelope: Envelope) {
-        self.envelopes[buffer.0 as usize] = envelope;
+    pub(super) fn set_datagram_metadata(&mut self, buffer: BufferId, metadata: DatagramMetadata) {
+        self.datagram_metadata[buffer.0 as usize] = metadata;
     }
 
     pub(super) fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
-        let Envelope { from, local, len, truncated } = self.envelopes[buffer.0 as usize];
+        let DatagramMetadata { from, local, len, truncated } = self.datagram_metadata[buffer.0 as usize];
         Datagram { from, local, payload: &self.bytes(buffer)[..len as usize], truncated }
     }
 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_buffer_that_came_back_last_goes_out_first() {
-        let mut buffers = Buffers::new();
+        let mut buffers = PollBuffers::new();
         let (first, second) = (buffers.take().unwrap(), buffers.take().unwrap());
         assert_ne!(first, second);
         buffers.release(second);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_buffer_can_be_lent_and_no_more() {
-        let mut buffers = Buffers::new();
+        let mut buffers = PollBuffers::new();
         let mut seen: Vec<_> = std::iter::from_fn(|| buffers.take()).collect();
         assert_eq!((buffers.lent(), buffers.free()), (RECEIVE_BUFFERS as usize, 0));
         seen.sort();
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "released but not lent")]
     fn a_buffer_released_twice_is_noticed() {
-        let mut buffers = Buffers::new();
+        let mut buffers = PollBuffers::new();
         let buffer = buffers.take().unwrap();
         buffers.release(buffer);
         buffers.release(buffer);

@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::buffers::{Buffers, Envelope};
+use super::buffers::{DatagramMetadata, PollBuffers};
 use crate::driver::BufferId;
-use crate::driver::messages::counted;
-use crate::driver::pktinfo::{CONTROL_SIZE, Control};
+use crate::driver::message_headers::syscall_result;
+use crate::driver::pktinfo::{CONTROL_SIZE, ControlBuffer};
 use crate::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 
 /// Datagrams sent by one system call.
@@ -29,16 +29,16 @@ pub(super) const RECEIVE_BATCH: usize = 16;
 
 const _: () = assert!(RECEIVE_BATCH <= SEND_BATCH && RECEIVE_BATCH <= DATAGRAMS_PER_TURN);
 
-pub(super) struct Datagrams {
+pub(super) struct DatagramHeaders {
     headers: Box<[libc::mmsghdr]>,
     slices: Box<[libc::iovec]>,
-    names: Box<[libc::sockaddr_storage]>,
-    controls: Box<[Control]>,
+    sockaddrs: Box<[libc::sockaddr_storage]>,
+    controls: Box<[ControlBuffer]>,
 }
 
 /// A datagram to send.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Leaving<'a> {
+pub(super) struct OutgoingDatagram<'a> {
     pub(super) payload: &'a [u8],
     pub(super) to: Option<SocketAddr>,
     pub(super) from: Option<IpAddr>,
@@ -46,28 +46,29 @@ pub(super) struct Leaving<'a> {
 
 // SAFETY: the pointers inside are only followed by system calls made here, right after they were
 // written through `&mut self`; between calls they are never followed, on whichever thread.
-unsafe impl Send for Datagrams {}
+unsafe impl Send for DatagramHeaders {}
 
-impl Datagrams {
+impl DatagramHeaders {
     pub(super) fn new() -> Self {
         // SAFETY: these three are plain C structures for which all zeroes is a valid value.
-        let (header, slice, name) = unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
-        Datagrams {
+        let (header, slice, sockaddr) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
+        DatagramHeaders {
             headers: vec![header; SEND_BATCH].into(),
             slices: vec![slice; SEND_BATCH].into(),
-            names: vec![name; SEND_BATCH].into(),
-            controls: vec![Control::EMPTY; SEND_BATCH].into(),
+            sockaddrs: vec![sockaddr; SEND_BATCH].into(),
+            controls: vec![ControlBuffer::EMPTY; SEND_BATCH].into(),
         }
     }
 
-    fn prepare(&mut self, at: usize, bytes: *mut u8, len: usize, name_len: usize, control_len: usize) {
+    fn prepare(&mut self, at: usize, bytes: *mut u8, len: usize, sockaddr_len: usize, control_len: usize) {
         self.slices[at] = libc::iovec { iov_base: bytes.cast(), iov_len: len };
         let header = &mut self.headers[at].msg_hdr;
-        header.msg_name = match name_len {
+        header.msg_name = match sockaddr_len {
             0 => std::ptr::null_mut(),
-            _ => (&raw mut self.names[at]).cast(),
+            _ => (&raw mut self.sockaddrs[at]).cast(),
         };
-        header.msg_namelen = name_len as libc::socklen_t;
+        header.msg_namelen = sockaddr_len as libc::socklen_t;
         header.msg_iov = &raw mut self.slices[at];
         header.msg_iovlen = 1;
         header.msg_control = match control_len {
@@ -79,21 +80,21 @@ impl Datagrams {
     }
 
     /// Receives at most `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without
-    /// waiting; each is in a buffer that is now lent, reported to `each` in order. `tells_local`: they tell which local
+    /// waiting; each is in a buffer that is now lent, reported to `each` in order. `reports_local`: they tell which local
     /// address they came to.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         count: usize,
-        tells_local: bool,
-        buffers: &mut Buffers,
+        reports_local: bool,
+        buffers: &mut PollBuffers,
         mut each: impl FnMut(BufferId),
     ) -> Result<usize, Errno> {
         let mut prepared = 0;
         while prepared < count.min(RECEIVE_BATCH) {
             let Some(buffer) = buffers.upcoming(prepared) else { break };
             let bytes = buffers.bytes_mut(buffer).as_mut_ptr();
-            let control_len = if tells_local { CONTROL_SIZE } else { 0 };
+            let control_len = if reports_local { CONTROL_SIZE } else { 0 };
             self.prepare(
                 prepared,
                 bytes,
@@ -114,15 +115,16 @@ impl Datagrams {
                 std::ptr::null_mut(),
             )
         };
-        let received = counted(outcome)?;
+        let received = syscall_result(outcome)?;
         for at in 0..received {
             let buffer = buffers.take().expect("as many were free when the headers were prepared");
             let header = &self.headers[at];
-            let from = if header.msg_hdr.msg_namelen == 0 { None } else { read_name(&self.names[at]) };
+            let from =
+                if header.msg_hdr.msg_namelen == 0 { None } else { read_sockaddr(&self.sockaddrs[at]) };
             let local = self.controls[at].local_address(header.msg_hdr.msg_controllen as _);
-            buffers.set_envelope(
+            buffers.set_datagram_metadata(
                 buffer,
-                Envelope {
+                DatagramMetadata {
                     from: from.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
                     local,
                     len: header.msg_len,
@@ -135,14 +137,18 @@ impl Datagrams {
     }
 
     /// Sends the datagrams of `batch`, at most [`SEND_BATCH`], without waiting; returns how many left (at least one). An error concerns the first of them.
-    pub(super) fn send(&mut self, fd: BorrowedFd<'_>, batch: &[Leaving<'_>]) -> Result<usize, Errno> {
+    pub(super) fn send(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        batch: &[OutgoingDatagram<'_>],
+    ) -> Result<usize, Errno> {
         let count = batch.len().min(SEND_BATCH);
-        for (at, Leaving { payload, to, from }) in batch[..count].iter().enumerate() {
-            let name_len = to.map_or(0, |to| write_name(&mut self.names[at], to));
+        for (at, OutgoingDatagram { payload, to, from }) in batch[..count].iter().enumerate() {
+            let sockaddr_len = to.map_or(0, |to| write_sockaddr(&mut self.sockaddrs[at], to));
             let source = from.zip(*to);
             let control_len = source.and_then(|(from, to)| self.controls[at].set_source(from, to));
             let bytes = payload.as_ptr().cast_mut();
-            self.prepare(at, bytes, payload.len(), name_len, control_len.unwrap_or(0));
+            self.prepare(at, bytes, payload.len(), sockaddr_len, control_len.unwrap_or(0));
         }
         // SAFETY: the first `count` headers point to names and controls in `self` and to payloads borrowed for this
         // call; the system only reads the payloads, so the cast from a shared reference is harmless.
@@ -154,25 +160,25 @@ impl Datagrams {
                 (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
             )
         };
-        counted(outcome)
+        syscall_result(outcome)
     }
 }
 
-/// The internet address in `name`; `None` if it is of another family.
-fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let name: *const libc::sockaddr_storage = name;
+/// The internet address in `sockaddr`; `None` if it is of another family.
+fn read_sockaddr(sockaddr: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let sockaddr: *const libc::sockaddr_storage = sockaddr;
     // SAFETY: `sockaddr_storage` is large enough and aligned for either structure, all of its bytes
     // are initialised, and its family says which of the two the system wrote.
-    match libc::c_int::from(unsafe { (*name).ss_family }) {
+    match libc::c_int::from(unsafe { (*sockaddr).ss_family }) {
         libc::AF_INET => {
             // SAFETY: as above.
-            let v4 = unsafe { &*name.cast::<libc::sockaddr_in>() };
+            let v4 = unsafe { &*sockaddr.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
-            let v6 = unsafe { &*name.cast::<libc::sockaddr_in6>() };
+            let v6 = unsafe { &*sockaddr.cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
             Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
@@ -182,8 +188,8 @@ fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 /// Writes `address` and returns its length.
-fn write_name(name: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
-    let name: *mut libc::sockaddr_storage = name;
+fn write_sockaddr(sockaddr: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
+    let sockaddr: *mut libc::sockaddr_storage = sockaddr;
     match address {
         SocketAddr::V4(v4) => {
             let raw = libc::sockaddr_in {
@@ -193,7 +199,7 @@ fn write_name(name: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
                 sin_zero: [0; 8],
             };
             // SAFETY: `sockaddr_storage` is large enough and aligned for the structure.
-            unsafe { name.cast::<libc::sockaddr_in>().write(raw) };
+            unsafe { sockaddr.cast::<libc::sockaddr_in>().write(raw) };
             size_of::<libc::sockaddr_in>()
         }
         SocketAddr::V6(v6) => {
@@ -205,7 +211,7 @@ fn write_name(name: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
                 sin6_scope_id: v6.scope_id(),
             };
             // SAFETY: as above.
-            unsafe { name.cast::<libc::sockaddr_in6>().write(raw) };
+            unsafe { sockaddr.cast::<libc::sockaddr_in6>().write(raw) };
             size_of::<libc::sockaddr_in6>()
         }
     }
@@ -220,9 +226,9 @@ mod tests {
         let check = |address: &str| {
             let address: SocketAddr = address.parse().unwrap();
             // SAFETY: all zeroes is a valid value of this plain C structure.
-            let mut name = unsafe { std::mem::zeroed() };
-            write_name(&mut name, address);
-            assert_eq!(read_name(&name), Some(address));
+            let mut sockaddr = unsafe { std::mem::zeroed() };
+            write_sockaddr(&mut sockaddr, address);
+            assert_eq!(read_sockaddr(&sockaddr), Some(address));
         };
         check("127.0.0.1:5683");
         check("[2001:db8::17]:65535");
@@ -233,8 +239,8 @@ mod tests {
     #[test]
     fn an_address_of_another_family_is_none() {
         // SAFETY: all zeroes is a valid value of this plain C structure.
-        let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        name.ss_family = libc::AF_UNIX as libc::sa_family_t;
-        assert_eq!(read_name(&name), None);
+        let mut sockaddr: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        sockaddr.ss_family = libc::AF_UNIX as libc::sa_family_t;
+        assert_eq!(read_sockaddr(&sockaddr), None);
     }
 }

@@ -36,18 +36,18 @@ use rustix::net::SocketFlags;
 use socket2::SockRef;
 use stilling_ring::Time;
 
-use self::buffers::Buffers;
-use self::datagrams::Datagrams;
-use self::source::{Awaits, Facts, Sources};
-use super::accepting::{Reserve, accept_now};
-use super::messages::Messages;
+use self::buffers::PollBuffers;
+use self::datagrams::DatagramHeaders;
+use self::source::{PollSources, ReadInterest, SourceFlags};
+use super::accept::{ReserveDescriptor, accept_now};
+use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_nothing_unread};
-use super::role::Role;
+use super::role::SourceRole;
 use super::{
-    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
-    WakeHandle, sockopt,
+    BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
+    SourceKind, Wait, WakeHandle, sockopt,
 };
-use crate::limits::{PIECES_MAX, TURN_LIST};
+use crate::limits::{PIECES_MAX, TURN_LIST_CAPACITY};
 use crate::net;
 use crate::token::Token;
 
@@ -55,19 +55,19 @@ use crate::token::Token;
 const EDGES_PER_TURN: usize = 1024;
 
 /// The name of the wake handle in epoll; no token has bits in its top byte.
-const WAKE: mio::Token = mio::Token(usize::MAX);
+const WAKE_TOKEN: mio::Token = mio::Token(usize::MAX);
 
 /// The readiness driver. Used by one thread.
 pub struct Poll {
     poll: mio::Poll,
     edges: mio::Events,
     waker: Arc<mio::Waker>,
-    sources: Sources,
-    buffers: Buffers,
-    datagrams: Datagrams,
-    messages: Messages,
+    sources: PollSources,
+    buffers: PollBuffers,
+    datagrams: DatagramHeaders,
+    messages: MessageHeaders,
     /// Sources to look at in the next turn, each once.
-    asked: Vec<Token>,
+    requested: Vec<Token>,
     shutdowns: Vec<Token>,
     closes: Vec<Token>,
     detaches: Vec<Token>,
@@ -76,7 +76,7 @@ pub struct Poll {
     /// Connects that failed at once.
     refused: Vec<(Token, io::Error)>,
     /// Held so that one connection can be refused when descriptors run out.
-    reserve: Reserve,
+    reserve: ReserveDescriptor,
     counters: DriverCounters,
 }
 
@@ -87,44 +87,44 @@ impl Poll {
     /// The descriptors ran out.
     pub fn new() -> io::Result<Self> {
         let poll = mio::Poll::new()?;
-        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE)?);
+        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE_TOKEN)?);
         Ok(Poll {
             poll,
             edges: mio::Events::with_capacity(EDGES_PER_TURN),
             waker,
-            sources: Sources::default(),
-            buffers: Buffers::new(),
-            datagrams: Datagrams::new(),
-            messages: Messages::new(1, PIECES_MAX),
-            asked: Vec::with_capacity(TURN_LIST),
-            shutdowns: Vec::with_capacity(TURN_LIST),
-            closes: Vec::with_capacity(TURN_LIST),
+            sources: PollSources::default(),
+            buffers: PollBuffers::new(),
+            datagrams: DatagramHeaders::new(),
+            messages: MessageHeaders::new(1, PIECES_MAX),
+            requested: Vec::with_capacity(TURN_LIST_CAPACITY),
+            shutdowns: Vec::with_capacity(TURN_LIST_CAPACITY),
+            closes: Vec::with_capacity(TURN_LIST_CAPACITY),
             detaches: Vec::new(),
-            starved: Vec::with_capacity(TURN_LIST),
+            starved: Vec::with_capacity(TURN_LIST_CAPACITY),
             refused: Vec::new(),
-            reserve: Reserve::new(),
+            reserve: ReserveDescriptor::new(),
             counters: DriverCounters::default(),
         })
     }
 
     /// Has the next turn look at a source.
-    fn ask(&mut self, token: Token) {
+    fn request_check(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token)
-            && !source.facts.has(Facts::ASKED)
+            && !source.source_flags.has(SourceFlags::CHECK_REQUESTED)
         {
-            source.facts.set(Facts::ASKED);
-            self.asked.push(token);
+            source.source_flags.set(SourceFlags::CHECK_REQUESTED);
+            self.requested.push(token);
         }
     }
 
-    fn wait_for(&mut self, token: Token, what: Awaits) {
+    fn wait_for(&mut self, token: Token, what: ReadInterest) {
         let Some(source) = self.sources.get_mut(token) else {
             self.counters.stale += 1;
             return;
         };
-        debug_assert_eq!(source.awaits, Awaits::Idle, "{token:?}: armed twice");
-        source.awaits = what;
-        self.ask(token);
+        debug_assert_eq!(source.read_interest, ReadInterest::Idle, "{token:?}: armed twice");
+        source.read_interest = what;
+        self.request_check(token);
     }
 }
 
@@ -146,14 +146,14 @@ impl Driver for Poll {
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        self.sources.insert(token, socket, Role::Listener)?;
+        self.sources.insert(token, socket, SourceRole::Listener)?;
         Ok(())
     }
 
     fn accept(&mut self, listener: Token) {
         if let Some(source) = self.sources.get_mut(listener) {
-            source.awaits = Awaits::Accept;
-            self.ask(listener);
+            source.read_interest = ReadInterest::Accept;
+            self.request_check(listener);
         }
     }
 
@@ -172,24 +172,30 @@ impl Driver for Poll {
         self.reserve.refuse_one(&source.fd)
     }
 
-    fn attach(&mut self, token: Token, socket: OwnedFd, kind: Kind, readable_now: bool) -> io::Result<()> {
-        if kind == Kind::Pipe {
+    fn attach(
+        &mut self,
+        token: Token,
+        socket: OwnedFd,
+        kind: SourceKind,
+        readable_now: bool,
+    ) -> io::Result<()> {
+        if kind == SourceKind::Pipe {
             rustix::io::ioctl_fionbio(&socket, true)?;
         }
-        let connected = kind == Kind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
-        let tells_local = kind == Kind::Datagram && sockopt::report_local_addresses_if_any(&socket)?;
+        let connected = kind == SourceKind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
+        let reports_local = kind == SourceKind::Datagram && sockopt::report_local_addresses_if_any(&socket)?;
         let source = self.sources.insert(token, socket, kind.into())?;
         if readable_now {
-            source.facts.set(Facts::READABLE);
+            source.source_flags.set(SourceFlags::READABLE);
         }
         if connected {
-            source.facts.set(Facts::CONNECTED);
+            source.source_flags.set(SourceFlags::CONNECTED);
         }
-        if tells_local {
-            source.facts.set(Facts::TELLS_LOCAL);
+        if reports_local {
+            source.source_flags.set(SourceFlags::REPORTS_LOCAL);
         }
-        if kind == Kind::Datagram {
-            self.buffers.expect_datagrams();
+        if kind == SourceKind::Datagram {
+            self.buffers.reserve_datagram_metadata();
         }
         Ok(())
     }
@@ -199,32 +205,32 @@ impl Driver for Poll {
         // One for the socket, one to connect it.
         self.counters.enters += 2;
         let outcome = SockRef::from(&socket).connect(&address);
-        let source = self.sources.insert(token, socket, Role::Stream)?;
-        source.facts.set(Facts::CONNECTING);
+        let source = self.sources.insert(token, socket, SourceRole::Stream)?;
+        source.source_flags.set(SourceFlags::CONNECTING);
         match outcome {
             Ok(()) => {}
-            Err(error) if in_progress(&error) => source.facts.clear(Facts::WRITABLE),
+            Err(error) if in_progress(&error) => source.source_flags.clear(SourceFlags::WRITABLE),
             Err(error) => self.refused.push((token, error)),
         }
-        self.ask(token);
+        self.request_check(token);
         Ok(())
     }
 
     fn receive(&mut self, token: Token) {
-        self.wait_for(token, Awaits::Receive);
+        self.wait_for(token, ReadInterest::Receive);
     }
 
-    fn readable(&mut self, token: Token) {
-        self.wait_for(token, Awaits::Readable);
+    fn await_readable(&mut self, token: Token) {
+        self.wait_for(token, ReadInterest::Readable);
     }
 
     fn cancel_receive(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token)
-            && source.awaits != Awaits::Idle
+            && source.read_interest != ReadInterest::Idle
         {
-            source.awaits = Awaits::Idle;
-            source.facts.set(Facts::CANCELLED);
-            self.ask(token);
+            source.read_interest = ReadInterest::Idle;
+            source.source_flags.set(SourceFlags::CANCELLED);
+            self.request_check(token);
         }
     }
 
@@ -234,20 +240,20 @@ impl Driver for Poll {
         Ok(source.receive(into)?)
     }
 
-    fn is_gone(&mut self, token: Token) -> bool {
+    fn is_hung_up(&mut self, token: Token) -> bool {
         self.counters.enters += 1;
         self.sources.get_mut(token).is_some_and(|source| has_hung_up(&source.fd))
     }
 
-    fn is_quiet(&mut self, token: Token) -> bool {
+    fn has_no_unread_input(&mut self, token: Token) -> bool {
         self.counters.enters += 1;
         self.sources.get_mut(token).is_some_and(|source| has_nothing_unread(&source.fd))
     }
 
-    fn writable(&mut self, token: Token) {
+    fn await_writable(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token) {
-            source.facts.set(Facts::AWAITS_WRITABLE);
-            self.ask(token);
+            source.source_flags.set(SourceFlags::WRITE_INTEREST);
+            self.request_check(token);
         }
     }
 
@@ -257,9 +263,9 @@ impl Driver for Poll {
 
     fn close(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token)
-            && !source.facts.has(Facts::CLOSING)
+            && !source.source_flags.has(SourceFlags::CLOSING)
         {
-            source.facts.set(Facts::CLOSING);
+            source.source_flags.set(SourceFlags::CLOSING);
             self.closes.push(token);
         }
     }
@@ -295,16 +301,16 @@ impl Driver for Poll {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<SendStop>,
-        events: &mut Vec<Event<OwnedFd>>,
+        stops: &mut Vec<IncompleteSend>,
+        events: &mut Vec<DriverEvent<OwnedFd>>,
     ) -> io::Result<()> {
         self.send_all(outgoing, stops, events);
-        self.end_what_was_asked(events);
-        self.feed_starved(events);
-        self.look_at_asked(events);
-        let news = !events.is_empty() || !stops.is_empty();
-        self.await_edges(now, if news { Wait::No } else { wait })?;
-        self.act_on_edges(events);
+        self.process_closes(events);
+        self.resume_starved(events);
+        self.check_requested(events);
+        let has_events = !events.is_empty() || !stops.is_empty();
+        self.await_edges(now, if has_events { Wait::No } else { wait })?;
+        self.process_edges(events);
         Ok(())
     }
 
@@ -345,16 +351,19 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         peer.write_all(b"message").unwrap();
         let (mut driver, token) = (Poll::new().unwrap(), Token::new(0, 1));
-        driver.attach(token, ours.into(), Kind::Stream, true).unwrap();
+        driver.attach(token, ours.into(), SourceKind::Stream, true).unwrap();
         driver.receive(token);
         let (mut stops, mut events) = (Vec::new(), Vec::new());
         driver.turn(Time::ZERO, Wait::No, std::iter::empty(), &mut stops, &mut events).unwrap();
-        let [Event::Received { buffer, len: 7, .. }] = events[..] else { panic!("{events:?}") };
+        let [DriverEvent::Received { buffer, len: 7, .. }] = events[..] else { panic!("{events:?}") };
         driver.release(buffer);
         events.clear();
         let answer = Outgoing::stream(token, Gather::One(b"answer"), true);
         driver.turn(Time::ZERO, Wait::No, std::iter::once(answer), &mut stops, &mut events).unwrap();
-        assert!(matches!(events[..], [Event::Closed { .. }]) && stops.is_empty(), "{events:?} {stops:?}");
+        assert!(
+            matches!(events[..], [DriverEvent::Closed { .. }]) && stops.is_empty(),
+            "{events:?} {stops:?}"
+        );
         assert_eq!(driver.counters().enters, 3 + 2);
     }
 }

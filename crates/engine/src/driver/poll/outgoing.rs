@@ -9,18 +9,18 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::Poll;
-use super::datagrams::{Leaving, SEND_BATCH};
-use super::source::Facts;
-use crate::driver::role::Role;
-use crate::driver::{Event, Gather, Outgoing, SendStop};
+use super::datagrams::{OutgoingDatagram, SEND_BATCH};
+use super::source::SourceFlags;
+use crate::driver::role::SourceRole;
+use crate::driver::{DriverEvent, Gather, IncompleteSend, Outgoing};
 use crate::token::Token;
 
 impl Poll {
     pub(super) fn send_all<'a>(
         &mut self,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<SendStop>,
-        events: &mut Vec<Event<OwnedFd>>,
+        stops: &mut Vec<IncompleteSend>,
+        events: &mut Vec<DriverEvent<OwnedFd>>,
     ) {
         let mut outgoing = outgoing.peekable();
         let mut position = 0;
@@ -29,26 +29,26 @@ impl Poll {
             let stops_before = stops.len();
             let mut count = 1;
             match self.role(token) {
-                Some(Role::Stream | Role::Pipe) => {
+                Some(SourceRole::Stream | SourceRole::Pipe) => {
                     let stop = self.send_bytes(token, first.bytes, close);
-                    stops.extend(stop.map(|(sent, error)| stopped(position, sent, error)));
+                    stops.extend(stop.map(|(sent, error)| short_send(position, sent, error)));
                 }
-                Some(Role::Datagram) => {
-                    let mut batch = [Leaving::default(); SEND_BATCH];
-                    batch[0] = leaving(&first);
+                Some(SourceRole::Datagram) => {
+                    let mut batch = [OutgoingDatagram::default(); SEND_BATCH];
+                    batch[0] = outgoing_datagram(&first);
                     while count < SEND_BATCH
                         && !close
                         && let Some(next) = outgoing.next_if(|next| next.token == token)
                     {
-                        batch[count] = leaving(&next);
+                        batch[count] = outgoing_datagram(&next);
                         close = next.close;
                         count += 1;
                     }
                     self.send_datagrams(token, &batch[..count], position, stops);
                 }
-                Some(Role::Listener) | None => {
+                Some(SourceRole::Listener) | None => {
                     self.counters.stale += 1;
-                    stops.push(stopped(position, 0, Some(Errno::NOTCONN)));
+                    stops.push(short_send(position, 0, Some(Errno::NOTCONN)));
                 }
             }
             if close && stops.len() == stops_before {
@@ -59,9 +59,9 @@ impl Poll {
     }
 
     /// What a source that still is to send can send.
-    fn role(&mut self, token: Token) -> Option<Role> {
+    fn role(&mut self, token: Token) -> Option<SourceRole> {
         let source = self.sources.get_mut(token)?;
-        (!source.facts.has(Facts::CLOSING)).then_some(source.role)
+        (!source.source_flags.has(SourceFlags::CLOSING)).then_some(source.role)
     }
 
     /// Sends on a stream or pipe. `None`: it took all; else how many bytes it took, and the error.
@@ -77,7 +77,7 @@ impl Poll {
         let outcome = loop {
             self.counters.enters += 1;
             let outcome = match (source.role, bytes) {
-                (Role::Pipe, _) => self.messages.write(source.fd.as_fd(), bytes),
+                (SourceRole::Pipe, _) => self.messages.write(source.fd.as_fd(), bytes),
                 (_, Gather::One(bytes)) => rustix::net::send(&source.fd, bytes, flags),
                 (_, Gather::Many(_)) => self.messages.send(source.fd.as_fd(), bytes, flags),
             };
@@ -91,16 +91,16 @@ impl Poll {
             Err(Errno::AGAIN) => (0, None),
             Err(error) => return Some((0, Some(error))),
         };
-        source.facts.clear(Facts::WRITABLE);
+        source.source_flags.clear(SourceFlags::WRITABLE);
         Some(stop)
     }
 
     fn send_datagrams(
         &mut self,
         token: Token,
-        batch: &[Leaving<'_>],
+        batch: &[OutgoingDatagram<'_>],
         position: u32,
-        stops: &mut Vec<SendStop>,
+        stops: &mut Vec<IncompleteSend>,
     ) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let position_of = |at: usize| position + at as u32;
@@ -111,13 +111,13 @@ impl Poll {
                 Ok(sent) => done += sent,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    source.facts.clear(Facts::WRITABLE);
-                    stops.extend((done..batch.len()).map(|at| stopped(position_of(at), 0, None)));
+                    source.source_flags.clear(SourceFlags::WRITABLE);
+                    stops.extend((done..batch.len()).map(|at| short_send(position_of(at), 0, None)));
                     return;
                 }
                 // It concerns this one (or, on a connected socket, an earlier one): the rest may go.
                 Err(error) => {
-                    stops.push(stopped(position_of(done), 0, Some(error)));
+                    stops.push(short_send(position_of(done), 0, Some(error)));
                     done += 1;
                 }
             }
@@ -125,11 +125,11 @@ impl Poll {
     }
 }
 
-fn leaving<'a>(out: &Outgoing<'a>) -> Leaving<'a> {
+fn outgoing_datagram<'a>(out: &Outgoing<'a>) -> OutgoingDatagram<'a> {
     let payload = out.bytes.as_slice().expect("a datagram is in one piece");
-    Leaving { payload, to: out.to, from: out.from }
+    OutgoingDatagram { payload, to: out.to, from: out.from }
 }
 
-fn stopped(position: u32, sent: usize, error: Option<Errno>) -> SendStop {
-    SendStop { position, sent: sent as u32, error: error.map(Into::into) }
+fn short_send(position: u32, sent: usize, error: Option<Errno>) -> IncompleteSend {
+    IncompleteSend { position, sent: sent as u32, error: error.map(Into::into) }
 }

@@ -16,13 +16,13 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use rustix::io::Errno;
 
-use crate::driver::Event;
-use crate::driver::role::Role;
+use crate::driver::DriverEvent;
+use crate::driver::role::SourceRole;
 use crate::token::Token;
 
 /// What the shard waits for on the reading side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaits {
+pub(super) enum ReadInterest {
     Idle,
     Receive,
     Readable,
@@ -31,116 +31,118 @@ pub(super) enum Awaits {
 
 /// A set of facts about a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts(u16);
+pub(super) struct SourceFlags(u16);
 
-impl Facts {
-    pub(super) const READABLE: Facts = Facts(1);
-    pub(super) const WRITABLE: Facts = Facts(2);
-    pub(super) const READ_CLOSED: Facts = Facts(4);
+impl SourceFlags {
+    pub(super) const READABLE: SourceFlags = SourceFlags(1);
+    pub(super) const WRITABLE: SourceFlags = SourceFlags(2);
+    pub(super) const READ_CLOSED: SourceFlags = SourceFlags(4);
     /// epoll knows it.
-    pub(super) const WATCHED: Facts = Facts(8);
+    pub(super) const WATCHED: SourceFlags = SourceFlags(8);
     /// The shard waits for `Writable`.
-    pub(super) const AWAITS_WRITABLE: Facts = Facts(16);
+    pub(super) const WRITE_INTEREST: SourceFlags = SourceFlags(16);
     /// The shard waits for `Connected`.
-    pub(super) const CONNECTING: Facts = Facts(32);
+    pub(super) const CONNECTING: SourceFlags = SourceFlags(32);
     /// It is in the list of sources to look at in the next turn.
-    pub(super) const ASKED: Facts = Facts(64);
+    pub(super) const CHECK_REQUESTED: SourceFlags = SourceFlags(64);
     /// Something was taken back, which the next turn has to answer.
-    pub(super) const CANCELLED: Facts = Facts(128);
+    pub(super) const CANCELLED: SourceFlags = SourceFlags(128);
     /// It is in the list of receives that wait for a buffer.
-    pub(super) const STARVED: Facts = Facts(256);
+    pub(super) const STARVED: SourceFlags = SourceFlags(256);
     /// It is in the list of sources to close.
-    pub(super) const CLOSING: Facts = Facts(512);
+    pub(super) const CLOSING: SourceFlags = SourceFlags(512);
     /// A datagram socket with a fixed peer, whose errors may cut a batch short.
-    pub(super) const CONNECTED: Facts = Facts(1024);
+    pub(super) const CONNECTED: SourceFlags = SourceFlags(1024);
     /// Its datagrams tell which local address they came to.
-    pub(super) const TELLS_LOCAL: Facts = Facts(2048);
+    pub(super) const REPORTS_LOCAL: SourceFlags = SourceFlags(2048);
 
-    pub(super) fn has(self, fact: Facts) -> bool {
-        self.0 & fact.0 != 0
+    pub(super) fn has(self, flag: SourceFlags) -> bool {
+        self.0 & flag.0 != 0
     }
 
-    pub(super) fn set(&mut self, fact: Facts) {
-        self.0 |= fact.0;
+    pub(super) fn set(&mut self, flag: SourceFlags) {
+        self.0 |= flag.0;
     }
 
-    pub(super) fn clear(&mut self, fact: Facts) {
-        self.0 &= !fact.0;
+    pub(super) fn clear(&mut self, flag: SourceFlags) {
+        self.0 &= !flag.0;
     }
 
     /// Clears a fact and tells whether it was set.
-    pub(super) fn take(&mut self, fact: Facts) -> bool {
-        let had = self.has(fact);
-        self.clear(fact);
-        had
+    pub(super) fn take(&mut self, flag: SourceFlags) -> bool {
+        let was_set = self.has(flag);
+        self.clear(flag);
+        was_set
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct PollSource {
     pub(super) fd: OwnedFd,
     pub(super) generation: u32,
-    pub(super) facts: Facts,
-    pub(super) role: Role,
-    pub(super) awaits: Awaits,
+    pub(super) source_flags: SourceFlags,
+    pub(super) role: SourceRole,
+    pub(super) read_interest: ReadInterest,
 }
 
-const _: () = assert!(size_of::<Option<Source>>() <= 16);
+const _: () = assert!(size_of::<Option<PollSource>>() <= 16);
 // A token travels through epoll as mio's token.
 const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
-impl Source {
+impl PollSource {
     /// Asks epoll for all edges of this source. The first edge comes at once if it is ready already.
     pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        if !self.facts.has(Facts::WATCHED) {
+        if !self.source_flags.has(SourceFlags::WATCHED) {
             registry.register(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())?;
-            self.facts.set(Facts::WATCHED);
+            self.source_flags.set(SourceFlags::WATCHED);
         }
         Ok(())
     }
 
     /// Makes epoll tell again what is ready now, for work that was left to the next turn.
     pub(super) fn watch_again(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        if !self.facts.has(Facts::WATCHED) {
+        if !self.source_flags.has(SourceFlags::WATCHED) {
             return self.watch(registry, token);
         }
         registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())
     }
 
     pub(super) fn unwatch(&mut self, registry: &Registry) {
-        if self.facts.take(Facts::WATCHED) {
+        if self.source_flags.take(SourceFlags::WATCHED) {
             // It can only fail for a source that is not watched, which is what is wanted.
             let _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
         }
     }
 
     /// The news that the source is dead, which answers everything the shard waits for.
-    pub(super) fn fail(&mut self, token: Token, error: impl Into<io::Error>) -> Event<OwnedFd> {
-        self.awaits = Awaits::Idle;
-        for fact in [Facts::AWAITS_WRITABLE, Facts::CONNECTING, Facts::CANCELLED] {
-            self.facts.clear(fact);
+    pub(super) fn fail(&mut self, token: Token, error: impl Into<io::Error>) -> DriverEvent<OwnedFd> {
+        self.read_interest = ReadInterest::Idle;
+        for flag in [SourceFlags::WRITE_INTEREST, SourceFlags::CONNECTING, SourceFlags::CANCELLED] {
+            self.source_flags.clear(flag);
         }
-        Event::Failed { token, error: error.into() }
+        DriverEvent::Failed { token, error: error.into() }
     }
 
     fn interest(&self) -> Interest {
         match self.role {
-            Role::Listener => Interest::READABLE,
-            Role::Stream | Role::Pipe | Role::Datagram => Interest::READABLE | Interest::WRITABLE,
+            SourceRole::Listener => Interest::READABLE,
+            SourceRole::Stream | SourceRole::Pipe | SourceRole::Datagram => {
+                Interest::READABLE | Interest::WRITABLE
+            }
         }
     }
 
     /// Remembers what epoll told.
-    pub(super) fn learn(&mut self, event: &mio::event::Event) {
+    pub(super) fn record_readiness(&mut self, event: &mio::event::Event) {
         let (closed, failed) = (event.is_read_closed(), event.is_error());
         if closed || failed {
-            self.facts.set(Facts::READ_CLOSED);
+            self.source_flags.set(SourceFlags::READ_CLOSED);
         }
         if closed || failed || event.is_readable() {
-            self.facts.set(Facts::READABLE);
+            self.source_flags.set(SourceFlags::READABLE);
         }
         if failed || event.is_writable() || event.is_write_closed() {
-            self.facts.set(Facts::WRITABLE);
+            self.source_flags.set(SourceFlags::WRITABLE);
         }
     }
 
@@ -152,7 +154,7 @@ impl Source {
         let size = into.len();
         let outcome = loop {
             let outcome = match self.role {
-                Role::Pipe => rustix::io::read(&self.fd, &mut *into),
+                SourceRole::Pipe => rustix::io::read(&self.fd, &mut *into),
                 _ => rustix::net::recv(&self.fd, &mut *into, rustix::net::RecvFlags::DONTWAIT)
                     .map(|(received, _)| received),
             };
@@ -161,11 +163,11 @@ impl Source {
             }
         };
         match outcome {
-            Ok(0) if size > 0 => self.facts.set(END),
-            Ok(received) if received < size && !self.facts.has(Facts::READ_CLOSED) => {
-                self.facts.clear(Facts::READABLE);
+            Ok(0) if size > 0 => self.source_flags.set(END_OF_STREAM),
+            Ok(received) if received < size && !self.source_flags.has(SourceFlags::READ_CLOSED) => {
+                self.source_flags.clear(SourceFlags::READABLE);
             }
-            Err(Errno::AGAIN) => self.facts.clear(END),
+            Err(Errno::AGAIN) => self.source_flags.clear(END_OF_STREAM),
             _ => {}
         }
         outcome
@@ -175,17 +177,17 @@ impl Source {
     /// the readable bit.
     pub(super) fn is_readable_now(&mut self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut asked = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
-        let ready = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+        let mut poll_fds = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
+        let ready = poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
         if !ready {
-            self.facts.clear(END);
+            self.source_flags.clear(END_OF_STREAM);
         }
         ready
     }
 }
 
 /// What is true once the end of a stream has been seen.
-const END: Facts = Facts(Facts::READABLE.0 | Facts::READ_CLOSED.0);
+const END_OF_STREAM: SourceFlags = SourceFlags(SourceFlags::READABLE.0 | SourceFlags::READ_CLOSED.0);
 
 fn name(token: Token) -> mio::Token {
     mio::Token(token.bits() as usize)
@@ -193,15 +195,20 @@ fn name(token: Token) -> mio::Token {
 
 /// The sources by index; grows as indices come into use.
 #[derive(Debug, Default)]
-pub(super) struct Sources(Vec<Option<Source>>);
+pub(super) struct PollSources(Vec<Option<PollSource>>);
 
-impl Sources {
+impl PollSources {
     pub(super) fn reserve(&mut self, count: usize) {
         self.0.reserve(count.saturating_sub(self.0.len()));
     }
 
     /// Refuses an index that is in use, because the descriptor there would be lost.
-    pub(super) fn insert(&mut self, token: Token, fd: OwnedFd, role: Role) -> io::Result<&mut Source> {
+    pub(super) fn insert(
+        &mut self,
+        token: Token,
+        fd: OwnedFd,
+        role: SourceRole,
+    ) -> io::Result<&mut PollSource> {
         let index = token.index() as usize;
         if index >= self.0.len() {
             self.0.resize_with(index + 1, || None);
@@ -211,16 +218,22 @@ impl Sources {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let generation = token.generation();
-        Ok(place.insert(Source { fd, generation, facts: Facts::WRITABLE, role, awaits: Awaits::Idle }))
+        Ok(place.insert(PollSource {
+            fd,
+            generation,
+            source_flags: SourceFlags::WRITABLE,
+            role,
+            read_interest: ReadInterest::Idle,
+        }))
     }
 
     /// The source, unless the token is of a former tenant or was never attached.
-    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Source> {
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut PollSource> {
         let source = self.0.get_mut(token.index() as usize)?.as_mut()?;
         (source.generation == token.generation()).then_some(source)
     }
 
-    pub(super) fn remove(&mut self, token: Token) -> Option<Source> {
+    pub(super) fn remove(&mut self, token: Token) -> Option<PollSource> {
         self.get_mut(token)?;
         self.0[token.index() as usize].take()
     }
@@ -235,11 +248,11 @@ mod tests {
     fn a_token_of_a_former_tenant_names_nothing() {
         let some_fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let (former, tenant) = (Token::new(3, 1), Token::new(3, 2));
-        let mut sources = Sources::default();
-        sources.insert(former, some_fd(), Role::Stream).unwrap();
-        assert!(sources.insert(tenant, some_fd(), Role::Stream).is_err(), "the slot is in use");
+        let mut sources = PollSources::default();
+        sources.insert(former, some_fd(), SourceRole::Stream).unwrap();
+        assert!(sources.insert(tenant, some_fd(), SourceRole::Stream).is_err(), "the slot is in use");
         assert!(sources.remove(former).is_some());
-        sources.insert(tenant, some_fd(), Role::Stream).unwrap();
+        sources.insert(tenant, some_fd(), SourceRole::Stream).unwrap();
         assert!(sources.get_mut(former).is_none());
         assert!(sources.remove(former).is_none());
         assert!(sources.get_mut(tenant).is_some());

@@ -9,19 +9,19 @@ use rustix::net::SocketFlags;
 use stilling_ring::Time;
 
 use super::datagrams::RECEIVE_BATCH;
-use super::source::{Awaits, Facts};
-use super::{Poll, WAKE};
-use crate::driver::accepting::{Failure, is_anybody_waiting};
-use crate::driver::role::Role;
-use crate::driver::{Event, Wait};
+use super::source::{ReadInterest, SourceFlags};
+use super::{Poll, WAKE_TOKEN};
+use crate::driver::accept::{AcceptFailure, has_waiting_connection};
+use crate::driver::role::SourceRole;
+use crate::driver::{DriverEvent, Wait};
 use crate::limits::{ACCEPTS_PER_TURN, DATAGRAMS_PER_TURN};
 use crate::token::Token;
 
-type Events = Vec<Event<OwnedFd>>;
+type PollEvents = Vec<DriverEvent<OwnedFd>>;
 
 impl Poll {
     /// Shutdowns, closes and detaches; after this no source that is gone is looked at again.
-    pub(super) fn end_what_was_asked(&mut self, events: &mut Events) {
+    pub(super) fn process_closes(&mut self, events: &mut PollEvents) {
         for token in self.shutdowns.drain(..) {
             if let Some(source) = self.sources.get_mut(token) {
                 // A connection that failed meanwhile has no direction left to end; the next receive
@@ -38,146 +38,149 @@ impl Poll {
             let Some(mut source) = self.sources.remove(token) else { continue };
             // It stays open, so epoll would go on telling of it.
             source.unwatch(self.poll.registry());
-            events.push(Event::Detached { token, socket: Ok(source.fd) });
+            events.push(DriverEvent::Detached { token, socket: Ok(source.fd) });
         }
     }
 
-    pub(super) fn close_now(&mut self, token: Token, events: &mut Events) {
+    pub(super) fn close_now(&mut self, token: Token, events: &mut PollEvents) {
         let Some(mut source) = self.sources.remove(token) else { return };
         // Closing ends the registration, unless another process holds the descriptor as well. That
         // happens to listeners and datagram sockets, when they are handed over.
-        if matches!(source.role, Role::Listener | Role::Datagram) {
+        if matches!(source.role, SourceRole::Listener | SourceRole::Datagram) {
             source.unwatch(self.poll.registry());
         }
         self.counters.enters += 1;
         drop(source);
-        events.push(Event::Closed { token });
+        events.push(DriverEvent::Closed { token });
     }
 
     /// Receives that waited for a buffer go on, oldest first.
-    pub(super) fn feed_starved(&mut self, events: &mut Events) {
+    pub(super) fn resume_starved(&mut self, events: &mut PollEvents) {
         let waiting = self.starved.len();
         let mut fed = 0;
         while fed < waiting && self.buffers.free() > 0 {
             let token = self.starved[fed];
             fed += 1;
             if let Some(source) = self.sources.get_mut(token) {
-                source.facts.clear(Facts::STARVED);
+                source.source_flags.clear(SourceFlags::STARVED);
                 // There may be nothing after all; then it must be watched like any other.
-                self.answer(token, events);
+                self.report_readiness(token, events);
             }
         }
         self.starved.drain(..fed);
     }
 
     /// Answers what can be answered without epoll, and has epoll watch the rest.
-    pub(super) fn look_at_asked(&mut self, events: &mut Events) {
+    pub(super) fn check_requested(&mut self, events: &mut PollEvents) {
         for (token, error) in self.refused.drain(..) {
             if let Some(source) = self.sources.get_mut(token)
-                && source.facts.has(Facts::CONNECTING)
+                && source.source_flags.has(SourceFlags::CONNECTING)
             {
                 events.push(source.fail(token, error));
             }
         }
-        for at in 0..self.asked.len() {
-            let token = self.asked[at];
+        for at in 0..self.requested.len() {
+            let token = self.requested[at];
             let Some(source) = self.sources.get_mut(token) else { continue };
-            source.facts.clear(Facts::ASKED);
-            if source.role == Role::Listener {
-                self.look_at_listener(token, events);
+            source.source_flags.clear(SourceFlags::CHECK_REQUESTED);
+            if source.role == SourceRole::Listener {
+                self.check_listener(token, events);
                 continue;
             }
-            if source.facts.take(Facts::CANCELLED) {
-                events.push(Event::ReceiveCancelled { token });
+            if source.source_flags.take(SourceFlags::CANCELLED) {
+                events.push(DriverEvent::ReceiveCancelled { token });
             }
-            self.answer(token, events);
+            self.report_readiness(token, events);
         }
-        self.asked.clear();
+        self.requested.clear();
     }
 
-    fn look_at_listener(&mut self, token: Token, events: &mut Events) {
+    fn check_listener(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        if source.facts.take(Facts::CANCELLED) {
-            events.push(Event::AcceptStopped { listener: token, error: None, refused: 0 });
+        if source.source_flags.take(SourceFlags::CANCELLED) {
+            events.push(DriverEvent::AcceptStopped { listener: token, error: None, refused: 0 });
         }
-        if source.awaits == Awaits::Idle {
+        if source.read_interest == ReadInterest::Idle {
             // Clients that keep coming must not end the waits of a shard that takes none.
             source.unwatch(self.poll.registry());
         } else if let Err(error) = source.watch(self.poll.registry(), token) {
-            source.awaits = Awaits::Idle;
-            events.push(Event::AcceptStopped { listener: token, error: Some(error), refused: 0 });
+            source.read_interest = ReadInterest::Idle;
+            events.push(DriverEvent::AcceptStopped { listener: token, error: Some(error), refused: 0 });
         }
     }
 
     /// Answers everything the shard waits for on a source, as far as its facts allow.
-    fn answer(&mut self, token: Token, events: &mut Events) {
+    fn report_readiness(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        if source.facts.has(Facts::CONNECTING) {
-            if !source.facts.has(Facts::WRITABLE) {
+        if source.source_flags.has(SourceFlags::CONNECTING) {
+            if !source.source_flags.has(SourceFlags::WRITABLE) {
                 return self.watch(token, events);
             }
-            source.facts.clear(Facts::CONNECTING);
+            source.source_flags.clear(SourceFlags::CONNECTING);
             let outcome = rustix::net::sockopt::socket_error(&source.fd).and_then(|outcome| outcome);
             match outcome {
-                Ok(()) => events.push(Event::Connected { token }),
+                Ok(()) => events.push(DriverEvent::Connected { token }),
                 Err(error) => return events.push(source.fail(token, error)),
             }
         }
-        if source.facts.has(Facts::AWAITS_WRITABLE) && source.facts.has(Facts::WRITABLE) {
-            source.facts.clear(Facts::AWAITS_WRITABLE);
-            events.push(Event::Writable { token });
+        if source.source_flags.has(SourceFlags::WRITE_INTEREST)
+            && source.source_flags.has(SourceFlags::WRITABLE)
+        {
+            source.source_flags.clear(SourceFlags::WRITE_INTEREST);
+            events.push(DriverEvent::Writable { token });
         }
-        if source.facts.has(Facts::READABLE) {
+        if source.source_flags.has(SourceFlags::READABLE) {
             self.read(token, events);
         }
         let Some(source) = self.sources.get_mut(token) else { return };
-        let waits_to_read = source.awaits != Awaits::Idle && !source.facts.has(Facts::READABLE);
-        if waits_to_read || source.facts.has(Facts::AWAITS_WRITABLE) {
+        let waits_to_read =
+            source.read_interest != ReadInterest::Idle && !source.source_flags.has(SourceFlags::READABLE);
+        if waits_to_read || source.source_flags.has(SourceFlags::WRITE_INTEREST) {
             self.watch(token, events);
         }
     }
 
     /// Has epoll tell when the source gets ready. Without that the shard would wait for ever, so a
     /// failure ends the connection.
-    fn watch(&mut self, token: Token, events: &mut Events) {
+    fn watch(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        self.counters.enters += u64::from(!source.facts.has(Facts::WATCHED));
+        self.counters.enters += u64::from(!source.source_flags.has(SourceFlags::WATCHED));
         if let Err(error) = source.watch(self.poll.registry(), token) {
             events.push(source.fail(token, error));
         }
     }
 
     /// Answers what the shard waits for on the reading side, if it really is ready.
-    fn read(&mut self, token: Token, events: &mut Events) {
+    fn read(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        match (source.awaits, source.role) {
-            (Awaits::Idle, _) => {}
-            (Awaits::Accept, _) => self.accept_from(token, events),
-            (Awaits::Receive, Role::Datagram) => self.receive_datagrams(token, events),
-            (Awaits::Receive, _) => self.receive_from(token, events),
-            (Awaits::Readable, _) => {
+        match (source.read_interest, source.role) {
+            (ReadInterest::Idle, _) => {}
+            (ReadInterest::Accept, _) => self.accept_from(token, events),
+            (ReadInterest::Receive, SourceRole::Datagram) => self.receive_datagrams(token, events),
+            (ReadInterest::Receive, _) => self.receive_from(token, events),
+            (ReadInterest::Readable, _) => {
                 self.counters.enters += 1;
                 if source.is_readable_now() {
-                    source.awaits = Awaits::Idle;
-                    events.push(Event::Readable { token });
+                    source.read_interest = ReadInterest::Idle;
+                    events.push(DriverEvent::Readable { token });
                 }
             }
         }
     }
 
-    fn receive_from(&mut self, token: Token, events: &mut Events) {
-        let Some(buffer) = self.buffers.take() else { return self.starve(token) };
+    fn receive_from(&mut self, token: Token, events: &mut PollEvents) {
+        let Some(buffer) = self.buffers.take() else { return self.mark_starved(token) };
         let Some(source) = self.sources.get_mut(token) else { return self.buffers.release(buffer) };
         self.counters.enters += 1;
         match source.receive(self.buffers.bytes_mut(buffer)) {
             Ok(len) if len > 0 => {
-                source.awaits = Awaits::Idle;
-                events.push(Event::Received { token, buffer, len: len as u32 });
+                source.read_interest = ReadInterest::Idle;
+                events.push(DriverEvent::Received { token, buffer, len: len as u32 });
                 return;
             }
             Ok(_) => {
-                source.awaits = Awaits::Idle;
-                events.push(Event::Ended { token });
+                source.read_interest = ReadInterest::Idle;
+                events.push(DriverEvent::Ended { token });
             }
             Err(Errno::AGAIN) => {}
             Err(error) => events.push(source.fail(token, error)),
@@ -185,43 +188,43 @@ impl Poll {
         self.buffers.release(buffer);
     }
 
-    fn starve(&mut self, token: Token) {
+    fn mark_starved(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token)
-            && !source.facts.has(Facts::STARVED)
+            && !source.source_flags.has(SourceFlags::STARVED)
         {
-            source.facts.set(Facts::STARVED);
+            source.source_flags.set(SourceFlags::STARVED);
             self.starved.push(token);
             self.counters.starved += 1;
         }
     }
 
-    fn receive_datagrams(&mut self, token: Token, events: &mut Events) {
+    fn receive_datagrams(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        let tells_local = source.facts.has(Facts::TELLS_LOCAL);
+        let reports_local = source.source_flags.has(SourceFlags::REPORTS_LOCAL);
         let mut left = DATAGRAMS_PER_TURN;
         while left > 0 {
             let room = self.buffers.free();
             if room == 0 {
-                return self.starve(token);
+                return self.mark_starved(token);
             }
-            let asked = left.min(room).min(RECEIVE_BATCH);
+            let requested = left.min(room).min(RECEIVE_BATCH);
             self.counters.enters += 1;
             let fd = source.fd.as_fd();
-            let outcome = self.datagrams.receive(fd, asked, tells_local, &mut self.buffers, |buffer| {
-                events.push(Event::Datagram { token, buffer });
+            let outcome = self.datagrams.receive(fd, requested, reports_local, &mut self.buffers, |buffer| {
+                events.push(DriverEvent::Datagram { token, buffer });
             });
             match outcome {
                 Ok(received) => {
                     left -= received;
                     // An error of a connected socket ends a batch early, so only "would block" says
                     // that such a socket is drained.
-                    if received < asked && !source.facts.has(Facts::CONNECTED) {
-                        source.facts.clear(Facts::READABLE);
+                    if received < requested && !source.source_flags.has(SourceFlags::CONNECTED) {
+                        source.source_flags.clear(SourceFlags::READABLE);
                         return;
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    source.facts.clear(Facts::READABLE);
+                    source.source_flags.clear(SourceFlags::READABLE);
                     return;
                 }
                 Err(Errno::INTR) => {}
@@ -237,7 +240,7 @@ impl Poll {
         }
     }
 
-    fn accept_from(&mut self, listener: Token, events: &mut Events) {
+    fn accept_from(&mut self, listener: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         self.counters.enters += 1;
@@ -250,7 +253,7 @@ impl Poll {
             self.counters.enters += 1;
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
-                    events.push(Event::Accepted { listener, socket });
+                    events.push(DriverEvent::Accepted { listener, socket });
                     // An accept that finds nobody costs the system a socket made and thrown away, so
                     // the cheaper question comes first where the queue is likely to be empty.
                     if attempt.is_power_of_two() {
@@ -261,10 +264,10 @@ impl Poll {
                     }
                 }
                 Err(Errno::AGAIN) => return,
-                Err(error) => match Failure::of(error) {
-                    Failure::Passing => {}
-                    Failure::NoDescriptor if !is_anybody_waiting(&source.fd) => return,
-                    Failure::NoDescriptor | Failure::Listener => {
+                Err(error) => match AcceptFailure::of(error) {
+                    AcceptFailure::Transient => {}
+                    AcceptFailure::NoDescriptor if !has_waiting_connection(&source.fd) => return,
+                    AcceptFailure::NoDescriptor | AcceptFailure::Listener => {
                         stop = Some(error.into());
                         break;
                     }
@@ -277,9 +280,9 @@ impl Poll {
             stop = source.watch_again(self.poll.registry(), listener).err();
         }
         if let Some(error) = stop {
-            source.awaits = Awaits::Idle;
+            source.read_interest = ReadInterest::Idle;
             source.unwatch(self.poll.registry());
-            events.push(Event::AcceptStopped { listener, error: Some(error), refused: 0 });
+            events.push(DriverEvent::AcceptStopped { listener, error: Some(error), refused: 0 });
         }
     }
 
@@ -298,12 +301,12 @@ impl Poll {
         }
     }
 
-    pub(super) fn act_on_edges(&mut self, events: &mut Events) {
+    pub(super) fn process_edges(&mut self, events: &mut PollEvents) {
         // An empty list allocates nothing; the real one comes back below.
         let edges = std::mem::replace(&mut self.edges, mio::Events::with_capacity(0));
         for edge in &edges {
-            if edge.token() == WAKE {
-                events.push(Event::Woken);
+            if edge.token() == WAKE_TOKEN {
+                events.push(DriverEvent::Woken);
                 continue;
             }
             let token = Token::from_bits(edge.token().0 as u64);
@@ -311,19 +314,20 @@ impl Poll {
                 self.counters.stale += 1;
                 continue;
             };
-            source.learn(edge);
-            match (source.role, source.awaits) {
-                (Role::Listener, Awaits::Accept) => self.accept_from(token, events),
-                (Role::Listener, _) => {}
-                (_, Awaits::Readable)
-                    if !source.facts.has(Facts::CONNECTING) && source.facts.has(Facts::READABLE) =>
+            source.record_readiness(edge);
+            match (source.role, source.read_interest) {
+                (SourceRole::Listener, ReadInterest::Accept) => self.accept_from(token, events),
+                (SourceRole::Listener, _) => {}
+                (_, ReadInterest::Readable)
+                    if !source.source_flags.has(SourceFlags::CONNECTING)
+                        && source.source_flags.has(SourceFlags::READABLE) =>
                 {
                     // epoll looked at the source just now: no need to ask again.
-                    source.awaits = Awaits::Idle;
-                    events.push(Event::Readable { token });
-                    self.answer(token, events);
+                    source.read_interest = ReadInterest::Idle;
+                    events.push(DriverEvent::Readable { token });
+                    self.report_readiness(token, events);
                 }
-                _ => self.answer(token, events),
+                _ => self.report_readiness(token, events),
             }
         }
         self.edges = edges;

@@ -18,30 +18,30 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::queue::Queue;
+use super::queue::UringQueue;
 use crate::driver::BufferId;
 use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 
 /// The buffer group that receives select from.
-pub(super) const GROUP: u16 = 0;
+pub(super) const BUFFER_GROUP: u16 = 0;
 
 const ENTRIES_SIZE: usize = RECEIVE_BUFFERS as usize * size_of::<BufRingEntry>();
 const MAPPING_SIZE: usize = ENTRIES_SIZE + RECEIVE_BUFFERS as usize * RECEIVE_BUFFER_SIZE;
 
 const _: () = assert!(RECEIVE_BUFFERS.is_power_of_two() && ENTRIES_SIZE.is_multiple_of(4096));
 
-pub(super) struct Buffers {
+pub(super) struct ProvidedBuffers {
     mapping: NonNull<u8>,
     tail: u16,
     lent: Box<[bool]>,
     lent_count: usize,
     /// Whether the datagram in a lent buffer tells which local address it came to.
-    tells_local: Box<[bool]>,
+    reports_local: Box<[bool]>,
 }
 
-impl Buffers {
+impl ProvidedBuffers {
     /// Maps the buffers and registers them with the ring, which must be dropped first.
-    pub(super) fn register(queue: &mut Queue) -> io::Result<Self> {
+    pub(super) fn register(queue: &mut UringQueue) -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping aliases nothing.
         let address = unsafe {
             mmap_anonymous(
@@ -52,12 +52,12 @@ impl Buffers {
             )?
         };
         let mapping = NonNull::new(address.cast()).expect("mmap never returns null");
-        let mut buffers = Buffers {
+        let mut buffers = ProvidedBuffers {
             mapping,
             tail: 0,
             lent: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
             lent_count: 0,
-            tells_local: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
+            reports_local: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
         };
         // SAFETY: the mapping is page-aligned, holds that many entries, and outlives the ring because
         // the driver drops its queue first.
@@ -65,7 +65,7 @@ impl Buffers {
             queue.ring().submitter().register_buf_ring_with_flags(
                 address as u64,
                 RECEIVE_BUFFERS,
-                GROUP,
+                BUFFER_GROUP,
                 0,
             )?;
         }
@@ -84,12 +84,12 @@ impl Buffers {
     }
 
     /// Notes what kind of datagram is in a lent buffer.
-    pub(super) fn set_tells_local(&mut self, id: BufferId, tells_local: bool) {
-        self.tells_local[id.0 as usize] = tells_local;
+    pub(super) fn set_reports_local(&mut self, id: BufferId, reports_local: bool) {
+        self.reports_local[id.0 as usize] = reports_local;
     }
 
-    pub(super) fn tells_local(&self, id: BufferId) -> bool {
-        self.tells_local[id.0 as usize]
+    pub(super) fn reports_local(&self, id: BufferId) -> bool {
+        self.reports_local[id.0 as usize]
     }
 
     pub(super) fn lent(&self) -> usize {
@@ -140,7 +140,7 @@ impl Buffers {
     }
 }
 
-impl Drop for Buffers {
+impl Drop for ProvidedBuffers {
     fn drop(&mut self) {
         // SAFETY: the ring that used the mapping is gone (field order in the driver), and nothing
         // borrows from it any more.

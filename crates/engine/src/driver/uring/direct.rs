@@ -19,13 +19,13 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use io_uring::{opcode, squeue, types};
 use socket2::SockAddr;
 
-use super::complete::Events;
+use super::completions::UringEvents;
 use super::handle::Handle;
-use super::queue::Op;
-use super::source::Armed;
-use super::{Accepted, Completion, Uring};
-use crate::driver::role::Role;
-use crate::driver::{Destination, Event};
+use super::queue::UringOp;
+use super::source::ArmedOps;
+use super::{AcceptedSocket, Completion, Uring};
+use crate::driver::role::SourceRole;
+use crate::driver::{Destination, DriverEvent};
 use crate::token::Token;
 
 /// Entries that a connect takes at most: no delay, bind, connect.
@@ -39,7 +39,7 @@ static NODELAY: libc::c_int = 1;
 
 /// A connect whose socket is being made.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct PendingConnect {
     token: Token,
     to: SockAddr,
     from: Option<SockAddr>,
@@ -50,32 +50,32 @@ impl Uring {
     pub(super) fn connect_direct(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let coming = match to {
             Destination::Tcp { to, from } => {
-                Coming { token, to: SockAddr::from(*to), from: from.map(SockAddr::from) }
+                PendingConnect { token, to: SockAddr::from(*to), from: from.map(SockAddr::from) }
             }
-            Destination::Unix(path) => Coming { token, to: SockAddr::unix(path)?, from: None },
+            Destination::Unix(path) => PendingConnect { token, to: SockAddr::unix(path)?, from: None },
         };
         let socket =
             opcode::Socket::new(coming.to.family().into(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)
                 .file_index(Some(types::DestinationSlot::auto_target()))
                 .build();
-        self.coming.push_back(coming);
-        self.sources.insert(token, Handle::COMING, Role::Stream, false);
-        self.sources.get_mut(token).expect("just inserted").arm(Armed::CONNECT);
-        self.submit(&socket.user_data(Op::Socket.with(token)));
+        self.pending_connects.push_back(coming);
+        self.sources.insert(token, Handle::PENDING, SourceRole::Stream, false);
+        self.sources.get_mut(token).expect("just inserted").arm(ArmedOps::CONNECT);
+        self.submit(&socket.user_data(UringOp::Socket.with(token)));
         Ok(())
     }
 
     /// A socket has been made, or not.
-    pub(super) fn complete_socket(&mut self, token: Token, result: i32, events: &mut Events) {
+    pub(super) fn complete_socket(&mut self, token: Token, result: i32, events: &mut UringEvents) {
         // They come in the order in which they were asked for: it is nearly always the first.
-        let at = self.coming.iter().position(|coming| coming.token == token);
-        let coming = at.and_then(|at| self.coming.remove(at));
+        let at = self.pending_connects.iter().position(|coming| coming.token == token);
+        let coming = at.and_then(|at| self.pending_connects.remove(at));
         let (Some(coming), Some(source)) = (coming, self.sources.get_mut(token)) else {
             debug_assert!(false, "{token:?}: a socket that nobody asked for");
             return;
         };
         if result < 0 {
-            if self.settle(token, Armed::CONNECT, events) {
+            if self.finish_operation(token, ArmedOps::CONNECT, events) {
                 events.push(self.failed(token, result));
             }
             return;
@@ -84,17 +84,22 @@ impl Uring {
         source.handle = handle;
         let closing = source.closing;
         if let Some(table) = &mut self.table {
-            table.took();
+            table.count_used();
         }
         if closing {
             self.push_close(token);
-            self.settle(token, Armed::CONNECT, events);
+            self.finish_operation(token, ArmedOps::CONNECT, events);
             return;
         }
         self.connect_slot(token, handle, coming);
     }
 
-    fn connect_slot(&mut self, token: Token, handle: Handle, Coming { to, from, .. }: Coming) {
+    fn connect_slot(
+        &mut self,
+        token: Token,
+        handle: Handle,
+        PendingConnect { to, from, .. }: PendingConnect,
+    ) {
         // A chain is not torn apart, and addresses do not move until the kernel has read them.
         if self.queue.room() < CONNECT_ENTRIES
             || self.addresses.len() + CONNECT_ADDRESSES > self.addresses.capacity()
@@ -107,7 +112,7 @@ impl Uring {
                 let size = size_of_val(&NODELAY) as u32;
                 opcode::SetSockOpt::new(fd, level, name, (&raw const NODELAY).cast(), size).build()
             });
-            self.queue.push(&no_delay.flags(squeue::Flags::SKIP_SUCCESS).user_data(Op::Ignore.bits()));
+            self.queue.push(&no_delay.flags(squeue::Flags::SKIP_SUCCESS).user_data(UringOp::Ignore.bits()));
         }
         if let Some(from) = from {
             self.addresses.push(from);
@@ -115,7 +120,7 @@ impl Uring {
             let bind = handle.entry(|fd| opcode::Bind::new(fd, from.as_ptr().cast(), from.len()).build());
             // Its failure is the connect's, whose own completion is then skipped.
             let flags = squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK;
-            self.queue.push(&bind.flags(flags).user_data(Op::Connect.with(token)));
+            self.queue.push(&bind.flags(flags).user_data(UringOp::Connect.with(token)));
         }
         self.push_connect(token, handle, to);
     }
@@ -123,21 +128,21 @@ impl Uring {
     /// Ends our direction of a direct socket.
     pub(super) fn shutdown_direct(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        if source.closing || source.armed.has(Armed::SHUTDOWN) {
+        if source.closing || source.armed.has(ArmedOps::SHUTDOWN) {
             return;
         }
-        source.arm(Armed::SHUTDOWN);
+        source.arm(ArmedOps::SHUTDOWN);
         let entry = source.handle.entry(|fd| opcode::Shutdown::new(fd, libc::SHUT_WR).build());
-        self.submit(&entry.user_data(Op::Shutdown.with(token)));
+        self.submit(&entry.user_data(UringOp::Shutdown.with(token)));
     }
 
     /// It is ended, or the peer is gone already. A close that has waited for it goes out.
-    pub(super) fn complete_shutdown(&mut self, token: Token, events: &mut Events) {
+    pub(super) fn complete_shutdown(&mut self, token: Token, events: &mut UringEvents) {
         let waiting = self.sources.get_mut(token).is_some_and(|source| source.closing);
         if waiting {
             self.push_close(token);
         }
-        self.settle(token, Armed::SHUTDOWN, events);
+        self.finish_operation(token, ArmedOps::SHUTDOWN, events);
     }
 
     /// Looks into one of the ring's own sockets without taking anything.
@@ -159,9 +164,9 @@ impl Uring {
         let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()).unwrap_or(u32::MAX));
         let entry =
             handle.entry(|fd| opcode::Recv::new(fd, start, len).flags(libc::MSG_DONTWAIT | flags).build());
-        self.submit(&entry.user_data(Op::ReceiveNow.bits()));
+        self.submit(&entry.user_data(UringOp::ReceiveNow.bits()));
         self.flush();
-        let is_it = |completion: &Completion| Op::of(completion.user_data) == Op::ReceiveNow;
+        let is_it = |completion: &Completion| UringOp::of(completion.user_data) == UringOp::ReceiveNow;
         // What else has come waits for the next turn. More than one round is needed only when the kernel had
         // to keep completions aside.
         loop {
@@ -183,13 +188,13 @@ impl Uring {
     pub(super) fn install(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let Some(slot) = source.handle.slot() else { return };
-        source.arm(Armed::INSTALL);
+        source.arm(ArmedOps::INSTALL);
         let entry = opcode::FixedFdInstall::new(types::Fixed(slot), 0).build();
-        self.submit(&entry.user_data(Op::Install.with(token)));
+        self.submit(&entry.user_data(UringOp::Install.with(token)));
     }
 
     /// It is made, or there is none to be had; either way the slot is not needed any more.
-    pub(super) fn complete_install(&mut self, token: Token, result: i32, events: &mut Events) {
+    pub(super) fn complete_install(&mut self, token: Token, result: i32, events: &mut UringEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let close = source.handle.close();
         let socket = if result < 0 {
@@ -199,27 +204,27 @@ impl Uring {
             Ok(unsafe { OwnedFd::from_raw_fd(result) })
         };
         self.sources.free(token);
-        self.submit(&close.user_data(Op::SlotClosed.bits()));
-        events.push(Event::Detached { token, socket });
+        self.submit(&close.user_data(UringOp::SlotClosed.bits()));
+        events.push(DriverEvent::Detached { token, socket });
     }
 
     /// Closes what was accepted into the ring's table and then dropped.
     pub(super) fn close_dropped(&mut self) {
-        while let Some(slot) = self.table.as_ref().and_then(super::table::Table::next_dropped) {
-            let entry = Handle::direct(slot).close().user_data(Op::SlotClosed.bits());
+        while let Some(slot) = self.table.as_ref().and_then(super::direct_table::DirectTable::next_dropped) {
+            let entry = Handle::direct(slot).close().user_data(UringOp::SlotClosed.bits());
             self.submit(&entry);
         }
     }
 
     /// The connection that an accept gave.
-    pub(super) fn accepted_socket(&mut self, result: i32) -> Accepted {
+    pub(super) fn accepted_socket(&mut self, result: i32) -> AcceptedSocket {
         match &mut self.table {
             Some(table) => {
-                table.took();
-                Accepted::Direct(table.own(result.cast_unsigned()))
+                table.count_used();
+                AcceptedSocket::Direct(table.own(result.cast_unsigned()))
             }
             // SAFETY: a non-negative result of an accept is a new descriptor that nobody else owns.
-            None => Accepted::Plain(unsafe { OwnedFd::from_raw_fd(result) }),
+            None => AcceptedSocket::Plain(unsafe { OwnedFd::from_raw_fd(result) }),
         }
     }
 }

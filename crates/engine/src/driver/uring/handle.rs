@@ -19,7 +19,7 @@ pub(super) struct Handle(i32);
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+enum HandleTarget {
     Nothing,
     Process(RawFd),
     Ring(u32),
@@ -29,7 +29,7 @@ impl Handle {
     /// No source is here.
     pub(super) const FREE: Handle = Handle(-1);
     /// A source whose socket is still being made, or could not be.
-    pub(super) const COMING: Handle = Handle(-2);
+    pub(super) const PENDING: Handle = Handle(-2);
 
     /// An ordinary descriptor.
     pub(super) fn plain(fd: RawFd) -> Self {
@@ -42,19 +42,19 @@ impl Handle {
         Handle(-3 - slot.cast_signed())
     }
 
-    fn target(self) -> Target {
+    fn target(self) -> HandleTarget {
         match self.0 {
-            fd @ 0.. => Target::Process(fd),
-            -2..=-1 => Target::Nothing,
-            slot => Target::Ring((-3 - slot).cast_unsigned()),
+            fd @ 0.. => HandleTarget::Process(fd),
+            -2..=-1 => HandleTarget::Nothing,
+            slot => HandleTarget::Ring((-3 - slot).cast_unsigned()),
         }
     }
 
     /// The slot of the ring's table, if it is one.
     pub(super) fn slot(self) -> Option<u32> {
         match self.target() {
-            Target::Ring(slot) => Some(slot),
-            Target::Process(_) | Target::Nothing => None,
+            HandleTarget::Ring(slot) => Some(slot),
+            HandleTarget::Process(_) | HandleTarget::Nothing => None,
         }
     }
 
@@ -66,19 +66,19 @@ impl Handle {
     /// The entry that `build` makes of a descriptor, aimed at this file.
     pub(super) fn entry(self, build: impl FnOnce(types::Fd) -> squeue::Entry) -> squeue::Entry {
         match self.target() {
-            Target::Process(fd) => build(types::Fd(fd)),
-            Target::Ring(slot) => build(types::Fd(slot.cast_signed())).flags(FIXED_FILE),
+            HandleTarget::Process(fd) => build(types::Fd(fd)),
+            HandleTarget::Ring(slot) => build(types::Fd(slot.cast_signed())).flags(FIXED_FILE),
             // The kernel answers EBADF, as for any descriptor that is not open.
-            Target::Nothing => build(types::Fd(-1)),
+            HandleTarget::Nothing => build(types::Fd(-1)),
         }
     }
 
     /// Closes it. Where nothing was made there is nothing to close, but all the same an answer.
     pub(super) fn close(self) -> squeue::Entry {
         match self.target() {
-            Target::Process(fd) => opcode::Close::new(types::Fd(fd)).build(),
-            Target::Ring(slot) => opcode::Close::new(types::Fixed(slot)).build(),
-            Target::Nothing => opcode::Nop::new().build(),
+            HandleTarget::Process(fd) => opcode::Close::new(types::Fd(fd)).build(),
+            HandleTarget::Ring(slot) => opcode::Close::new(types::Fixed(slot)).build(),
+            HandleTarget::Nothing => opcode::Nop::new().build(),
         }
     }
 
@@ -88,8 +88,8 @@ impl Handle {
         match self.target() {
             // SAFETY: the source table owns the descriptor until its close completes; callers use the borrow
             // within one call, in which no source changes.
-            Target::Process(fd) => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
-            Target::Ring(_) | Target::Nothing => None,
+            HandleTarget::Process(fd) => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
+            HandleTarget::Ring(_) | HandleTarget::Nothing => None,
         }
     }
 }
@@ -108,14 +108,14 @@ mod tests {
     fn a_handle_is_what_it_was_made_of() {
         let highest = crate::limits::DIRECT_DESCRIPTORS_MAX - 1;
         for slot in [0, 1, 77, highest] {
-            assert_eq!(Handle::direct(slot).target(), Target::Ring(slot));
+            assert_eq!(Handle::direct(slot).target(), HandleTarget::Ring(slot));
             assert!(Handle::direct(slot).is_direct());
         }
         for fd in [0, 1, i32::MAX] {
-            assert_eq!(Handle::plain(fd).target(), Target::Process(fd));
+            assert_eq!(Handle::plain(fd).target(), HandleTarget::Process(fd));
         }
-        for nothing in [Handle::FREE, Handle::COMING] {
-            assert_eq!((nothing.target(), nothing.is_direct()), (Target::Nothing, false));
+        for nothing in [Handle::FREE, Handle::PENDING] {
+            assert_eq!((nothing.target(), nothing.is_direct()), (HandleTarget::Nothing, false));
         }
     }
 }

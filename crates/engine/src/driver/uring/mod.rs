@@ -14,24 +14,24 @@
 //!  receive(), close(), …  ──►  submission queue ─┐
 //!  turn(outgoing)         ──►  send [→ close]  ──┴─► one enter: submit, run task work, wait
 //!                                                        │
-//!  Event / SendStop       ◄──  complete.rs  ◄── completion queue
+//!  DriverEvent            ◄── completions.rs ◄── completion queue
 //! ```
 //!
 //! Accepted and connected sockets live in the process's descriptor table, or, with [`Uring::with_direct_descriptors`], in
-//! one of the ring's own (`handle.rs`, `table.rs`, `direct.rs`). All other sources keep their ordinary descriptors.
+//! one of the ring's own (`handle.rs`, `direct_table.rs`, `direct.rs`). All other sources keep their ordinary descriptors.
 //!
 //! Needs Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] says whether this system grants it.
 #![allow(unsafe_code)]
 
 mod buffers;
-mod complete;
+mod completions;
 mod direct;
+mod direct_table;
 mod handle;
 mod queue;
 mod sending;
 mod source;
 mod starved;
-mod table;
 mod wakeup;
 
 use std::collections::VecDeque;
@@ -45,25 +45,28 @@ use rustix::net::SocketFlags;
 use socket2::SockAddr;
 use stilling_ring::Time;
 
-use self::buffers::Buffers;
-use self::complete::{Events, Shape};
-use self::direct::Coming;
+use self::buffers::ProvidedBuffers;
+use self::completions::{RecvmsgLayout, UringEvents};
+use self::direct::PendingConnect;
+use self::direct_table::DirectTable;
+pub use self::direct_table::{AcceptedSocket, Direct};
 use self::handle::Handle;
-use self::queue::{Completion, Op, Queue};
-use self::source::{Accepting, Armed, Sources};
-use self::table::Table;
-pub use self::table::{Accepted, Direct};
+use self::queue::{Completion, UringOp, UringQueue};
+use self::source::{AcceptRequest, ArmedOps, UringSources};
 use self::wakeup::Wakeup;
-use super::accepting::{Reserve, accept_now};
-use super::messages::Messages;
+use super::accept::{ReserveDescriptor, accept_now};
+use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_nothing_unread};
 use super::pktinfo::CONTROL_SIZE;
-use super::role::Role;
+use super::role::SourceRole;
 use super::{
-    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
-    WakeHandle, sockopt,
+    BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
+    SourceKind, Wait, WakeHandle, sockopt,
 };
-use crate::limits::{COMPLETIONS, MESSAGES, PIECES, RECEIVE_BUFFER_SIZE, SUBMISSIONS, TURN_LIST};
+use crate::limits::{
+    COMPLETION_QUEUE_SIZE, GATHERED_PIECES_MAX, GATHERED_SENDS_MAX, RECEIVE_BUFFER_SIZE,
+    SUBMISSION_QUEUE_SIZE, TURN_LIST_CAPACITY,
+};
 use crate::net;
 use crate::token::Token;
 
@@ -72,24 +75,24 @@ use crate::token::Token;
 const POLL_FIRST: u16 = 1;
 
 /// What is taken back from a source that is closed or detached. The rest comes to its end by itself.
-const CANCELLED: [(Armed, Op); 5] = [
-    (Armed::RECEIVE, Op::Receive),
-    (Armed::READABLE, Op::Readable),
-    (Armed::WRITABLE, Op::Writable),
-    (Armed::CONNECT, Op::Connect),
-    (Armed::ACCEPT, Op::Accept),
+const CANCELLED_ON_CLOSE: [(ArmedOps, UringOp); 5] = [
+    (ArmedOps::RECEIVE, UringOp::Receive),
+    (ArmedOps::READABLE, UringOp::Readable),
+    (ArmedOps::WRITABLE, UringOp::Writable),
+    (ArmedOps::CONNECT, UringOp::Connect),
+    (ArmedOps::ACCEPT, UringOp::Accept),
 ];
 
 /// The io_uring driver. Made and used by one thread.
 pub struct Uring {
     // Declared first, so dropped first: the kernel lets go of all memory below before it is freed.
-    queue: Queue,
-    buffers: Buffers,
-    sources: Sources,
+    queue: UringQueue,
+    buffers: ProvidedBuffers,
+    sources: UringSources,
     /// Where accepted and connected sockets go; `None`: into the process's descriptor table.
-    table: Option<Table>,
+    table: Option<DirectTable>,
     /// Connects whose direct socket is being made, in the order in which they were asked for.
-    coming: VecDeque<Coming>,
+    pending_connects: VecDeque<PendingConnect>,
     /// Receives that found no buffer, in the order in which they did; and some that have been taken back since.
     starved: VecDeque<Token>,
     /// Receives that were taken back while they waited for a buffer.
@@ -97,7 +100,7 @@ pub struct Uring {
     /// Addresses of connects and datagrams that the kernel has not read yet.
     addresses: Vec<SockAddr>,
     /// Headers of sends in several pieces that the kernel has not read yet.
-    messages: Messages,
+    messages: MessageHeaders,
     /// Sends whose connection closes afterwards but has something armed that must be cancelled, unless they stop short.
     close_after: Vec<(u32, Option<Token>)>,
     /// Sends of this turn with a close linked behind them.
@@ -109,36 +112,36 @@ pub struct Uring {
     wakeup: Arc<Wakeup>,
     wake_count: Box<u64>,
     /// How datagrams lie in a buffer: of a socket that is bound to one address, and of one that is bound to all.
-    shapes: [Shape; 2],
+    recvmsg_layouts: [RecvmsgLayout; 2],
     /// Held so that one connection can be refused when descriptors run out.
-    reserve: Reserve,
+    reserve: ReserveDescriptor,
     counters: DriverCounters,
 }
 
 impl Uring {
     /// A ring with its buffers. To be called on the thread that will use it.
     pub fn new() -> io::Result<Self> {
-        let mut queue = Queue::new()?;
-        let buffers = Buffers::register(&mut queue)?;
+        let mut queue = UringQueue::new()?;
+        let buffers = ProvidedBuffers::register(&mut queue)?;
         let wakeup = Arc::new(Wakeup::new()?);
         let mut driver = Uring {
             queue,
             buffers,
-            sources: Sources::default(),
+            sources: UringSources::default(),
             table: None,
-            coming: VecDeque::new(),
-            starved: VecDeque::with_capacity(TURN_LIST),
+            pending_connects: VecDeque::new(),
+            starved: VecDeque::with_capacity(TURN_LIST_CAPACITY),
             cancelled: Vec::new(),
-            addresses: Vec::with_capacity(SUBMISSIONS as usize),
-            messages: Messages::new(MESSAGES, PIECES),
-            close_after: Vec::with_capacity(TURN_LIST),
-            linked: Vec::with_capacity(TURN_LIST),
+            addresses: Vec::with_capacity(SUBMISSION_QUEUE_SIZE as usize),
+            messages: MessageHeaders::new(GATHERED_SENDS_MAX, GATHERED_PIECES_MAX),
+            close_after: Vec::with_capacity(TURN_LIST_CAPACITY),
+            linked: Vec::with_capacity(TURN_LIST_CAPACITY),
             detaching: Vec::new(),
-            completions: Vec::with_capacity(COMPLETIONS as usize),
+            completions: Vec::with_capacity(COMPLETION_QUEUE_SIZE as usize),
             wakeup,
             wake_count: Box::new(0),
-            shapes: [Shape::new(0), Shape::new(CONTROL_SIZE)],
-            reserve: Reserve::new(),
+            recvmsg_layouts: [RecvmsgLayout::new(0), RecvmsgLayout::new(CONTROL_SIZE)],
+            reserve: ReserveDescriptor::new(),
             counters: DriverCounters::default(),
         };
         driver.arm_wake();
@@ -157,22 +160,22 @@ impl Uring {
     /// [`DIRECT_DESCRIPTORS_MAX`]: crate::limits::DIRECT_DESCRIPTORS_MAX
     pub fn with_direct_descriptors(size: u32) -> io::Result<Self> {
         let mut driver = Uring::new()?;
-        driver.table = Some(Table::register(&mut driver.queue, size)?);
+        driver.table = Some(DirectTable::register(&mut driver.queue, size)?);
         Ok(driver)
     }
 
     /// Whether this system grants [`Uring::with_direct_descriptors`]; `Unsupported` on kernels before 6.13.
     pub fn probe_direct_descriptors() -> io::Result<()> {
-        let mut queue = Queue::new()?;
-        Buffers::register(&mut queue)?;
-        Table::check(&mut queue)
+        let mut queue = UringQueue::new()?;
+        ProvidedBuffers::register(&mut queue)?;
+        DirectTable::check(&mut queue)
     }
 
     /// Whether this system grants what the driver needs; the error says why not (`EPERM` and
     /// `ENOSYS` in most containers, `EINVAL` on kernels before 6.1).
     pub fn probe() -> io::Result<()> {
-        let mut queue = Queue::new()?;
-        Buffers::register(&mut queue).map(drop)
+        let mut queue = UringQueue::new()?;
+        ProvidedBuffers::register(&mut queue).map(drop)
     }
 
     fn arm_wake(&mut self) {
@@ -180,7 +183,7 @@ impl Uring {
         let read = opcode::Read::new(types::Fd(self.wakeup.event()), count.cast(), 8)
             .offset(u64::MAX)
             .build()
-            .user_data(Op::Wake.bits());
+            .user_data(UringOp::Wake.bits());
         self.submit(&read);
     }
 
@@ -195,11 +198,11 @@ impl Uring {
     /// Hands everything queued to the kernel without waiting.
     fn flush(&mut self) {
         self.counters.enters += u64::from(self.queue.submit_all());
-        self.forget_what_was_read();
+        self.clear_submitted();
     }
 
     /// The kernel has taken all submissions, and has read what they point to.
-    fn forget_what_was_read(&mut self) {
+    fn clear_submitted(&mut self) {
         self.addresses.clear();
         self.messages.clear();
     }
@@ -207,33 +210,35 @@ impl Uring {
     fn arm_receive(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let role = source.role;
-        source.detaching &= role != Role::Datagram;
-        if role == Role::Listener {
+        source.detaching &= role != SourceRole::Datagram;
+        if role == SourceRole::Listener {
             return;
         }
         let poll_first = if source.expects_data { 0 } else { POLL_FIRST };
-        let shape = &self.shapes[usize::from(source.armed.has(Armed::TELLS_LOCAL))];
+        let shape = &self.recvmsg_layouts[usize::from(source.armed.has(ArmedOps::REPORTS_LOCAL))];
         let entry = source.handle.entry(|fd| match role {
-            Role::Pipe => opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
+            SourceRole::Pipe => opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
                 .offset(u64::MAX)
-                .buf_group(buffers::GROUP)
+                .buf_group(buffers::BUFFER_GROUP)
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
-            Role::Datagram => opcode::RecvMsgMulti::new(fd, shape.header(), buffers::GROUP).build(),
-            Role::Stream | Role::Listener => {
+            SourceRole::Datagram => {
+                opcode::RecvMsgMulti::new(fd, shape.header(), buffers::BUFFER_GROUP).build()
+            }
+            SourceRole::Stream | SourceRole::Listener => {
                 opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
                     .ioprio(poll_first)
-                    .buf_group(buffers::GROUP)
+                    .buf_group(buffers::BUFFER_GROUP)
                     .build()
                     .flags(squeue::Flags::BUFFER_SELECT)
             }
         });
         source.expects_data = false;
-        source.arm(Armed::RECEIVE);
-        self.submit(&entry.user_data(Op::Receive.with(token)));
+        source.arm(ArmedOps::RECEIVE);
+        self.submit(&entry.user_data(UringOp::Receive.with(token)));
     }
 
-    fn arm_poll(&mut self, token: Token, op: Op, armed: Armed, interest: i16) {
+    fn arm_poll(&mut self, token: Token, op: UringOp, armed: ArmedOps, interest: i16) {
         let Some(source) = self.sources.get_mut(token) else { return };
         debug_assert!(!source.armed.has(armed), "{token:?}: armed twice");
         source.arm(armed);
@@ -243,28 +248,28 @@ impl Uring {
 
     fn arm_accept(&mut self, listener: Token) {
         let Some(source) = self.sources.get_mut(listener) else { return };
-        source.arm(Armed::ACCEPT);
+        source.arm(ArmedOps::ACCEPT);
         let direct = self.table.is_some();
         // A slot is not inherited anyway, and the kernel wants no such wish for it.
         let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
         let entry = source
             .handle
             .entry(|fd| opcode::AcceptMulti::new(fd).allocate_file_index(direct).flags(flags).build());
-        self.submit(&entry.user_data(Op::Accept.with(listener)));
+        self.submit(&entry.user_data(UringOp::Accept.with(listener)));
     }
 
-    fn cancel(&mut self, op: Op, token: Token) {
+    fn cancel(&mut self, op: UringOp, token: Token) {
         let entry = opcode::AsyncCancel::new(op.with(token))
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
-            .user_data(Op::Ignore.bits());
+            .user_data(UringOp::Ignore.bits());
         self.submit(&entry);
     }
 
     /// Takes back what is armed, each by its name: asked to find what is in flight on a descriptor, the kernel
     /// looks through everything of the ring, which makes closing thousands of idle connections quadratic.
-    fn cancel_armed(&mut self, token: Token, armed: Armed) {
-        for (what, op) in CANCELLED {
+    fn cancel_armed(&mut self, token: Token, armed: ArmedOps) {
+        for (what, op) in CANCELLED_ON_CLOSE {
             if armed.has(what) {
                 self.cancel(op, token);
             }
@@ -277,14 +282,14 @@ impl Uring {
         self.addresses.push(to);
         let to = self.addresses.last().expect("just pushed");
         let entry = handle.entry(|fd| opcode::Connect::new(fd, to.as_ptr().cast(), to.len()).build());
-        self.queue.push(&entry.user_data(Op::Connect.with(token)));
+        self.queue.push(&entry.user_data(UringOp::Connect.with(token)));
     }
 
     /// Gives the file of a closing source back.
     fn push_close(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        source.arm(Armed::CLOSE);
-        let entry = source.handle.close().user_data(Op::Close.with(token));
+        source.arm(ArmedOps::CLOSE);
+        let entry = source.handle.close().user_data(UringOp::Close.with(token));
         self.submit(&entry);
     }
 
@@ -296,7 +301,7 @@ impl Uring {
     }
 
     /// Gives back the sources of which nothing is in flight any more, behind all their other news.
-    fn give_detached(&mut self, events: &mut Events) {
+    fn complete_detaches(&mut self, events: &mut UringEvents) {
         if self.detaching.is_empty() {
             return;
         }
@@ -313,7 +318,7 @@ impl Uring {
             // SAFETY: the descriptor is the source's own, which is forgotten right after.
             let socket = unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
             self.sources.free(*token);
-            events.push(Event::Detached { token: *token, socket: Ok(socket) });
+            events.push(DriverEvent::Detached { token: *token, socket: Ok(socket) });
             false
         });
         self.detaching = detaching;
@@ -322,7 +327,7 @@ impl Uring {
 
 impl Driver for Uring {
     type Socket = OwnedFd;
-    type Accepted = Accepted;
+    type Accepted = AcceptedSocket;
 
     fn name(&self) -> &'static str {
         "uring"
@@ -332,28 +337,30 @@ impl Driver for Uring {
         self.sources.reserve(count);
     }
 
-    fn peer(&self, socket: &Accepted) -> Option<IpAddr> {
+    fn peer(&self, socket: &AcceptedSocket) -> Option<IpAddr> {
         match socket {
-            Accepted::Plain(fd) => net::peer_ip(fd),
+            AcceptedSocket::Plain(fd) => net::peer_ip(fd),
             // The system calls that would tell take ordinary descriptors.
-            Accepted::Direct(_) => None,
+            AcceptedSocket::Direct(_) => None,
         }
     }
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
         // The ring does not mind either way, but `refuse_one` asks the system itself.
         rustix::io::ioctl_fionbio(&socket, true)?;
-        self.sources.insert(token, Handle::plain(socket.into_raw_fd()), Role::Listener, true);
+        self.sources.insert(token, Handle::plain(socket.into_raw_fd()), SourceRole::Listener, true);
         Ok(())
     }
 
     fn accept(&mut self, listener: Token) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         match source.accepting {
-            Accepting::Yes | Accepting::Again => {}
-            Accepting::No if source.armed.has(Armed::ACCEPT) => source.accepting = Accepting::Again,
-            Accepting::No => {
-                source.accepting = Accepting::Yes;
+            AcceptRequest::Yes | AcceptRequest::Resume => {}
+            AcceptRequest::No if source.armed.has(ArmedOps::ACCEPT) => {
+                source.accepting = AcceptRequest::Resume
+            }
+            AcceptRequest::No => {
+                source.accepting = AcceptRequest::Yes;
                 self.arm_accept(listener);
             }
         }
@@ -361,16 +368,16 @@ impl Driver for Uring {
 
     fn pause_accept(&mut self, listener: Token) {
         let Some(source) = self.sources.get_mut(listener) else { return };
-        if std::mem::replace(&mut source.accepting, Accepting::No) == Accepting::Yes {
-            self.cancel(Op::Accept, listener);
+        if std::mem::replace(&mut source.accepting, AcceptRequest::No) == AcceptRequest::Yes {
+            self.cancel(UringOp::Accept, listener);
         }
     }
 
-    fn accept_now(&mut self, listener: Token) -> io::Result<Option<Accepted>> {
+    fn accept_now(&mut self, listener: Token) -> io::Result<Option<AcceptedSocket>> {
         let source = self.sources.get_mut(listener);
         let Some(socket) = source.and_then(|source| source.handle.descriptor()) else { return Ok(None) };
         self.counters.enters += 1;
-        Ok(accept_now(socket, SocketFlags::CLOEXEC)?.map(Accepted::Plain))
+        Ok(accept_now(socket, SocketFlags::CLOEXEC)?.map(AcceptedSocket::Plain))
     }
 
     fn refuse_one(&mut self, listener: Token) -> bool {
@@ -378,26 +385,32 @@ impl Driver for Uring {
         source.handle.descriptor().is_some_and(|socket| self.reserve.refuse_one(socket))
     }
 
-    fn attach(&mut self, token: Token, socket: Accepted, kind: Kind, readable_now: bool) -> io::Result<()> {
-        let mut tells_local = false;
+    fn attach(
+        &mut self,
+        token: Token,
+        socket: AcceptedSocket,
+        kind: SourceKind,
+        readable_now: bool,
+    ) -> io::Result<()> {
+        let mut reports_local = false;
         let handle = match (socket, &self.table) {
-            (Accepted::Plain(socket), _) => {
+            (AcceptedSocket::Plain(socket), _) => {
                 match kind {
-                    Kind::Pipe => rustix::io::ioctl_fionbio(&socket, true)?,
-                    Kind::Datagram => tells_local = sockopt::report_local_addresses_if_any(&socket)?,
-                    Kind::Stream => {}
+                    SourceKind::Pipe => rustix::io::ioctl_fionbio(&socket, true)?,
+                    SourceKind::Datagram => reports_local = sockopt::report_local_addresses_if_any(&socket)?,
+                    SourceKind::Stream => {}
                 }
                 Handle::plain(socket.into_raw_fd())
             }
-            (Accepted::Direct(socket), Some(table)) if kind == Kind::Stream => {
+            (AcceptedSocket::Direct(socket), Some(table)) if kind == SourceKind::Stream => {
                 Handle::direct(table.claim(socket).map_err(|_| io::ErrorKind::InvalidInput)?)
             }
             // It belongs to another ring, or is no such thing.
-            (Accepted::Direct(_), _) => return Err(io::ErrorKind::InvalidInput.into()),
+            (AcceptedSocket::Direct(_), _) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         self.sources.insert(token, handle, kind.into(), readable_now);
-        if tells_local {
-            self.sources.get_mut(token).expect("just inserted").mark(Armed::TELLS_LOCAL);
+        if reports_local {
+            self.sources.get_mut(token).expect("just inserted").set_mark(ArmedOps::REPORTS_LOCAL);
         }
         Ok(())
     }
@@ -412,8 +425,8 @@ impl Driver for Uring {
             self.flush();
         }
         let handle = Handle::plain(socket.into_raw_fd());
-        self.sources.insert(token, handle, Role::Stream, false);
-        self.sources.get_mut(token).expect("just inserted").arm(Armed::CONNECT);
+        self.sources.insert(token, handle, SourceRole::Stream, false);
+        self.sources.get_mut(token).expect("just inserted").arm(ArmedOps::CONNECT);
         self.push_connect(token, handle, address);
         Ok(())
     }
@@ -422,21 +435,21 @@ impl Driver for Uring {
         self.arm_receive(token);
     }
 
-    fn readable(&mut self, token: Token) {
-        self.arm_poll(token, Op::Readable, Armed::READABLE, libc::POLLIN | libc::POLLRDHUP);
+    fn await_readable(&mut self, token: Token) {
+        self.arm_poll(token, UringOp::Readable, ArmedOps::READABLE, libc::POLLIN | libc::POLLRDHUP);
     }
 
     fn cancel_receive(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        source.detaching |= source.role == Role::Datagram;
-        if source.stops_waiting() {
-            source.unmark(Armed::STARVED);
+        source.detaching |= source.role == SourceRole::Datagram;
+        if source.clear_waiting() {
+            source.clear_mark(ArmedOps::STARVED);
             return self.cancelled.push(token);
         }
-        if source.armed.has(Armed::RECEIVE) {
-            self.cancel(Op::Receive, token);
-        } else if source.armed.has(Armed::READABLE) {
-            self.cancel(Op::Readable, token);
+        if source.armed.has(ArmedOps::RECEIVE) {
+            self.cancel(UringOp::Receive, token);
+        } else if source.armed.has(ArmedOps::READABLE) {
+            self.cancel(UringOp::Readable, token);
         }
     }
 
@@ -446,14 +459,14 @@ impl Driver for Uring {
         // What goes through the ring counts when it is entered.
         self.counters.enters += u64::from(handle.descriptor().is_some());
         match handle.descriptor() {
-            Some(fd) if role == Role::Pipe => Ok(rustix::io::read(fd, into)?),
+            Some(fd) if role == SourceRole::Pipe => Ok(rustix::io::read(fd, into)?),
             Some(fd) => Ok(rustix::net::recv(fd, into, rustix::net::RecvFlags::DONTWAIT)?.0),
             None if handle.is_direct() => self.recv_now_direct(handle, into, 0),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    fn is_gone(&mut self, token: Token) -> bool {
+    fn is_hung_up(&mut self, token: Token) -> bool {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
             Some(fd) => {
@@ -465,7 +478,7 @@ impl Driver for Uring {
         }
     }
 
-    fn is_quiet(&mut self, token: Token) -> bool {
+    fn has_no_unread_input(&mut self, token: Token) -> bool {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
             Some(fd) => {
@@ -476,8 +489,8 @@ impl Driver for Uring {
         }
     }
 
-    fn writable(&mut self, token: Token) {
-        self.arm_poll(token, Op::Writable, Armed::WRITABLE, libc::POLLOUT);
+    fn await_writable(&mut self, token: Token) {
+        self.arm_poll(token, UringOp::Writable, ArmedOps::WRITABLE, libc::POLLOUT);
     }
 
     fn shutdown(&mut self, token: Token) {
@@ -496,16 +509,16 @@ impl Driver for Uring {
             return;
         }
         source.closing = true;
-        source.stops_waiting();
+        source.clear_waiting();
         let (handle, armed, in_flight) = (source.handle, source.armed, source.in_flight);
         if in_flight > 0 {
-            if handle == Handle::COMING {
+            if handle == Handle::PENDING {
                 // There is nothing to close yet; its completion goes on.
                 return;
             }
             self.cancel_armed(token, armed);
         }
-        if !armed.has(Armed::SHUTDOWN) {
+        if !armed.has(ArmedOps::SHUTDOWN) {
             self.push_close(token);
         }
     }
@@ -513,7 +526,7 @@ impl Driver for Uring {
     fn detach(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         source.detaching = true;
-        source.stops_waiting();
+        source.clear_waiting();
         let armed = source.armed;
         self.detaching.push(token);
         self.cancel_armed(token, armed);
@@ -524,7 +537,8 @@ impl Driver for Uring {
     }
 
     fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
-        self.shapes[usize::from(self.buffers.tells_local(buffer))].datagram(self.buffers.bytes(buffer))
+        self.recvmsg_layouts[usize::from(self.buffers.reports_local(buffer))]
+            .datagram(self.buffers.bytes(buffer))
     }
 
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
@@ -546,13 +560,13 @@ impl Driver for Uring {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<SendStop>,
-        events: &mut Events,
+        stops: &mut Vec<IncompleteSend>,
+        events: &mut UringEvents,
     ) -> io::Result<()> {
-        self.wakeup.hush();
+        self.wakeup.clear_waitable();
         self.buffers.publish();
         let more_to_rearm = self.rearm_starved();
-        let cancelled = self.tell_cancelled(events);
+        let cancelled = self.report_cancelled(events);
         self.close_dropped();
         let mut sending = false;
         for (position, out) in outgoing.enumerate() {
@@ -567,9 +581,9 @@ impl Driver for Uring {
             || self.can_detach();
         let wait = if news || cancelled || more_to_rearm { Wait::No } else { wait };
         self.counters.enters += u64::from(self.queue.enter(now, wait)?);
-        self.forget_what_was_read();
+        self.clear_submitted();
         loop {
-            self.harvest(stops, events);
+            self.process_completions(stops, events);
             // What the kernel keeps aside for want of room may be the short send of this turn.
             if !(sending && self.queue.overflowed()) {
                 break;
@@ -579,14 +593,14 @@ impl Driver for Uring {
         }
         self.unlink_stopped(stops);
         self.close_finished(stops);
-        self.give_detached(events);
+        self.complete_detaches(events);
         if events.is_empty() && self.queue.has_queued() {
             // Without news the shard need not turn again, so what came up meanwhile goes out now.
             self.flush();
         }
-        if self.queue.is_behind() {
+        if self.queue.has_pending_completions() {
             // It was told of already, and is not told of again.
-            self.wakeup.tell();
+            self.wakeup.signal_waitable();
         }
         Ok(())
     }

@@ -6,13 +6,13 @@ use io_uring::{EnterFlags, IoUring, squeue, types};
 use stilling_ring::Time;
 
 use crate::driver::Wait;
-use crate::limits::{COMPLETIONS, SUBMISSIONS};
+use crate::limits::{COMPLETION_QUEUE_SIZE, SUBMISSION_QUEUE_SIZE};
 use crate::token::Token;
 
 /// What a completion is about; kept in the top byte of its user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Op {
+pub(super) enum UringOp {
     /// Something whose outcome shows elsewhere, or does not matter.
     Ignore = 0,
     Accept = 1,
@@ -36,23 +36,23 @@ pub(super) enum Op {
     Install = 14,
 }
 
-impl Op {
-    const ALL: [Op; 15] = [
-        Op::Ignore,
-        Op::Accept,
-        Op::Receive,
-        Op::Readable,
-        Op::Writable,
-        Op::Connect,
-        Op::Close,
-        Op::CloseAfterSend,
-        Op::Send,
-        Op::Wake,
-        Op::Socket,
-        Op::Shutdown,
-        Op::SlotClosed,
-        Op::ReceiveNow,
-        Op::Install,
+impl UringOp {
+    const ALL: [UringOp; 15] = [
+        UringOp::Ignore,
+        UringOp::Accept,
+        UringOp::Receive,
+        UringOp::Readable,
+        UringOp::Writable,
+        UringOp::Connect,
+        UringOp::Close,
+        UringOp::CloseAfterSend,
+        UringOp::Send,
+        UringOp::Wake,
+        UringOp::Socket,
+        UringOp::Shutdown,
+        UringOp::SlotClosed,
+        UringOp::ReceiveNow,
+        UringOp::Install,
     ];
 
     pub(super) fn bits(self) -> u64 {
@@ -67,8 +67,8 @@ impl Op {
         self.bits() | u64::from(position)
     }
 
-    pub(super) fn of(user_data: u64) -> Op {
-        Op::ALL[(user_data >> 56) as usize]
+    pub(super) fn of(user_data: u64) -> UringOp {
+        UringOp::ALL[(user_data >> 56) as usize]
     }
 }
 
@@ -76,7 +76,7 @@ impl Op {
 const ATTEMPTS_MAX: u32 = 1024;
 
 /// The time is up, a signal came, or the kernel wants completions drained first: news enough, try again.
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }
@@ -90,28 +90,28 @@ pub(super) struct Completion {
 }
 
 /// The rings of one shard.
-pub(super) struct Queue {
+pub(super) struct UringQueue {
     ring: IoUring,
     no_iowait: u32,
     /// Why an enter failed for good. What it left queued may point to memory that is gone: never again.
     failed: Option<io::Error>,
 }
 
-impl Queue {
+impl UringQueue {
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
             .setup_submit_all()
-            .setup_cqsize(COMPLETIONS)
-            .build(SUBMISSIONS)?;
+            .setup_cqsize(COMPLETION_QUEUE_SIZE)
+            .build(SUBMISSION_QUEUE_SIZE)?;
         let parameters = ring.params();
         if !parameters.is_feature_ext_arg() || !parameters.is_feature_skip_cqe_on_success() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let no_iowait = if parameters.is_feature_no_iowait() { EnterFlags::NO_IOWAIT.bits() } else { 0 };
-        Ok(Queue { ring, no_iowait, failed: None })
+        Ok(UringQueue { ring, no_iowait, failed: None })
     }
 
     /// Whether something is queued that the kernel has not seen.
@@ -154,7 +154,7 @@ impl Queue {
             // EBUSY and EAGAIN ask for completions to be drained first; running task work makes room,
             // and the completion queue keeps the overflow aside, so that trying again gets through.
             let outcome = self.enter_once(queued, Time::ZERO, Wait::No);
-            self.failed = outcome.err().filter(|error| !is_passing(error) || calls == ATTEMPTS_MAX);
+            self.failed = outcome.err().filter(|error| !is_transient(error) || calls == ATTEMPTS_MAX);
         }
     }
 
@@ -173,7 +173,7 @@ impl Queue {
             }
             calls += 1;
             let outcome = self.enter_once(queued, now, wait);
-            self.failed = outcome.err().filter(|error| !is_passing(error) || calls == ATTEMPTS_MAX);
+            self.failed = outcome.err().filter(|error| !is_transient(error) || calls == ATTEMPTS_MAX);
             if self.failed.is_some() {
                 continue;
             }
@@ -204,7 +204,7 @@ impl Queue {
     }
 
     /// Whether the kernel has more to complete than it does in one enter.
-    pub(super) fn is_behind(&mut self) -> bool {
+    pub(super) fn has_pending_completions(&mut self) -> bool {
         self.ring.submission().taskrun()
     }
 
@@ -232,12 +232,12 @@ mod tests {
     /// somebody looks.
     #[test]
     fn a_ring_that_has_failed_says_so_and_takes_no_more() {
-        let mut queue = Queue::new().expect("a ring");
+        let mut queue = UringQueue::new().expect("a ring");
         let no_ring = std::fs::File::open("/dev/null").expect("there is one");
         // SAFETY: both are open; the ring's own mappings outlive its descriptor, which is closed once, by its owner.
         let replaced = unsafe { libc::dup2(no_ring.as_raw_fd(), queue.ring().as_raw_fd()) };
         assert!(replaced >= 0);
-        for _ in 0..2 * SUBMISSIONS {
+        for _ in 0..2 * SUBMISSION_QUEUE_SIZE {
             if queue.room() == 0 {
                 queue.submit_all();
             }

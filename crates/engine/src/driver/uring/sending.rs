@@ -20,10 +20,10 @@ use socket2::SockAddr;
 
 use super::Uring;
 use super::handle::Handle;
-use super::queue::Op;
-use super::source::Armed;
-use crate::driver::role::Role;
-use crate::driver::{Driver, Gather, Outgoing, SendStop};
+use super::queue::UringOp;
+use super::source::ArmedOps;
+use crate::driver::role::SourceRole;
+use crate::driver::{Driver, Gather, IncompleteSend, Outgoing};
 
 /// A send must take all or report: the linked close runs only after a complete send.
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
@@ -33,20 +33,20 @@ const LAST_SEND: i32 = libc::MSG_MORE;
 
 impl Uring {
     /// Queues the send of one outgoing item.
-    pub(super) fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
+    pub(super) fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<IncompleteSend>) {
         let Some(source) = self.sources.get_mut(out.token) else {
             let error = Some(io::ErrorKind::NotConnected.into());
-            return stops.push(SendStop { position, sent: 0, error });
+            return stops.push(IncompleteSend { position, sent: 0, error });
         };
         let handle = source.handle;
-        if source.role == Role::Pipe {
+        if source.role == SourceRole::Pipe {
             return self.write_pipe(position, out, stops);
         }
         let fits = self.addresses.len() < self.addresses.capacity() && self.messages.has_room_for(out.bytes);
         if self.queue.room() < 2 || !fits {
             self.flush();
         }
-        let send = self.send_entry(handle, out).user_data(Op::Send.at(position));
+        let send = self.send_entry(handle, out).user_data(UringOp::Send.at(position));
         if !out.close {
             self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
             return;
@@ -57,9 +57,9 @@ impl Uring {
             self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
             return;
         }
-        source.arm(Armed::LINKED_CLOSE);
+        source.arm(ArmedOps::LINKED_CLOSE);
         self.linked.push((position, out.token));
-        let close = handle.close().user_data(Op::CloseAfterSend.with(out.token));
+        let close = handle.close().user_data(UringOp::CloseAfterSend.with(out.token));
         self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK));
         self.queue.push(&close);
     }
@@ -101,7 +101,7 @@ impl Uring {
     }
 
     /// Pipes know no `MSG_DONTWAIT`: they are non-blocking and written to directly.
-    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
+    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<IncompleteSend>) {
         if out.bytes.as_slice().is_none() {
             // The list of messages is used below, and is read for the last time now.
             self.flush();
@@ -115,7 +115,7 @@ impl Uring {
             Err(error) => (0, Some(io::Error::from(error))),
         };
         if sent < out.bytes.len() {
-            stops.push(SendStop { position, sent: sent as u32, error });
+            stops.push(IncompleteSend { position, sent: sent as u32, error });
         } else if out.close {
             self.close_after.push((position, Some(out.token)));
         }
@@ -123,19 +123,19 @@ impl Uring {
 
     /// A send that stops short takes its linked close with it, without a completion of its own
     /// (the kernel skips those of links whose head asked to be skipped).
-    pub(super) fn unlink_stopped(&mut self, stops: &[SendStop]) {
+    pub(super) fn unlink_stopped(&mut self, stops: &[IncompleteSend]) {
         for stop in stops {
             if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
                 && let Some(source) = self.sources.get_mut(self.linked[at].1)
             {
-                source.disarm(Armed::LINKED_CLOSE);
+                source.disarm(ArmedOps::LINKED_CLOSE);
             }
         }
         self.linked.clear();
     }
 
     /// Closes what had to wait for its send to be over.
-    pub(super) fn close_finished(&mut self, stops: &[SendStop]) {
+    pub(super) fn close_finished(&mut self, stops: &[IncompleteSend]) {
         for stop in stops {
             if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {
                 self.close_after[at].1 = None;

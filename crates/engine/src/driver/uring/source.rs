@@ -3,56 +3,56 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::handle::Handle;
-use crate::driver::role::Role;
+use crate::driver::role::SourceRole;
 use crate::token::Token;
 
 /// The set of operations in flight for a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Armed(u16);
+pub(super) struct ArmedOps(u16);
 
-impl Armed {
-    pub(super) const RECEIVE: Armed = Armed(1);
-    pub(super) const READABLE: Armed = Armed(2);
-    pub(super) const WRITABLE: Armed = Armed(4);
-    pub(super) const CONNECT: Armed = Armed(8);
-    pub(super) const ACCEPT: Armed = Armed(16);
-    pub(super) const CLOSE: Armed = Armed(32);
+impl ArmedOps {
+    pub(super) const RECEIVE: ArmedOps = ArmedOps(1);
+    pub(super) const READABLE: ArmedOps = ArmedOps(2);
+    pub(super) const WRITABLE: ArmedOps = ArmedOps(4);
+    pub(super) const CONNECT: ArmedOps = ArmedOps(8);
+    pub(super) const ACCEPT: ArmedOps = ArmedOps(16);
+    pub(super) const CLOSE: ArmedOps = ArmedOps(32);
     /// A close that follows a complete send; cancelled if the send stops short.
-    pub(super) const LINKED_CLOSE: Armed = Armed(64);
+    pub(super) const LINKED_CLOSE: ArmedOps = ArmedOps(64);
     /// The end of our direction of a direct descriptor. Its close comes after it.
-    pub(super) const SHUTDOWN: Armed = Armed(128);
+    pub(super) const SHUTDOWN: ArmedOps = ArmedOps(128);
     /// The making of an ordinary descriptor for a slot that is left.
-    pub(super) const INSTALL: Armed = Armed(256);
+    pub(super) const INSTALL: ArmedOps = ArmedOps(256);
     /// Not an operation: its datagrams tell which local address they came to.
-    pub(super) const TELLS_LOCAL: Armed = Armed(1 << 12);
+    pub(super) const REPORTS_LOCAL: ArmedOps = ArmedOps(1 << 12);
     /// Not an operation: the receive asked for waits for a buffer.
-    pub(super) const WAITING: Armed = Armed(1 << 13);
+    pub(super) const WAITING: ArmedOps = ArmedOps(1 << 13);
     /// Not an operation: the receive asked for has found no buffer, and that is counted.
-    pub(super) const STARVED: Armed = Armed(1 << 14);
+    pub(super) const STARVED: ArmedOps = ArmedOps(1 << 14);
     /// Not an operation: it has failed, which answers everything that was armed.
-    pub(super) const FAILED: Armed = Armed(1 << 15);
+    pub(super) const FAILED: ArmedOps = ArmedOps(1 << 15);
 
-    pub(super) fn has(self, what: Armed) -> bool {
+    pub(super) fn has(self, what: ArmedOps) -> bool {
         self.0 & what.0 != 0
     }
 }
 
 /// Whether a listener is to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Accepting {
+pub(super) enum AcceptRequest {
     /// No; an accept that is still armed is being taken back, which is to be answered.
     No,
     Yes,
     /// It was paused and is to go on, but the pause is still to be answered.
-    Again,
+    Resume,
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct UringSource {
     pub(super) handle: Handle,
     pub(super) generation: u32,
-    pub(super) role: Role,
-    pub(super) armed: Armed,
+    pub(super) role: SourceRole,
+    pub(super) armed: ArmedOps,
     /// Operations in flight; the source is free when it is closed and this is 0.
     pub(super) in_flight: u8,
     /// `close` was asked for: no event but `Closed` may follow.
@@ -62,69 +62,70 @@ pub(super) struct Source {
     /// The next receive probably finds bytes, so it is tried before waiting.
     pub(super) expects_data: bool,
     /// Whether a listener is to accept.
-    pub(super) accepting: Accepting,
+    pub(super) accepting: AcceptRequest,
 }
 
-const _: () = assert!(size_of::<Source>() <= 16);
+const _: () = assert!(size_of::<UringSource>() <= 16);
 
-impl Source {
-    const FREE: Source = Source {
+impl UringSource {
+    const FREE: UringSource = UringSource {
         handle: Handle::FREE,
         generation: 0,
-        role: Role::Stream,
-        armed: Armed(0),
+        role: SourceRole::Stream,
+        armed: ArmedOps(0),
         in_flight: 0,
         closing: false,
         detaching: false,
         expects_data: false,
-        accepting: Accepting::No,
+        accepting: AcceptRequest::No,
     };
 
     /// Notes that `what` is now in flight.
-    pub(super) fn arm(&mut self, what: Armed) {
+    pub(super) fn arm(&mut self, what: ArmedOps) {
         debug_assert!(!self.armed.has(what), "armed twice: {what:?} on {self:?}");
         self.armed.0 |= what.0;
         self.in_flight += 1;
     }
 
     /// Notes that `what` is over.
-    pub(super) fn disarm(&mut self, what: Armed) {
+    pub(super) fn disarm(&mut self, what: ArmedOps) {
         debug_assert!(self.armed.has(what), "not armed: {what:?} on {self:?}");
         self.armed.0 &= !what.0;
         self.in_flight -= 1;
     }
 
     /// Remembers something that is no operation. True if it was not known.
-    pub(super) fn mark(&mut self, what: Armed) -> bool {
+    pub(super) fn set_mark(&mut self, what: ArmedOps) -> bool {
         let known = self.armed.has(what);
         self.armed.0 |= what.0;
         !known
     }
 
-    pub(super) fn unmark(&mut self, what: Armed) {
+    pub(super) fn clear_mark(&mut self, what: ArmedOps) {
         self.armed.0 &= !what.0;
     }
 
     /// Notes that its receive does not wait for a buffer any more. True if it did.
-    pub(super) fn stops_waiting(&mut self) -> bool {
-        let waited = self.armed.has(Armed::WAITING);
-        self.unmark(Armed::WAITING);
+    pub(super) fn clear_waiting(&mut self) -> bool {
+        let waited = self.armed.has(ArmedOps::WAITING);
+        self.clear_mark(ArmedOps::WAITING);
         waited
     }
 }
 
 /// The sources by index; grows as indices come into use.
 #[derive(Debug, Default)]
-pub(super) struct Sources(Vec<Source>);
+pub(super) struct UringSources(Vec<UringSource>);
 
-impl Sources {
-    pub(super) fn insert(&mut self, token: Token, handle: Handle, role: Role, expects_data: bool) {
+impl UringSources {
+    pub(super) fn insert(&mut self, token: Token, handle: Handle, role: SourceRole, expects_data: bool) {
         let index = token.index() as usize;
         if index >= self.0.len() {
-            self.0.resize_with(index + 1, || Source::FREE);
+            self.0.resize_with(index + 1, || UringSource::FREE);
         }
         debug_assert_eq!(self.0[index].handle, Handle::FREE, "{token:?}: attached twice");
-        self.0[index] = Source { handle, generation: token.generation(), role, expects_data, ..Source::FREE };
+        self.0[index] =
+            UringSource { handle, generation: token.generation(), role, expects_data, ..UringSource::FREE };
     }
 
     pub(super) fn reserve(&mut self, count: usize) {
@@ -132,20 +133,20 @@ impl Sources {
     }
 
     /// The source, unless the token is of a former tenant or was never attached.
-    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Source> {
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut UringSource> {
         let source = self.0.get_mut(token.index() as usize)?;
         (source.handle != Handle::FREE && source.generation == token.generation()).then_some(source)
     }
 
     pub(super) fn free(&mut self, token: Token) {
-        self.0[token.index() as usize] = Source::FREE;
+        self.0[token.index() as usize] = UringSource::FREE;
     }
 
     /// Ordinary descriptors that no close has given back, as far as closes have reached the kernel.
     pub(super) fn open_descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.0
             .iter()
-            .filter(|source| !source.armed.has(Armed(Armed::CLOSE.0 | Armed::LINKED_CLOSE.0)))
+            .filter(|source| !source.armed.has(ArmedOps(ArmedOps::CLOSE.0 | ArmedOps::LINKED_CLOSE.0)))
             .filter_map(|source| Some(source.handle.descriptor()?.as_raw_fd()))
     }
 }

@@ -1,13 +1,13 @@
 //! Receives that find no buffer: they wait in a list, the oldest first, and go on when buffers come back.
 //!
 //! Nobody looks for one in that list, which would make the end of thousands of waiting connections quadratic: a source
-//! knows whether it waits ([`Armed::WAITING`](super::source::Armed::WAITING)), and what has been taken back or closed
+//! knows whether it waits ([`ArmedOps::WAITING`](super::source::ArmedOps::WAITING)), and what has been taken back or closed
 //! meanwhile is passed over when its turn comes.
 
 use super::Uring;
-use super::complete::Events;
-use super::source::Source;
-use crate::driver::Event;
+use super::completions::UringEvents;
+use super::source::UringSource;
+use crate::driver::DriverEvent;
 
 impl Uring {
     /// Receives that waited for a buffer go on, the oldest first. True if more could, in the next turn.
@@ -21,7 +21,7 @@ impl Uring {
             && let Some(token) = self.starved.pop_front()
         {
             // One that was taken back meanwhile is not looked for in the list: it is passed over here.
-            if self.sources.get_mut(token).is_some_and(Source::stops_waiting) {
+            if self.sources.get_mut(token).is_some_and(UringSource::clear_waiting) {
                 self.arm_receive(token);
                 room -= 1;
             }
@@ -30,11 +30,11 @@ impl Uring {
     }
 
     /// Answers the cancels of receives that nothing was in flight of.
-    pub(super) fn tell_cancelled(&mut self, events: &mut Events) -> bool {
+    pub(super) fn report_cancelled(&mut self, events: &mut UringEvents) -> bool {
         let before = events.len();
         for token in self.cancelled.drain(..) {
             if self.sources.get_mut(token).is_some_and(|source| !source.closing) {
-                events.push(Event::ReceiveCancelled { token });
+                events.push(DriverEvent::ReceiveCancelled { token });
             }
         }
         events.len() > before

@@ -13,13 +13,13 @@ use rustix::event::{EventfdFlags, eventfd};
 pub(super) struct Wakeup {
     event: OwnedFd,
     /// Written when there is news, once somebody has asked for a waitable descriptor.
-    news: OnceLock<OwnedFd>,
+    waitable_event: OnceLock<OwnedFd>,
 }
 
 impl Wakeup {
     pub(super) fn new() -> io::Result<Wakeup> {
         // Blocking, so that the ring waits for it instead of reporting `EAGAIN`.
-        Ok(Wakeup { event: eventfd(0, EventfdFlags::CLOEXEC)?, news: OnceLock::new() })
+        Ok(Wakeup { event: eventfd(0, EventfdFlags::CLOEXEC)?, waitable_event: OnceLock::new() })
     }
 
     /// What the ring is to read.
@@ -31,31 +31,31 @@ impl Wakeup {
     pub(super) fn wake(&self) {
         // The counter can only be full when a wake is pending anyway.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
-        self.tell();
+        self.signal_waitable();
     }
 
     /// What a foreign loop is to poll, made and given to `register` when it is asked for first.
     pub(super) fn waitable(&self, register: impl FnOnce(RawFd) -> io::Result<()>) -> io::Result<RawFd> {
-        if let Some(news) = self.news.get() {
-            return Ok(news.as_raw_fd());
+        if let Some(waitable_event) = self.waitable_event.get() {
+            return Ok(waitable_event.as_raw_fd());
         }
         // Not blocking: it is read whether or not there was news.
-        let news = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        register(news.as_raw_fd())?;
-        Ok(self.news.get_or_init(|| news).as_raw_fd())
+        let waitable_event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        register(waitable_event.as_raw_fd())?;
+        Ok(self.waitable_event.get_or_init(|| waitable_event).as_raw_fd())
     }
 
     /// Ends the foreign loop's wait, or its next one.
-    pub(super) fn tell(&self) {
-        if let Some(news) = self.news.get() {
-            let _ = rustix::io::write(news, &1_u64.to_ne_bytes());
+    pub(super) fn signal_waitable(&self) {
+        if let Some(waitable_event) = self.waitable_event.get() {
+            let _ = rustix::io::write(waitable_event, &1_u64.to_ne_bytes());
         }
     }
 
     /// A turn begins: what is told from here on ends the next wait, what was told before is taken now.
-    pub(super) fn hush(&self) {
-        if let Some(news) = self.news.get() {
-            let _ = rustix::io::read(news, &mut [0; 8]);
+    pub(super) fn clear_waitable(&self) {
+        if let Some(waitable_event) = self.waitable_event.get() {
+            let _ = rustix::io::read(waitable_event, &mut [0; 8]);
         }
     }
 }

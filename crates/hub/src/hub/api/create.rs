@@ -2,17 +2,17 @@
 
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
-use stilling_journal::From;
+use stilling_journal::StartAt;
 
-use super::questions::{ConsumerConfig, Wrong, bad_request, field, fields, object, unknown_field};
-use super::{answers, durable, is_subject, unsupported};
-use crate::consumers::{Consumer, Unwelcome, Wanted};
+use super::api_requests::{ApiError, ConsumerConfig, bad_request, field, fields, object, unknown_field};
+use super::{consumer_info, durable, is_subject, unsupported};
+use crate::consumers::{AddConsumerError, Consumer, ConsumerSpec};
 use crate::hub::{Hub, Now, Outlets};
-use crate::intake::Client;
 use crate::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX, LEFT_PER_TURN,
+    CONSUMER_CONFIG_SIZE_MAX, DEPARTED_CONSUMER_STEPS_PER_TURN, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX,
     PULLS_PER_CONSUMER_MAX,
 };
+use crate::publication_batch::ClientId;
 use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream_writer::StreamWriter;
@@ -26,11 +26,11 @@ const INACTIVE_NS: u64 = 5_000_000_000;
 impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn consumer_create(
         &mut self,
-        client: Client,
+        client: ClientId,
         (stream, rest): (&str, &[&str]),
         payload: &[u8],
         now: Now,
-    ) -> Result<Value, Wrong> {
+    ) -> Result<Value, ApiError> {
         let number = self.open_stream(stream)?;
         let CreateRequest { mut raw, mut config, is_update } = CreateRequest::parse(stream, payload)?;
         let from = start_at(&config, &self.streams[number])?;
@@ -40,14 +40,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
             return Err(bad_request("deliver_subject is no subject"));
         }
-        self.api.asked += 1;
+        self.api.read_serial += 1;
         raw.insert("name".to_owned(), name.clone().into());
         let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
         let inactive_ns = inactive.unwrap_or(INACTIVE_NS).min(INACTIVE_NS_MAX);
         if inactive.is_some() {
             raw.insert("inactive_threshold".to_owned(), inactive_ns.into());
         }
-        let wanted = Wanted {
+        let spec = ConsumerSpec {
             name,
             stream: number,
             deliver: deliver.map(String::into_bytes),
@@ -63,10 +63,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             inactive_ns,
             config: to_raw_value(&raw).map_err(|error| bad_request(&error.to_string()))?,
         };
-        match self.consumers.table.find(number, &wanted.name) {
-            Some(there) => self.existing_consumer(there, &wanted),
-            None if is_update => Err(Wrong(400, 10149, "consumer does not exist".to_owned())),
-            None => self.add_consumer(client, wanted, now),
+        match self.consumers.table.find(number, &spec.name) {
+            Some(there) => self.existing_consumer(there, &spec),
+            None if is_update => Err(ApiError(400, 10149, "consumer does not exist".to_owned())),
+            None => self.add_consumer(client, spec, now),
         }
     }
 
@@ -77,9 +77,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         in_subject: Option<&str>,
         in_config: Option<String>,
         now: Now,
-    ) -> Result<String, Wrong> {
+    ) -> Result<String, ApiError> {
         let own_name = || {
-            let unique = format!("{stream} {} {}", now.unix_ns.as_nanos(), self.api.asked);
+            let unique = format!("{stream} {} {}", now.unix_ns.as_nanos(), self.api.read_serial);
             format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
         };
         let name = in_subject.map(ToOwned::to_owned).or(in_config).unwrap_or_else(own_name);
@@ -91,20 +91,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Answers for a consumer that is there already: only the same configuration may be asked for again.
-    fn existing_consumer(&self, there: u32, wanted: &Wanted) -> Result<Value, Wrong> {
-        let is_same = |consumer: &Consumer| consumer.wanted.config.get() == wanted.config.get();
+    fn existing_consumer(&self, there: u32, spec: &ConsumerSpec) -> Result<Value, ApiError> {
+        let is_same = |consumer: &Consumer| consumer.spec.config.get() == spec.config.get();
         if self.consumers.table.get(there).is_some_and(is_same) {
-            return Ok(self.consumer_info(wanted.stream, there));
+            return Ok(self.consumer_info(spec.stream, there));
         }
-        Err(Wrong(400, 10148, "consumer already exists".to_owned()))
+        Err(ApiError(400, 10148, "consumer already exists".to_owned()))
     }
 
-    fn add_consumer(&mut self, client: Client, wanted: Wanted, now: Now) -> Result<Value, Wrong> {
-        let stream = wanted.stream;
-        self.api.size += answers::PLACE_COST * self.make_room_for(&wanted);
-        let added = self.consumers.table.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
-            Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
-            Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
+    fn add_consumer(&mut self, client: ClientId, spec: ConsumerSpec, now: Now) -> Result<Value, ApiError> {
+        let stream = spec.stream;
+        self.api.size += consumer_info::LIST_SLOT_COST * self.make_room_for(&spec);
+        let added = self.consumers.table.add(client, spec, now).map_err(|unwelcome| match unwelcome {
+            AddConsumerError::TooMany => ApiError(400, 10026, "maximum consumers limit reached".to_owned()),
+            AddConsumerError::NoMemory => ApiError(503, 10023, "insufficient resources".to_owned()),
         })?;
         let info = self.consumer_info(stream, added);
         self.delivery().advance(added, now.steady_ns);
@@ -113,28 +113,28 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Makes room for a consumer where there is none: of those without a listener whose clients have left the oldest are
     /// removed. Returns how many were looked at.
-    fn make_room_for(&mut self, wanted: &Wanted) -> usize {
-        for looked in 0..LEFT_PER_TURN {
-            if !self.consumers.table.are_full(wanted) {
+    fn make_room_for(&mut self, spec: &ConsumerSpec) -> usize {
+        for looked in 0..DEPARTED_CONSUMER_STEPS_PER_TURN {
+            if !self.consumers.table.are_full(spec) {
                 return looked;
             }
             let Some(number) = self.consumers.table.first_left() else {
                 // Those of a client that has just left are not noted yet.
-                if self.clients.end_a_departure(&mut self.consumers.table, &mut self.router).is_none() {
+                if self.clients.step_departure(&mut self.consumers.table, &mut self.router).is_none() {
                     return looked;
                 }
                 continue;
             };
             let Some(consumer) = self.consumers.table.get(number) else { return looked };
-            let (is_idle, deliver) = (consumer.is_idle(), consumer.wanted.deliver.clone());
-            if is_idle && !deliver.is_some_and(|deliver| self.router.is_heard(&deliver)) {
+            let (is_idle, deliver) = (consumer.is_idle(), consumer.spec.deliver.clone());
+            if is_idle && !deliver.is_some_and(|deliver| self.router.has_subscriber(&deliver)) {
                 self.consumers.table.remove(number);
             } else {
                 // To the end of the line.
                 self.consumers.table.note_left(number);
             }
         }
-        LEFT_PER_TURN
+        DEPARTED_CONSUMER_STEPS_PER_TURN
     }
 }
 
@@ -147,52 +147,52 @@ struct CreateRequest {
 }
 
 impl CreateRequest {
-    fn parse(stream: &str, payload: &[u8]) -> Result<CreateRequest, Wrong> {
+    fn parse(stream: &str, payload: &[u8]) -> Result<CreateRequest, ApiError> {
         if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
             let size = payload.len();
             return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
         }
-        let question = object(payload)?;
-        let raw = field(&question, "config")?.clone();
+        let api_request = object(payload)?;
+        let raw = field(&api_request, "config")?.clone();
         let config: ConsumerConfig = fields(raw.clone())?;
         let names_stream = |name: &Value| name.as_str().is_some_and(|name| name.is_empty() || name == stream);
-        if !question.get("stream_name").is_none_or(names_stream) {
+        if !api_request.get("stream_name").is_none_or(names_stream) {
             return Err(bad_request("the stream's name differs from that in the subject"));
         }
-        judge(&raw, &config)?;
-        let is_update = question.get("action").and_then(Value::as_str) == Some("update");
+        check_supported(&raw, &config)?;
+        let is_update = api_request.get("action").and_then(Value::as_str) == Some("update");
         Ok(CreateRequest { raw, config, is_update })
     }
 }
 
 /// Where the consumer begins.
-fn start_at(config: &ConsumerConfig, stream: &StreamWriter) -> Result<From, Wrong> {
+fn start_at(config: &ConsumerConfig, stream: &StreamWriter) -> Result<StartAt, ApiError> {
     let StreamWriter { visible, first, .. } = *stream;
     Ok(match config.deliver_policy.as_deref().unwrap_or("") {
-        "" | "all" => From::Sequence(first),
-        "new" => From::Sequence(visible + 1),
-        "last" => From::Sequence(visible.max(first)),
-        "by_start_sequence" => From::Sequence(config.opt_start_seq.max(first)),
+        "" | "all" => StartAt::Sequence(first),
+        "new" => StartAt::Sequence(visible + 1),
+        "last" => StartAt::Sequence(visible.max(first)),
+        "by_start_sequence" => StartAt::Sequence(config.opt_start_seq.max(first)),
         "by_start_time" => {
             let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
-            From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
+            StartAt::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
         }
         other => return Err(unsupported(&format!("deliver_policy {other}"))),
     })
 }
 
 /// Takes the filters out of the configuration. `rest` is the subject behind the stream: a name, and the filter.
-fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Wrong> {
+fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, ApiError> {
     let filters: Vec<String> = (config.filter_subject.take().into_iter())
         .chain(config.filter_subjects.take().unwrap_or_default())
         .filter(|f| !f.is_empty())
         .collect();
     // What a user may follow is told by the subject that they may ask on.
-    if let [_, asked @ ..] = rest
-        && !asked.is_empty()
-        && !matches!(filters.as_slice(), [filter] if *filter == asked.join("."))
+    if let [_, read_serial @ ..] = rest
+        && !read_serial.is_empty()
+        && !matches!(filters.as_slice(), [filter] if *filter == read_serial.join("."))
     {
-        return Err(Wrong(400, 10131, "the filter differs from that in the subject".to_owned()));
+        return Err(ApiError(400, 10131, "the filter differs from that in the subject".to_owned()));
     }
     if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
         return Err(bad_request(&format!("`{wrong}` is no filter")));
@@ -209,7 +209,7 @@ fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Wr
 }
 
 /// Refuses what a consumer cannot do here, by name.
-fn judge(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<(), Wrong> {
+fn check_supported(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<(), ApiError> {
     if config.durable_name.as_ref().is_some_and(|name| !name.is_empty()) {
         return Err(durable());
     }
@@ -217,7 +217,7 @@ fn judge(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<(), Wrong>
         let words = format!(
             "this server has consumers with ack_policy none alone, not {policy}: use an ordered consumer"
         );
-        return Err(Wrong(400, 10012, words));
+        return Err(ApiError(400, 10012, words));
     }
     for (setting, value, only) in [
         ("replay_policy", &config.replay_policy, "instant"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::questions::{Page, Wrong, fields, is_unset, object, unknown_field};
+use super::api_requests::{ApiError, PageRequest, fields, is_unset, object, unknown_field};
 use super::{NO_TIME, no_stream, unsupported};
 use crate::hub::{Hub, Outlets, UnixNanos};
 use crate::registrations::{checked, overlap};
@@ -30,7 +30,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// The numbers of the streams that a page is about.
-    fn streams_of(&self, page: &Page) -> Vec<usize> {
+    fn streams_of(&self, page: &PageRequest) -> Vec<usize> {
         let takes = |subjects: &[String]| {
             let Some(wanted) = page.subject.as_ref().filter(|wanted| !wanted.is_empty()) else { return true };
             checked(wanted.as_bytes()).is_some()
@@ -39,7 +39,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         (0..self.streams.len()).filter(|&number| takes(&self.streams[number].config.subjects)).collect()
     }
 
-    pub(super) fn stream_names(&self, payload: &[u8]) -> Result<Value, Wrong> {
+    pub(super) fn stream_names(&self, payload: &[u8]) -> Result<Value, ApiError> {
         let page = page(payload)?;
         let all = self.streams_of(&page);
         let names = all.iter().skip(page.offset).map(|&number| self.streams[number].config.name.as_str());
@@ -47,7 +47,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(json!({ "total": all.len(), "offset": page.offset, "limit": 1024, "streams": names }))
     }
 
-    pub(super) fn stream_list(&self, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+    pub(super) fn stream_list(&self, payload: &[u8], now_ns: UnixNanos) -> Result<Value, ApiError> {
         let page = page(payload)?;
         let is_open = |number: &usize| self.streams[*number].closed.is_none();
         let (open, closed): (Vec<usize>, Vec<usize>) = self.streams_of(&page).into_iter().partition(is_open);
@@ -64,7 +64,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(list)
     }
 
-    pub(super) fn stream_info(&self, name: &str, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+    pub(super) fn stream_info(
+        &self,
+        name: &str,
+        payload: &[u8],
+        now_ns: UnixNanos,
+    ) -> Result<Value, ApiError> {
         let number = self.open_stream(name)?;
         if !is_empty(payload) {
             // No record is deleted in the middle of a stream, so there are no details of that.
@@ -81,7 +86,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         name: &str,
         payload: &[u8],
         now_ns: UnixNanos,
-    ) -> Result<Value, Wrong> {
+    ) -> Result<Value, ApiError> {
         let Some(number) = self.streams.named(name) else { return Err(configured()) };
         self.stream_as_configured(number, payload, now_ns)
     }
@@ -92,23 +97,28 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         name: &str,
         payload: &[u8],
         now_ns: UnixNanos,
-    ) -> Result<Value, Wrong> {
+    ) -> Result<Value, ApiError> {
         let number = self.streams.named(name).ok_or_else(no_stream)?;
         self.stream_as_configured(number, payload, now_ns)
     }
 
     /// Why a stream, or what is in it, is not deleted.
-    pub(super) fn unchangeable(&self, name: &str) -> Wrong {
+    pub(super) fn unchangeable(&self, name: &str) -> ApiError {
         if self.streams.named(name).is_none() { no_stream() } else { configured() }
     }
 
-    fn stream_as_configured(&self, number: usize, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+    fn stream_as_configured(
+        &self,
+        number: usize,
+        payload: &[u8],
+        now_ns: UnixNanos,
+    ) -> Result<Value, ApiError> {
         let wanted = object(payload)?;
         let config = self.stream_config(number);
         if let Some(setting) = differing(&wanted, &config) {
             let name = &self.streams[number].config.name;
             let words = format!("the stream {name} does not have this {setting}: {CONFIGURED}");
-            return Err(Wrong(400, 10052, words));
+            return Err(ApiError(400, 10052, words));
         }
         self.stream_info(&self.streams[number].config.name, b"", now_ns)
     }
@@ -154,8 +164,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
 const CONFIGURED: &str = "streams are made and changed in the configuration of this server";
 
-fn configured() -> Wrong {
-    Wrong(403, 10052, CONFIGURED.to_owned())
+fn configured() -> ApiError {
+    ApiError(403, 10052, CONFIGURED.to_owned())
 }
 
 /// Whether a question asks for nothing special; some clients send `null` for that.
@@ -163,8 +173,8 @@ fn is_empty(payload: &[u8]) -> bool {
     matches!(payload, b"" | b"null")
 }
 
-fn page(payload: &[u8]) -> Result<Page, Wrong> {
-    if is_empty(payload) { Ok(Page::default()) } else { object(payload).and_then(fields) }
+fn page(payload: &[u8]) -> Result<PageRequest, ApiError> {
+    if is_empty(payload) { Ok(PageRequest::default()) } else { object(payload).and_then(fields) }
 }
 
 /// The first setting that is asked for and is another one in the stream's configuration. Settings that are not set ask for

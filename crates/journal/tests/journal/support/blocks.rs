@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Batch, IdleBatches, Journal, Limits, Record, Worker};
+use stilling_journal::{Batch, IdleBatches, Journal, JournalLimits, JournalWorker, Record};
 use stilling_ring::{BlockWriter, SharedBlock, Wake};
 
-use super::{Random, content, open, payload, time_of};
+use super::{XorShift64, content, open, payload, time_of};
 
 /// The payload of a record: some are copied at once, most when their batch is built.
 pub(crate) fn payload_of(sequence: u64) -> Vec<u8> {
@@ -31,13 +31,13 @@ pub(crate) fn fill(batch: &mut Batch, next: &mut u64, count: u64) -> Vec<BlockWr
 }
 
 /// Records of a written batch, as a delivery refers to them.
-struct Reference {
+struct BatchReference {
     block: SharedBlock,
     records: Vec<(u64, Range<usize>)>,
 }
 
-impl Reference {
-    fn complaint(&self) -> Option<String> {
+impl BatchReference {
+    fn find_violation(&self) -> Option<String> {
         let is_wrong = |(sequence, range): &&(u64, Range<usize>)| {
             self.block.bytes(range.clone()) != payload_of(*sequence)
         };
@@ -46,14 +46,14 @@ impl Reference {
 }
 
 /// What goes wrong in the life of a journal in steps, if something does.
-pub(crate) fn complaint(seed: u64) -> Option<String> {
+pub(crate) fn find_violation(seed: u64) -> Option<String> {
     let disk = SimulatedDisk::new();
-    let limits = Limits { batches: 4, batch_size: 128 * 1024 };
+    let limits = JournalLimits { batches: 4, batch_size: 128 * 1024 };
     let wake = Arc::new(Wake::new(|| ()));
     let now = Instant::now();
     let (mut journal, mut worker) =
         Journal::stepped(vec![open(&disk, 400_000).0], limits, &wake, now).expect("one stream");
-    let mut random = Random(seed + 1);
+    let mut random = XorShift64(seed + 1);
     let (mut next, mut references) = (1, Vec::new());
     for _ in 0..200 {
         if let Some(mut batch) = journal.batch() {
@@ -67,8 +67,8 @@ pub(crate) fn complaint(seed: u64) -> Option<String> {
             worker.turn(now);
         }
         take_answers(&mut journal, &mut random, &mut references);
-        if let Some(complaint) = references.iter().find_map(Reference::complaint) {
-            return Some(complaint);
+        if let Some(violation) = references.iter().find_map(BatchReference::find_violation) {
+            return Some(violation);
         }
         if random.below(2) == 0 && !references.is_empty() {
             references.remove(0);
@@ -81,21 +81,21 @@ pub(crate) fn complaint(seed: u64) -> Option<String> {
     (read != expected).then(|| "the stream has other records".to_owned())
 }
 
-fn take_answers(journal: &mut Journal, random: &mut Random, references: &mut Vec<Reference>) {
+fn take_answers(journal: &mut Journal, random: &mut XorShift64, references: &mut Vec<BatchReference>) {
     while let Some((_, batch)) = journal.next_answer_and_batch() {
         let Some(mut batch) = batch else { continue };
         let block = batch.share();
         let range = |(sequence, record)| (sequence, batch.payload_range(&record).expect("it is shared"));
         let records = batch.records().map(range).collect();
-        let reference = Reference { block, records };
+        let reference = BatchReference { block, records };
         if random.below(3) > 0 {
             references.push(reference);
         }
-        journal.give_back(batch);
+        journal.return_batch(batch);
     }
 }
 
-fn end(journal: Journal, mut worker: Worker<SimulatedDisk>, now: Instant) {
+fn end(journal: Journal, mut worker: JournalWorker<SimulatedDisk>, now: Instant) {
     drop(journal);
     while worker.turn(now) {}
     assert!(worker.is_closed() && worker.close().is_empty());

@@ -1,9 +1,9 @@
 //! Cutting the power at every point of a history, with every set of sectors that may have reached the disk.
 
-use stilling_journal::disk::simulated::{CrashPoint, Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{CrashPoint, DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{GapCause, Log};
 
-use super::{Random, batch, content, open, payload};
+use super::{XorShift64, batch, content, open, payload};
 
 /// Most sets of one point that are all tried: of sixteen pending things, or of so many as give fewer.
 const EXHAUSTIVE_MAX: u32 = 16;
@@ -11,10 +11,10 @@ const EXHAUSTIVE_MAX: u32 = 16;
 pub(crate) const SEGMENT_SIZE: u64 = 32_768;
 
 /// What a writer hands over with one call: for each batch its number of records and their size.
-pub(crate) type Call<'a> = &'a [(u64, usize)];
+pub(crate) type AppendCall<'a> = &'a [(u64, usize)];
 
 /// Writes of one to five blocks, alone and several at a time, over the ends of segments.
-pub(crate) const CALLS: [Call<'static>; 10] = [
+pub(crate) const CALLS: [AppendCall<'static>; 10] = [
     &[(2, 100)],
     &[(1, 5000)],
     &[(3, 50), (2, 200), (1, 1)],
@@ -28,13 +28,13 @@ pub(crate) const CALLS: [Call<'static>; 10] = [
 ];
 
 /// Appends as told. What is written is all a function of life and sequence.
-pub(crate) fn work(log: &mut Log<SimulatedDisk>, life: u64, calls: &[Call<'_>]) {
+pub(crate) fn append_calls(log: &mut Log<SimulatedDisk>, run: u64, calls: &[AppendCall<'_>]) {
     for call in calls {
         let mut next = log.next();
         let mut batches: Vec<_> = call
             .iter()
             .map(|&(count, size)| {
-                let batch = batch(life, next, count, size);
+                let batch = batch(run, next, count, size);
                 next = batch.next();
                 batch
             })
@@ -44,12 +44,12 @@ pub(crate) fn work(log: &mut Log<SimulatedDisk>, life: u64, calls: &[Call<'_>]) 
 }
 
 /// A disk that has recorded one life from the beginning, and how many records were written.
-pub(crate) fn first_life(calls: &[Call<'_>], is_ended: bool) -> (SimulatedDisk, u64) {
+pub(crate) fn first_run(calls: &[AppendCall<'_>], is_ended: bool) -> (SimulatedDisk, u64) {
     let disk = SimulatedDisk::recording();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let source = log.source();
-    disk.watch(move || source.durable());
-    work(&mut log, 1, calls);
+    disk.observe_watermark(move || source.durable());
+    append_calls(&mut log, 1, calls);
     let written = log.next() - 1;
     if is_ended {
         log.close().expect("the disk refuses nothing");
@@ -59,31 +59,31 @@ pub(crate) fn first_life(calls: &[Call<'_>], is_ended: bool) -> (SimulatedDisk, 
 
 /// A disk that has recorded a process whose write `at` could not be synced, and a second process that came after it without a
 /// power failure in between: it finds what the first one wrote in the page cache. Returns how many records were written.
-pub(crate) fn restarted_life(at: usize) -> (SimulatedDisk, u64) {
+pub(crate) fn restarted_run(at: usize) -> (SimulatedDisk, u64) {
     let disk = SimulatedDisk::recording();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let source = log.source();
-    disk.watch(move || source.durable());
-    work(&mut log, 1, &CALLS[..at]);
-    disk.fail(Faults { syncs: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    disk.observe_watermark(move || source.durable());
+    append_calls(&mut log, 1, &CALLS[..at]);
+    disk.fail(DiskFaults { syncs: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
     let next = log.next();
     let mut batches = [batch(1, next, 2, 700), batch(1, next + 2, 1, 3000)];
     log.append(&mut batches).expect_err("the disk refuses");
     drop(log);
-    disk.fail(Faults::default());
+    disk.fail(DiskFaults::default());
     let (log, _) = open(&disk, SEGMENT_SIZE);
     // What a message that is sent again would be told: it is stored.
     let source = log.source();
-    disk.watch(move || source.durable());
+    disk.observe_watermark(move || source.durable());
     (disk, next + 2)
 }
 
 /// Calls `state` with each set of pending things that is tried at one point: all if they are few, else the telling
 /// ones and `sample` others.
-pub(crate) fn sets(
+pub(crate) fn for_each_crash_state(
     point: &CrashPoint,
     sample: u64,
-    random: &mut Random,
+    random: &mut XorShift64,
     mut state: impl FnMut(&SimulatedDisk),
 ) {
     let pending = point.pending();
@@ -107,10 +107,10 @@ pub(crate) fn sets(
 }
 
 /// What is wrong with what recovery makes of a crash of the first life, if anything.
-pub(crate) fn complaint(disk: &SimulatedDisk, told: u64, written: u64) -> Option<String> {
+pub(crate) fn find_violation(disk: &SimulatedDisk, acknowledged: u64, written: u64) -> Option<String> {
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     let read = content(&log.source());
-    if let Some(loss) = recovery.findings.kept.iter().find(|finding| finding.is_loss()) {
+    if let Some(loss) = recovery.findings.entries.iter().find(|finding| finding.is_loss()) {
         return Some(format!("a crash is taken for damage: {loss}"));
     }
     // Behind what counts there may be what the crash cut off.
@@ -119,8 +119,10 @@ pub(crate) fn complaint(disk: &SimulatedDisk, told: u64, written: u64) -> Option
         return Some(format!("{gap:?} among what counts"));
     }
     let last = read.records.len() as u64;
-    if last < told || last > written || recovery.last != last || recovery.next <= last {
-        return Some(format!("{last} records, and {told} had been told, {written} written: {recovery:?}"));
+    if last < acknowledged || last > written || recovery.last != last || recovery.next <= last {
+        return Some(format!(
+            "{last} records, and {acknowledged} had been told, {written} written: {recovery:?}"
+        ));
     }
     for (at, (sequence, bytes)) in read.records.iter().enumerate() {
         let size = bytes.len();
@@ -133,14 +135,14 @@ pub(crate) fn complaint(disk: &SimulatedDisk, told: u64, written: u64) -> Option
 
 /// What is wrong after a second life that went on from `first_last` and ended in a crash, if anything: nothing that was
 /// cut off the first time may be there now.
-pub(crate) fn complaint_of_second(
+pub(crate) fn find_violation_after_restart(
     disk: &SimulatedDisk,
-    told: u64,
+    acknowledged: u64,
     (first_last, began): (u64, u64),
 ) -> Option<String> {
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     let read = content(&log.source());
-    if let Some(loss) = recovery.findings.kept.iter().find(|finding| finding.is_loss()) {
+    if let Some(loss) = recovery.findings.entries.iter().find(|finding| finding.is_loss()) {
         return Some(format!("a crash is taken for damage: {loss}"));
     }
     let mut expected = 1;
@@ -148,8 +150,8 @@ pub(crate) fn complaint_of_second(
         if expected == first_last + 1 {
             expected = began;
         }
-        let life = if *sequence <= first_last { 1 } else { 2 };
-        if *sequence != expected || *bytes != payload(life, *sequence, bytes.len()) {
+        let run = if *sequence <= first_last { 1 } else { 2 };
+        if *sequence != expected || *bytes != payload(run, *sequence, bytes.len()) {
             return Some(format!("record {sequence} is there where {expected} was written"));
         }
         expected += 1;
@@ -157,8 +159,8 @@ pub(crate) fn complaint_of_second(
     let torn = [(first_last + 1, began), (recovery.last + 1, recovery.next)];
     let torn = torn.map(|(first, next)| (first, next - 1, GapCause::Torn));
     let is_torn_gap = |gap: &_| torn.contains(gap);
-    if !read.gaps.iter().all(is_torn_gap) || expected <= told {
-        return Some(format!("up to {told} was told, there is {expected}; {:?}", read.gaps));
+    if !read.gaps.iter().all(is_torn_gap) || expected <= acknowledged {
+        return Some(format!("up to {acknowledged} was told, there is {expected}; {:?}", read.gaps));
     }
     None
 }

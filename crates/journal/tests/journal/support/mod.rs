@@ -3,17 +3,19 @@
 pub(crate) mod blocks;
 pub(crate) mod crash;
 
-use stilling_journal::{Batch, Config, Disk, From, Gap, GapCause, Kind, Log, Read, Record, Source};
+use stilling_journal::{
+    Batch, Disk, Gap, GapCause, Log, LogConfig, LogSource, ReadOutcome, Record, RecordKind, StartAt,
+};
 
 /// The time of the batch that begins with `sequence`.
 pub(crate) const fn time_of(sequence: u64) -> u64 {
     1_700_000_000_000_000_000_u64.wrapping_add(sequence.wrapping_mul(1_000_000))
 }
 
-/// The payload of the record `sequence` in the life `life` of its writer: no two are equal, nor are their lengths.
-pub(crate) fn payload(life: u64, sequence: u64, size: usize) -> Vec<u8> {
-    let mut bytes = format!("{life}/{sequence}:").into_bytes();
-    let mut state = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ life;
+/// The payload of the record `sequence` in the life `run` of its writer: no two are equal, nor are their lengths.
+pub(crate) fn payload(run: u64, sequence: u64, size: usize) -> Vec<u8> {
+    let mut bytes = format!("{run}/{sequence}:").into_bytes();
+    let mut state = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ run;
     while bytes.len() < size {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         bytes.push((state >> 56) as u8);
@@ -22,12 +24,12 @@ pub(crate) fn payload(life: u64, sequence: u64, size: usize) -> Vec<u8> {
 }
 
 /// A batch of `count` records of `size` bytes from `first` on.
-pub(crate) fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
+pub(crate) fn batch(run: u64, first: u64, count: u64, size: usize) -> Batch {
     let mut batch = Batch::new(256 * 1024);
     batch.begin(first, time_of(first));
     for sequence in first..first + count {
-        let payload = payload(life, sequence, size);
-        let kind = if sequence.is_multiple_of(7) { Kind::Loss } else { Kind::Ordinary };
+        let payload = payload(run, sequence, size);
+        let kind = if sequence.is_multiple_of(7) { RecordKind::Loss } else { RecordKind::Ordinary };
         let record = Record { kind, subject: b"events.a", headers: b"id", payload: &payload[..] };
         assert_eq!(batch.push(&record), Ok(sequence));
     }
@@ -36,30 +38,30 @@ pub(crate) fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
 
 /// What reading a whole stream gives.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Content {
+pub(crate) struct LogContent {
     pub(crate) records: Vec<(u64, Vec<u8>)>,
     pub(crate) gaps: Vec<(u64, u64, GapCause)>,
 }
 
 /// Everything from the first kept record on. Checks that each sequence is told once, in order: as record or in a gap.
-pub(crate) fn content<D: Disk>(source: &Source<D>) -> Content {
-    content_from(source, From::Sequence(source.first().unwrap_or(1)))
+pub(crate) fn content<D: Disk>(source: &LogSource<D>) -> LogContent {
+    content_from(source, StartAt::Sequence(source.first().unwrap_or(1)))
 }
 
 /// Everything from there on, checked as [`content`].
-pub(crate) fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
-    let mut content = Content::default();
+pub(crate) fn content_from<D: Disk>(source: &LogSource<D>, from: StartAt) -> LogContent {
+    let mut content = LogContent::default();
     let mut reader = source.read_from(from);
     let mut expected = None;
     loop {
         match reader.read().expect("every file can be opened") {
-            Read::End => break,
-            Read::Gap(Gap { first, last, cause }) => {
+            ReadOutcome::End => break,
+            ReadOutcome::Gap(Gap { first, last, cause }) => {
                 assert!(first <= last && expected.is_none_or(|expected| expected == first));
                 expected = Some(last + 1);
                 content.gaps.push((first, last, cause));
             }
-            Read::Batch(batch) => {
+            ReadOutcome::Batch(batch) => {
                 let last = batch.last;
                 for (sequence, record) in batch.records {
                     assert!(expected.is_none_or(|expected| expected == sequence), "{sequence} {expected:?}");
@@ -83,13 +85,14 @@ pub(crate) fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
 
 /// A log with segments of `segment_size` bytes.
 pub(crate) fn open<D: Disk>(disk: &D, segment_size: u64) -> (Log<D>, stilling_journal::Recovery) {
-    Log::open(disk.clone(), "events", Config { segment_size, ..Config::default() }).expect("any bytes open")
+    Log::open(disk.clone(), "events", LogConfig { segment_size, ..LogConfig::default() })
+        .expect("any bytes open")
 }
 
 /// Numbers that look random and are the same in every run.
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct XorShift64(pub(crate) u64);
 
-impl Random {
+impl XorShift64 {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

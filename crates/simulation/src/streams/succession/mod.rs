@@ -20,13 +20,13 @@ mod world;
 use std::cell::RefCell;
 use std::fmt;
 
-use super::client::Totals;
+use super::client::ClientTotals;
 use crate::network::Network;
-use crate::report::{Failure, Report, attempt};
+use crate::report::{RunReport, SeedFailure, attempt};
 
 /// Where the hub runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HubPlace {
+pub enum HubLocation {
     /// At the end of the turns of the first shard.
     Shard,
     /// Beside the shards.
@@ -35,7 +35,7 @@ pub enum HubPlace {
 
 /// What the streams hold when the hand-over begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
+pub enum JournalContent {
     /// Nothing, until it is over.
     Empty,
     /// What was published before; more comes all the time.
@@ -46,7 +46,7 @@ pub enum Held {
 
 /// A side of the hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
+pub enum HandoverSide {
     /// The server that serves.
     Predecessor,
     /// The one that takes over.
@@ -55,7 +55,7 @@ pub enum Side {
 
 /// A step of the hand-over, within which a side may be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum HandoverStep {
     /// The successor has said that it is ready.
     Ready,
     /// The successor is the server.
@@ -70,7 +70,7 @@ pub enum Step {
 
 /// What happens to the disks during the hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DiskTrouble {
+pub enum DiskCondition {
     /// Nothing.
     Healthy,
     /// No step of a journal and no opening comes to its end for a while.
@@ -83,32 +83,38 @@ pub enum DiskTrouble {
 
 /// One case of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Case {
+pub struct SuccessionCase {
     /// Where the hub runs, in all servers.
-    pub hub: HubPlace,
+    pub hub: HubLocation,
     /// What the streams hold.
-    pub held: Held,
+    pub held: JournalContent,
     /// Which side is killed, and when.
-    pub kill: Option<(Side, Step)>,
+    pub kill: Option<(HandoverSide, HandoverStep)>,
     /// What happens to the disks.
-    pub disk: DiskTrouble,
+    pub disk: DiskCondition,
 }
 
-const HUBS: [HubPlace; 2] = [HubPlace::Shard, HubPlace::Own];
-const HELD: [Held; 3] = [Held::Empty, Held::Data, Held::FirstDuring];
-const SIDES: [Side; 2] = [Side::Predecessor, Side::Successor];
-const STEPS: [Step; 5] = [Step::Ready, Step::Taken, Step::Sealing, Step::Released, Step::Opening];
-const DISKS: [DiskTrouble; 4] =
-    [DiskTrouble::Healthy, DiskTrouble::Hung, DiskTrouble::Full, DiskTrouble::WritesFail];
+const HUBS: [HubLocation; 2] = [HubLocation::Shard, HubLocation::Own];
+const HELD: [JournalContent; 3] = [JournalContent::Empty, JournalContent::Data, JournalContent::FirstDuring];
+const SIDES: [HandoverSide; 2] = [HandoverSide::Predecessor, HandoverSide::Successor];
+const STEPS: [HandoverStep; 5] = [
+    HandoverStep::Ready,
+    HandoverStep::Taken,
+    HandoverStep::Sealing,
+    HandoverStep::Released,
+    HandoverStep::Opening,
+];
+const DISKS: [DiskCondition; 4] =
+    [DiskCondition::Healthy, DiskCondition::Hung, DiskCondition::Full, DiskCondition::WritesFail];
 
-impl Case {
+impl SuccessionCase {
     /// How many there are.
     pub const COUNT: u64 = (HUBS.len() * HELD.len() * (1 + SIDES.len() * STEPS.len()) * DISKS.len()) as u64;
 
     /// The case of a seed.
     #[must_use]
-    pub fn of(seed: u64) -> Case {
-        let mut rest = (seed % Case::COUNT) as usize;
+    pub fn of(seed: u64) -> SuccessionCase {
+        let mut rest = (seed % SuccessionCase::COUNT) as usize;
         let mut draw = |count: usize| {
             let drawn = rest % count;
             rest /= count;
@@ -117,11 +123,11 @@ impl Case {
         let (hub, held) = (HUBS[draw(HUBS.len())], HELD[draw(HELD.len())]);
         let kill = draw(1 + SIDES.len() * STEPS.len()).checked_sub(1);
         let kill = kill.map(|kill| (SIDES[kill % SIDES.len()], STEPS[kill / SIDES.len()]));
-        Case { hub, held, kill, disk: DISKS[draw(DISKS.len())] }
+        SuccessionCase { hub, held, kill, disk: DISKS[draw(DISKS.len())] }
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for SuccessionCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kill = self
             .kill
@@ -132,13 +138,13 @@ impl fmt::Display for Case {
 
 /// What happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events {
+pub struct SuccessionEventCounts {
     /// Servers that have said `ready`.
     pub ready: u64,
     /// Servers that took over from one that lived.
     pub taken: u64,
     /// Servers that took over from one that had ended before.
-    pub alone: u64,
+    pub took_over_after_end: u64,
     /// Predecessors that have released their streams.
     pub released: u64,
     /// Servers that were killed.
@@ -157,13 +163,13 @@ pub struct Events {
 #[derive(Clone, Debug)]
 pub struct SuccessionReport {
     /// The case that it was.
-    pub case: Case,
+    pub case: SuccessionCase,
     /// Hash, faults and end.
-    pub report: Report,
+    pub report: RunReport,
     /// What happened to clients.
-    pub totals: Totals,
+    pub totals: ClientTotals,
     /// What happened to servers.
-    pub events: Events,
+    pub events: SuccessionEventCounts,
     /// The text of the run, if it was asked for.
     pub text: Vec<String>,
 }
@@ -172,10 +178,10 @@ pub struct SuccessionReport {
 ///
 /// # Errors
 /// Whatever did not hold.
-pub fn run(seed: u64, verbose: bool) -> Result<SuccessionReport, Failure> {
+pub fn run(seed: u64, verbose: bool) -> Result<SuccessionReport, SeedFailure> {
     let network = RefCell::new(None);
     attempt(seed, || world::play(seed, verbose, &network)).map_err(|mut failure| {
-        failure.why = format!("{}: {}", Case::of(seed), failure.why);
+        failure.why = format!("{}: {}", SuccessionCase::of(seed), failure.why);
         failure.text = network.borrow().as_ref().map(Network::take_text).unwrap_or_default();
         failure
     })

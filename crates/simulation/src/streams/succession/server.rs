@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 
 use stilling::Overview;
 use stilling::parts::{
-    Lifecycle, Predecessor, SharedDisks, SimulatedHub, SimulatedSuccession, SteppedHub, SteppedJournal,
+    Lifecycle, PredecessorState, SharedDisks, SimulatedHub, SimulatedSuccession, SteppedHub, SteppedJournal,
     SteppedOpening, SteppedRelease, SteppedThreads, hub_in_succession,
 };
-use stilling_journal::Config as LogConfig;
+use stilling_journal::LogConfig;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_ring::{Time, Wake};
 
-use super::HubPlace;
+use super::HubLocation;
 use crate::SplitMix64;
 use crate::network::Network;
-use crate::streams::disks::{self, Cut};
-use crate::streams::server::{Frame, Node, Plan, instant, step};
+use crate::streams::disks::{self, ServerCrash};
+use crate::streams::server::{ServerBuilder, ServerPlan, ServerShard, instant, step};
 
 /// Between two turns of a hub that comes to its end beside the shards.
-const CLOSE_LOOK: Duration = Duration::from_millis(2);
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A server that runs.
-pub(super) struct Server {
-    nodes: Vec<Node>,
+pub(super) struct SuccessionServer {
+    nodes: Vec<ServerShard>,
     pub(super) lifecycle: Arc<Lifecycle>,
     overview: Arc<Overview>,
     threads: SteppedThreads,
@@ -44,13 +44,13 @@ struct RunningHub {
     hub: SteppedHub,
     due: Option<Time>,
     /// How it is woken: one that has been left by its shard looks from time to time.
-    bell: Option<Bell>,
+    hub_waker: Option<HubWaker>,
 }
 
 #[derive(Clone)]
-struct Bell {
+struct HubWaker {
     wake: Arc<Wake>,
-    has_rung: Arc<AtomicBool>,
+    has_woken: Arc<AtomicBool>,
 }
 
 struct RunningJournal {
@@ -59,18 +59,18 @@ struct RunningJournal {
     reads_at: Option<Time>,
 }
 
-impl Server {
+impl SuccessionServer {
     pub(super) fn start(
-        plan: &Plan,
+        plan: &ServerPlan,
         network: &Network,
         disks: &SharedDisks,
-        (place, predecessor): (HubPlace, Predecessor),
-    ) -> Result<Server, String> {
-        let frame = Frame::new(plan, network);
-        let bell = (place == HubPlace::Own).then(|| {
-            let has_rung = Arc::new(AtomicBool::new(false));
-            let rings = Arc::clone(&has_rung);
-            Bell { wake: Arc::new(Wake::new(move || rings.store(true, Ordering::Release))), has_rung }
+        (place, predecessor): (HubLocation, PredecessorState),
+    ) -> Result<SuccessionServer, String> {
+        let builder = ServerBuilder::new(plan, network);
+        let hub_waker = (place == HubLocation::Own).then(|| {
+            let has_woken = Arc::new(AtomicBool::new(false));
+            let rings = Arc::clone(&has_woken);
+            HubWaker { wake: Arc::new(Wake::new(move || rings.store(true, Ordering::Release))), has_woken }
         });
         let succession = SimulatedSuccession {
             disks: disks.clone(),
@@ -78,20 +78,20 @@ impl Server {
             limits: plan.journal,
             now: instant(plan.origin, network.now()),
             predecessor,
-            hub_wake: bell.as_ref().map(|bell| Arc::clone(&bell.wake)),
+            hub_wake: hub_waker.as_ref().map(|hub_waker| Arc::clone(&hub_waker.wake)),
         };
-        let (lifecycle, overview) = (Arc::clone(&frame.lifecycle), Arc::clone(&frame.overview));
-        let opened = hub_in_succession(&plan.streams, succession, &frame.wakes, &overview, &lifecycle);
+        let (lifecycle, overview) = (Arc::clone(&builder.lifecycle), Arc::clone(&builder.overview));
+        let opened = hub_in_succession(&plan.streams, succession, &builder.wakes, &overview, &lifecycle);
         let SimulatedHub { shards, hub, threads } = opened.map_err(|error| error.to_string())?;
-        frame.wakes.iter().for_each(|_| lifecycle.shard_began());
+        builder.wakes.iter().for_each(|_| lifecycle.shard_began());
         let due = Some(network.now());
-        Ok(Server {
-            nodes: frame.nodes(plan, network, shards),
+        Ok(SuccessionServer {
+            nodes: builder.nodes(plan, network, shards),
             lifecycle,
             overview,
             threads,
             has_own_hub: hub.is_some(),
-            hub: hub.map(|hub| RunningHub { hub, due, bell }),
+            hub: hub.map(|hub| RunningHub { hub, due, hub_waker }),
             opening: None,
             journals: Vec::new(),
             sealing: None,
@@ -179,7 +179,7 @@ impl Server {
             self.opening = Some((now, opening));
         }
         if let Some(hub) = self.threads.take_closing() {
-            self.hub = Some(RunningHub { hub, due: Some(now), bell: None });
+            self.hub = Some(RunningHub { hub, due: Some(now), hub_waker: None });
         }
     }
 
@@ -189,13 +189,14 @@ impl Server {
     }
 
     fn run_hub(&mut self, now: Time, random: &mut SplitMix64) -> bool {
-        let Some(RunningHub { hub, due, bell }) = &mut self.hub else { return false };
-        let is_woken = bell.as_ref().is_some_and(|bell| bell.has_rung.swap(false, Ordering::AcqRel));
+        let Some(RunningHub { hub, due, hub_waker }) = &mut self.hub else { return false };
+        let is_woken =
+            hub_waker.as_ref().is_some_and(|hub_waker| hub_waker.has_woken.swap(false, Ordering::AcqRel));
         if !is_woken && due.is_none_or(|at| at > now) {
             return false;
         }
-        if let Some(bell) = bell {
-            bell.wake.unpark();
+        if let Some(hub_waker) = hub_waker {
+            hub_waker.wake.unpark();
         }
         if !hub.turn(&self.lifecycle, now) {
             if let Some(RunningHub { hub, .. }) = self.hub.take() {
@@ -203,12 +204,12 @@ impl Server {
             }
             return true;
         }
-        *due = match bell {
+        *due = match hub_waker {
             _ if !hub.is_quiet() => Some(now),
-            None => Some(now.after(CLOSE_LOOK)),
-            Some(bell) => {
-                bell.wake.park();
-                if hub.is_quiet() { hub.looks_again_in().map(|span| now.after(span)) } else { Some(now) }
+            None => Some(now.after(CLOSE_POLL_INTERVAL)),
+            Some(hub_waker) => {
+                hub_waker.wake.park();
+                if hub.is_quiet() { hub.next_check_in().map(|span| now.after(span)) } else { Some(now) }
             }
         };
         true
@@ -216,7 +217,7 @@ impl Server {
 
     /// When something is to be done next, as far as it is known here.
     pub(super) fn wakes_at(&self, hangs_until: Time) -> Option<Time> {
-        let nodes = self.nodes.iter().filter_map(Node::wakes_at);
+        let nodes = self.nodes.iter().filter_map(ServerShard::wakes_at);
         let hub = self.hub.as_ref().and_then(|hub| hub.due);
         let opening = self.opening.as_ref().map(|(due, _)| hangs_until.max(*due));
         let sealing = self.sealing.as_ref().map(|(due, _)| hangs_until.max(*due));
@@ -263,7 +264,7 @@ impl Server {
 
     /// Whether every shard has stopped with nothing left.
     pub(super) fn has_stopped(&mut self) -> bool {
-        self.nodes.iter_mut().all(Node::has_stopped)
+        self.nodes.iter_mut().all(ServerShard::has_stopped)
     }
 
     /// Whether nothing is left of the hub and the streams.
@@ -272,24 +273,24 @@ impl Server {
     }
 
     pub(super) fn check_end(&mut self) -> Result<(), String> {
-        self.nodes.iter_mut().try_for_each(Node::check_end)
+        self.nodes.iter_mut().try_for_each(ServerShard::check_end)
     }
 
     /// Everything of the server is gone at once; its journals somewhere within their next steps.
     pub(super) fn kill(mut self, disks: &SharedDisks, now: Time, random: &mut SplitMix64) {
         self.begin_threads(now);
-        let Server { nodes, hub, opening, journals, sealing, origin, .. } = self;
+        let SuccessionServer { nodes, hub, opening, journals, sealing, origin, .. } = self;
         drop((nodes, hub, opening));
         let at = instant(origin, now);
         let mut all = disks.all();
         for RunningJournal { journal, .. } in journals {
             let streams = journal.streams.clone();
             let held: Vec<SimulatedDisk> = streams.iter().map(|&stream| all[stream].clone()).collect();
-            let cut = match &sealing {
-                Some(_) => disks::seal(journal, &held, (Some(Cut::Kill), at), random),
-                None => disks::cut(journal, &held, (Cut::Kill, at), random),
+            let crash = match &sealing {
+                Some(_) => disks::seal(journal, &held, (Some(ServerCrash::Kill), at), random),
+                None => disks::crash(journal, &held, (ServerCrash::Kill, at), random),
             };
-            streams.into_iter().zip(cut).for_each(|(stream, disk)| all[stream] = disk);
+            streams.into_iter().zip(crash).for_each(|(stream, disk)| all[stream] = disk);
         }
         disks.replace(all);
     }

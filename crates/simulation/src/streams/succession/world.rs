@@ -4,20 +4,25 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use stilling::parts::{Predecessor, PredecessorEvent, Retirement, SharedDisks, Succession, SuccessionAction};
-use stilling_journal::disk::simulated::{Faults as DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling::parts::{
+    PredecessorEvent, PredecessorState, Retirement, SharedDisks, Succession, SuccessionAction,
+};
+use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_ring::Time;
 
-use super::server::Server;
-use super::{Case, DiskTrouble, Events, Held, Side, Step, SuccessionReport};
+use super::server::SuccessionServer;
+use super::{
+    DiskCondition, HandoverSide, HandoverStep, JournalContent, SuccessionCase, SuccessionEventCounts,
+    SuccessionReport,
+};
 use crate::SplitMix64;
-use crate::network::{Address, Network, Options as NetworkOptions, PeerKey};
-use crate::report::Report;
-use crate::streams::client::{Client, Scene, Totals};
-use crate::streams::ledger::{Bounds, Ledger};
+use crate::network::{Address, Network, NetworkOptions, PeerKey};
+use crate::report::RunReport;
+use crate::streams::client::{ClientTotals, StreamsClient, StreamsClientContext};
+use crate::streams::ledger::{RetentionBounds, StreamLedger};
 use crate::streams::message::{ON_DISK, STREAMS};
-use crate::streams::server::{HTTP, NATS, Plan};
-use crate::streams::setting;
+use crate::streams::parameters;
+use crate::streams::server::{HTTP, NATS, ServerPlan};
 
 /// Rounds without the time moving. More: something spins.
 const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
@@ -27,7 +32,7 @@ const WORLD_MAX: Duration = Duration::from_secs(600);
 
 /// What happens at a time.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum ScheduledEvent {
     /// A successor comes.
     Begin,
     /// A successor, the one of that number, hears something.
@@ -36,16 +41,16 @@ enum Event {
     Ready(u64),
     /// The predecessor hears `taken`.
     Taken(u64),
-    Kill(Side),
+    Kill(HandoverSide),
     /// A server is started where none has the listeners.
     Restart,
-    TroubleBegins,
-    TroubleEnds,
+    DiskFailureBegins,
+    DiskFailureEnds,
 }
 
 /// The server that is succeeded, or serves alone.
-struct Old {
-    server: Server,
+struct PredecessorServer {
+    server: SuccessionServer,
     retirement: Option<Retirement>,
     has_sealed: bool,
     /// When its process ends, of which nothing is left but that.
@@ -53,8 +58,8 @@ struct Old {
 }
 
 /// The server that takes over.
-struct New {
-    server: Server,
+struct SuccessorServer {
+    server: SuccessionServer,
     /// None: it was started where none had the listeners, and hears nothing.
     succession: Option<Succession>,
     number: u64,
@@ -62,34 +67,34 @@ struct New {
     is_released: bool,
 }
 
-struct World {
-    case: Case,
+struct SuccessionWorld {
+    case: SuccessionCase,
     random: SplitMix64,
     network: Network,
-    plan: Plan,
+    plan: ServerPlan,
     addresses: (Address, Address),
     disks: SharedDisks,
-    ledgers: Vec<Ledger>,
-    clients: Vec<Client>,
-    old: Option<Old>,
-    new: Option<New>,
-    agenda: BTreeMap<(Time, u64), Event>,
+    ledgers: Vec<StreamLedger>,
+    clients: Vec<StreamsClient>,
+    predecessor_server: Option<PredecessorServer>,
+    new: Option<SuccessorServer>,
+    scheduled_events: BTreeMap<(Time, u64), ScheduledEvent>,
     scheduled: u64,
     /// When the last thing that a successor is to hear comes: one connection keeps the order.
-    heard_at: Time,
-    kill: Option<(Side, Step)>,
+    message_at: Time,
+    kill: Option<(HandoverSide, HandoverStep)>,
     hangs_until: Time,
     trouble: Option<DiskFaults>,
     successors: u64,
-    era: u32,
-    phase: Phase,
-    totals: Totals,
-    events: Events,
+    server_generation: u32,
+    phase: SuccessionPhase,
+    totals: ClientTotals,
+    events: SuccessionEventCounts,
     changed: Vec<PeerKey>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SuccessionPhase {
     Running,
     /// All has been published; followers read everything.
     Following,
@@ -102,16 +107,16 @@ fn draw_network(random: &mut SplitMix64) -> NetworkOptions {
     NetworkOptions {
         latency: (Duration::from_micros(20), latency_max),
         buffer: random.between(2000, 60_000) as usize,
-        faults: if random.chance(500) { crate::faults::Faults::NONE } else { setting::mild(random) },
+        faults: if random.chance(500) { crate::faults::FaultRates::NONE } else { parameters::mild(random) },
     }
 }
 
-fn draw_plan(segment_size: u64, random: &mut SplitMix64) -> Plan {
-    let bounds = vec![Bounds::default(); ON_DISK];
-    Plan {
-        streams: setting::streams(&bounds),
+fn draw_plan(segment_size: u64, random: &mut SplitMix64) -> ServerPlan {
+    let bounds = vec![RetentionBounds::default(); ON_DISK];
+    ServerPlan {
+        streams: parameters::streams(&bounds),
         segment_size,
-        journal: stilling_journal::Limits {
+        journal: stilling_journal::JournalLimits {
             batches: random.between(2, 10) as usize,
             batch_size: random.between(4, 12) as usize * 4096,
         },
@@ -128,7 +133,7 @@ pub(super) fn play(
     verbose: bool,
     keep: &RefCell<Option<Network>>,
 ) -> Result<SuccessionReport, String> {
-    let case = Case::of(seed);
+    let case = SuccessionCase::of(seed);
     let mut random = SplitMix64::new(seed);
     let segment_size = random.between(4, 32) * 4096;
     let options = draw_network(&mut random);
@@ -139,10 +144,10 @@ pub(super) fn play(
     }
     let plan = draw_plan(segment_size, &mut random);
     let sizes = (segment_size, plan.journal.batch_size as u64);
-    let ledger = |number: usize| Ledger::new(STREAMS[number], Bounds::default(), sizes);
+    let ledger = |number: usize| StreamLedger::new(STREAMS[number], RetentionBounds::default(), sizes);
     let address = |text: &str| Address::Tcp(text.parse().expect("an address"));
     let recording = (0..ON_DISK).map(|_| SimulatedDisk::recording()).collect();
-    let mut world = World {
+    let mut world = SuccessionWorld {
         case,
         random,
         network,
@@ -151,43 +156,44 @@ pub(super) fn play(
         disks: SharedDisks::new(recording),
         ledgers: (0..ON_DISK).map(ledger).collect(),
         clients: Vec::new(),
-        old: None,
+        predecessor_server: None,
         new: None,
-        agenda: BTreeMap::new(),
+        scheduled_events: BTreeMap::new(),
         scheduled: 0,
-        heard_at: Time::ZERO,
+        message_at: Time::ZERO,
         kill: case.kill,
         hangs_until: Time::ZERO,
         trouble: None,
         successors: 0,
-        era: 1,
-        phase: Phase::Running,
-        totals: Totals::default(),
-        events: Events::default(),
+        server_generation: 1,
+        phase: SuccessionPhase::Running,
+        totals: ClientTotals::default(),
+        events: SuccessionEventCounts::default(),
         changed: Vec::new(),
     };
     world.begin()?;
-    while world.phase != Phase::Over {
+    while world.phase != SuccessionPhase::Over {
         world.moment()?;
         world.advance()?;
     }
     world.report()
 }
 
-impl World {
+impl SuccessionWorld {
     /// The first server, the clients and the plan of what happens.
     fn begin(&mut self) -> Result<(), String> {
-        let mut server = self.start_server(Predecessor::None)?;
+        let mut server = self.start_server(PredecessorState::None)?;
         self.listen(&mut server)?;
-        self.old = Some(Old { server, retirement: None, has_sealed: false, ends_at: None });
+        self.predecessor_server =
+            Some(PredecessorServer { server, retirement: None, has_sealed: false, ends_at: None });
         let begins = self.span(100, 1500);
-        self.schedule(begins, Event::Begin);
-        if self.case.disk != DiskTrouble::Healthy {
+        self.schedule(begins, ScheduledEvent::Begin);
+        if self.case.disk != DiskCondition::Healthy {
             let from = begins.saturating_sub(Duration::from_millis(100)) + self.span(0, 400);
-            self.schedule(from, Event::TroubleBegins);
+            self.schedule(from, ScheduledEvent::DiskFailureBegins);
         }
-        if self.case.held != Held::Empty {
-            let first = if self.case.held == Held::Data { Duration::ZERO } else { begins };
+        if self.case.held != JournalContent::Empty {
+            let first = if self.case.held == JournalContent::Data { Duration::ZERO } else { begins };
             self.add_clients(first);
         }
         Ok(())
@@ -201,15 +207,15 @@ impl World {
         let random = &mut self.random;
         for number in 0..random.between(1, 4) as u32 {
             let at = start(random);
-            self.clients.push(Client::publisher(number, at, pace, random));
+            self.clients.push(StreamsClient::publisher(number, at, pace, random));
         }
         for number in 0..random.below(3) as u32 {
             let at = start(random);
-            self.clients.push(Client::poster(10 + number, at, pace, random));
+            self.clients.push(StreamsClient::poster(10 + number, at, pace, random));
         }
         for _ in 0..random.below(2) {
             let at = start(random);
-            self.clients.push(Client::listener(at));
+            self.clients.push(StreamsClient::listener(at));
         }
     }
 
@@ -217,9 +223,9 @@ impl World {
         Duration::from_micros(self.random.between(low_ms * 1000 + 1, high_ms * 1000))
     }
 
-    fn schedule(&mut self, after: Duration, event: Event) {
+    fn schedule(&mut self, after: Duration, event: ScheduledEvent) {
         self.scheduled += 1;
-        self.agenda.insert((self.network.now().after(after), self.scheduled), event);
+        self.scheduled_events.insert((self.network.now().after(after), self.scheduled), event);
     }
 
     /// The successor hears something behind everything that it is to hear already.
@@ -227,19 +233,19 @@ impl World {
         let Some(new) = &self.new else { return };
         let number = new.number;
         let after = self.span(0, 10);
-        self.heard_at = self.network.now().after(after).max(self.heard_at.after(Duration::from_nanos(1)));
+        self.message_at = self.network.now().after(after).max(self.message_at.after(Duration::from_nanos(1)));
         self.scheduled += 1;
-        self.agenda.insert((self.heard_at, self.scheduled), Event::Heard(number, event));
+        self.scheduled_events.insert((self.message_at, self.scheduled), ScheduledEvent::Heard(number, event));
     }
 
     /// A step is reached, within which a side may be killed.
-    fn reach(&mut self, step: Step) {
+    fn handle_step_reached(&mut self, step: HandoverStep) {
         self.note(match step {
-            Step::Ready => "ready",
-            Step::Taken => "taken",
-            Step::Sealing => "sealing",
-            Step::Released => "released",
-            Step::Opening => "opening",
+            HandoverStep::Ready => "ready",
+            HandoverStep::Taken => "taken",
+            HandoverStep::Sealing => "sealing",
+            HandoverStep::Released => "released",
+            HandoverStep::Opening => "opening",
         });
         if let Some((side, at)) = self.kill
             && at == step
@@ -247,15 +253,15 @@ impl World {
             self.kill = None;
             let most = if self.random.chance(500) { 2 } else { 60 };
             let after = if self.random.chance(200) { Duration::ZERO } else { self.span(0, most) };
-            self.schedule(after, Event::Kill(side));
+            self.schedule(after, ScheduledEvent::Kill(side));
         }
     }
 
-    fn start_server(&mut self, predecessor: Predecessor) -> Result<Server, String> {
-        Server::start(&self.plan, &self.network, &self.disks, (self.case.hub, predecessor))
+    fn start_server(&mut self, predecessor: PredecessorState) -> Result<SuccessionServer, String> {
+        SuccessionServer::start(&self.plan, &self.network, &self.disks, (self.case.hub, predecessor))
     }
 
-    fn listen(&mut self, server: &mut Server) -> Result<(), String> {
+    fn listen(&mut self, server: &mut SuccessionServer) -> Result<(), String> {
         // The number of a listener says what it serves.
         server.listen(&self.network, &self.addresses.1)?;
         server.listen(&self.network, &self.addresses.0)
@@ -266,15 +272,17 @@ impl World {
             let now = self.network.now();
             let mut any = self.next_event(now)?;
             any |= self.step_clients(now)?;
-            for server in
-                [self.old.as_mut().map(|old| &mut old.server), self.new.as_mut().map(|new| &mut new.server)]
-                    .into_iter()
-                    .flatten()
+            for server in [
+                self.predecessor_server.as_mut().map(|predecessor_server| &mut predecessor_server.server),
+                self.new.as_mut().map(|new| &mut new.server),
+            ]
+            .into_iter()
+            .flatten()
             {
                 any |= server.run(now, self.hangs_until, &mut self.random)?;
             }
-            any |= self.watch(now)?;
-            if !any || self.phase == Phase::Over {
+            any |= self.check_servers(now)?;
+            if !any || self.phase == SuccessionPhase::Over {
                 return Ok(());
             }
         }
@@ -282,15 +290,19 @@ impl World {
     }
 
     fn advance(&mut self) -> Result<(), String> {
-        if self.phase == Phase::Over {
+        if self.phase == SuccessionPhase::Over {
             return Ok(());
         }
-        let servers = [self.old.as_ref().map(|old| &old.server), self.new.as_ref().map(|new| &new.server)];
+        let servers = [
+            self.predecessor_server.as_ref().map(|predecessor_server| &predecessor_server.server),
+            self.new.as_ref().map(|new| &new.server),
+        ];
         let servers = servers.into_iter().flatten().filter_map(|server| server.wakes_at(self.hangs_until));
-        let clients = self.clients.iter().filter_map(Client::wake_at);
-        let end = self.old.as_ref().and_then(|old| old.ends_at);
-        let agenda = self.agenda.keys().next().map(|(at, _)| *at);
-        let next = servers.chain(clients).chain(agenda).chain(end).chain(self.network.next_event()).min();
+        let clients = self.clients.iter().filter_map(StreamsClient::wake_at);
+        let end = self.predecessor_server.as_ref().and_then(|predecessor_server| predecessor_server.ends_at);
+        let scheduled_events = self.scheduled_events.keys().next().map(|(at, _)| *at);
+        let next =
+            servers.chain(clients).chain(scheduled_events).chain(end).chain(self.network.next_event()).min();
         let Some(next) = next else { return Err(format!("everything waits: {}", self.unfinished())) };
         if next > Time::ZERO.after(WORLD_MAX) {
             return Err(format!("the world does not come to its end: {}", self.unfinished()));
@@ -301,26 +313,28 @@ impl World {
 
     /// Does the next thing on the agenda whose time has come.
     fn next_event(&mut self, now: Time) -> Result<bool, String> {
-        let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= now) else {
+        let Some(entry) = self.scheduled_events.first_entry().filter(|entry| entry.key().0 <= now) else {
             return Ok(false);
         };
         match entry.remove() {
-            Event::Begin => self.begin_succession()?,
-            Event::Heard(number, event) => {
+            ScheduledEvent::Begin => self.begin_succession()?,
+            ScheduledEvent::Heard(number, event) => {
                 if self.new.as_ref().is_some_and(|new| new.number == number) {
-                    self.hear(event)?;
+                    self.handle_message(event)?;
                 }
             }
-            Event::Ready(number) => {
-                if self.old.is_some() && self.new.as_ref().is_some_and(|new| new.number == number) {
-                    self.send(PredecessorEvent::Yours);
+            ScheduledEvent::Ready(number) => {
+                if self.predecessor_server.is_some()
+                    && self.new.as_ref().is_some_and(|new| new.number == number)
+                {
+                    self.send(PredecessorEvent::PathGranted);
                 }
             }
-            Event::Taken(number) => self.retire(number),
-            Event::Kill(side) => self.kill(side, now)?,
-            Event::Restart => self.restart()?,
-            Event::TroubleBegins => self.begin_trouble(now),
-            Event::TroubleEnds => {
+            ScheduledEvent::Taken(number) => self.retire(number),
+            ScheduledEvent::Kill(side) => self.kill(side, now)?,
+            ScheduledEvent::Restart => self.restart()?,
+            ScheduledEvent::DiskFailureBegins => self.begin_disk_failure(now),
+            ScheduledEvent::DiskFailureEnds => {
                 self.note("trouble ends");
                 self.trouble = None;
                 self.set_faults();
@@ -332,52 +346,56 @@ impl World {
     /// A successor comes, and says that it is ready.
     fn begin_succession(&mut self) -> Result<(), String> {
         self.promote();
-        let is_free = self.old.as_ref().is_some_and(|old| old.retirement.is_none()) && self.new.is_none();
+        let is_free = self
+            .predecessor_server
+            .as_ref()
+            .is_some_and(|predecessor_server| predecessor_server.retirement.is_none())
+            && self.new.is_none();
         if !is_free {
             let later = self.span(50, 200);
-            self.schedule(later, Event::Begin);
+            self.schedule(later, ScheduledEvent::Begin);
             return Ok(());
         }
-        let mut server = self.start_server(Predecessor::Runs(|_| ()))?;
+        let mut server = self.start_server(PredecessorState::Running(|_| ()))?;
         Succession::begin(&server.lifecycle, false);
         let succession = Some(Succession::new(server.lifecycle.clone()));
         server.listen(&self.network, &self.addresses.1)?;
         self.successors += 1;
-        self.era += 1;
+        self.server_generation += 1;
         self.events.ready += 1;
         let number = self.successors;
-        self.new = Some(New { server, succession, number, is_taken: false, is_released: false });
-        self.heard_at = self.network.now();
+        self.new = Some(SuccessorServer { server, succession, number, is_taken: false, is_released: false });
+        self.message_at = self.network.now();
         let ready = self.span(1, 40);
-        self.schedule(ready, Event::Ready(number));
-        self.reach(Step::Ready);
+        self.schedule(ready, ScheduledEvent::Ready(number));
+        self.handle_step_reached(HandoverStep::Ready);
         Ok(())
     }
 
     /// The successor hears what the predecessor says, or its end.
-    fn hear(&mut self, event: PredecessorEvent) -> Result<(), String> {
+    fn handle_message(&mut self, event: PredecessorEvent) -> Result<(), String> {
         let Some(new) = &mut self.new else { return Ok(()) };
         let Some(succession) = &mut new.succession else { return Ok(()) };
         match succession.receive(event) {
             SuccessionAction::TakeOver => {
-                succession.taken();
+                succession.path_taken();
                 new.is_taken = true;
                 new.server.listen(&self.network, &self.addresses.0)?;
-                self.era += 1;
-                if event == PredecessorEvent::Yours {
+                self.server_generation += 1;
+                if event == PredecessorEvent::PathGranted {
                     self.events.taken += 1;
                     let after = self.span(0, 10);
                     let number = self.successors;
-                    self.schedule(after, Event::Taken(number));
-                    self.reach(Step::Taken);
+                    self.schedule(after, ScheduledEvent::Taken(number));
+                    self.handle_step_reached(HandoverStep::Taken);
                 } else {
-                    self.events.alone += 1;
-                    return self.hear(event);
+                    self.events.took_over_after_end += 1;
+                    return self.handle_message(event);
                 }
             }
             SuccessionAction::Open => {
                 new.is_released = true;
-                self.reach(Step::Opening);
+                self.handle_step_reached(HandoverStep::Opening);
             }
             SuccessionAction::Nothing => {}
             SuccessionAction::Fail => return Err(format!("a successor hears {event:?} at the wrong step")),
@@ -388,81 +406,94 @@ impl World {
     /// The predecessor hears `taken`, and drains if the successor lives.
     fn retire(&mut self, number: u64) {
         let lives = self.new.as_ref().is_some_and(|new| new.number == number);
-        if let Some(old) = &mut self.old
+        if let Some(predecessor_server) = &mut self.predecessor_server
             && lives
         {
-            old.retirement = Some(Retirement::begin(old.server.lifecycle.clone()));
-            self.era += 1;
+            predecessor_server.retirement =
+                Some(Retirement::begin(predecessor_server.server.lifecycle.clone()));
+            self.server_generation += 1;
             self.note("drains");
         }
     }
 
     /// What servers have come to by themselves. Returns whether anything changed.
-    fn watch(&mut self, now: Time) -> Result<bool, String> {
-        if self.watch_old(now)? {
+    fn check_servers(&mut self, now: Time) -> Result<bool, String> {
+        if self.check_predecessor(now)? {
             return Ok(true);
         }
-        let is_handing_over =
-            self.new.is_some() || self.old.as_ref().is_none_or(|old| old.retirement.is_some());
+        let is_handing_over = self.new.is_some()
+            || self
+                .predecessor_server
+                .as_ref()
+                .is_none_or(|predecessor_server| predecessor_server.retirement.is_some());
         match self.phase {
-            Phase::Running if !self.agenda.is_empty() => Ok(false),
-            Phase::Running if is_handing_over => Ok(self.promote()),
-            Phase::Running if self.clients.is_empty() => {
+            SuccessionPhase::Running if !self.scheduled_events.is_empty() => Ok(false),
+            SuccessionPhase::Running if is_handing_over => Ok(self.promote()),
+            SuccessionPhase::Running if self.clients.is_empty() => {
                 // The hand-over of empty streams is over.
                 self.add_clients(Duration::from_nanos(now.as_nanos()));
                 Ok(true)
             }
-            Phase::Running => {
-                let frozen = self.old.as_ref().map_or(0, |old| old.server.frozen());
+            SuccessionPhase::Running => {
+                let frozen = self
+                    .predecessor_server
+                    .as_ref()
+                    .map_or(0, |predecessor_server| predecessor_server.server.frozen());
                 if frozen > 0 {
                     // The operator sees it and restarts.
                     self.events.frozen += frozen;
                     let after = self.span(10, 1000);
-                    self.schedule(after, Event::Begin);
+                    self.schedule(after, ScheduledEvent::Begin);
                     return Ok(true);
                 }
-                let is_done = self.clients.iter().filter(|client| client.is_source()).all(Client::is_done);
+                let is_done =
+                    self.clients.iter().filter(|client| client.is_source()).all(StreamsClient::is_done);
                 if is_done {
-                    self.follow_to_the_end(now)?;
+                    self.start_final_followers(now)?;
                 }
                 Ok(is_done)
             }
-            Phase::Following => {
-                let is_done = self.clients.iter().all(Client::is_done);
-                if is_done && let Some(old) = &self.old {
-                    old.server.lifecycle.end();
-                    self.era += 1;
-                    self.phase = Phase::Ending;
+            SuccessionPhase::Following => {
+                let is_done = self.clients.iter().all(StreamsClient::is_done);
+                if is_done && let Some(predecessor_server) = &self.predecessor_server {
+                    predecessor_server.server.lifecycle.end();
+                    self.server_generation += 1;
+                    self.phase = SuccessionPhase::Ending;
                 }
                 Ok(is_done)
             }
-            Phase::Ending => self.finish(),
-            Phase::Over => Ok(false),
+            SuccessionPhase::Ending => self.finish(),
+            SuccessionPhase::Over => Ok(false),
         }
     }
 
     /// Whether the predecessor has come to a further step.
-    fn watch_old(&mut self, now: Time) -> Result<bool, String> {
-        let Some(old) = &mut self.old else { return Ok(false) };
-        let Some(retirement) = &mut old.retirement else { return Ok(false) };
-        if old.server.is_sealing() && !std::mem::replace(&mut old.has_sealed, true) {
-            self.reach(Step::Sealing);
+    fn check_predecessor(&mut self, now: Time) -> Result<bool, String> {
+        let Some(predecessor_server) = &mut self.predecessor_server else { return Ok(false) };
+        let Some(retirement) = &mut predecessor_server.retirement else { return Ok(false) };
+        if predecessor_server.server.is_sealing()
+            && !std::mem::replace(&mut predecessor_server.has_sealed, true)
+        {
+            self.handle_step_reached(HandoverStep::Sealing);
             return Ok(true);
         }
         if retirement.releases() {
             self.events.released += 1;
             self.audit()?;
             self.send(PredecessorEvent::Released);
-            self.reach(Step::Released);
+            self.handle_step_reached(HandoverStep::Released);
             return Ok(true);
         }
-        if old.ends_at.is_none() && old.server.has_stopped() && old.server.has_released() {
-            old.server.check_end()?;
+        if predecessor_server.ends_at.is_none()
+            && predecessor_server.server.has_stopped()
+            && predecessor_server.server.has_released()
+        {
+            predecessor_server.server.check_end()?;
             let span = Duration::from_micros(self.random.below(100_000));
-            old.ends_at = Some(now.after(span));
+            predecessor_server.ends_at = Some(now.after(span));
         }
-        if old.ends_at.is_some_and(|at| at <= now) {
-            self.old = None;
+        if predecessor_server.ends_at.is_some_and(|at| at <= now) {
+            self.predecessor_server = None;
             self.note("predecessor ends");
             self.send(PredecessorEvent::Ended);
             return Ok(true);
@@ -472,25 +503,36 @@ impl World {
 
     /// A successor that has come to everything is the server that may be succeeded. Returns whether there was one.
     fn promote(&mut self) -> bool {
-        let is_over = |new: &New| new.is_released && !new.server.is_opening() && new.server.has_streams();
-        if self.old.is_some() || !self.new.as_ref().is_some_and(is_over) {
+        let is_over =
+            |new: &SuccessorServer| new.is_released && !new.server.is_opening() && new.server.has_streams();
+        if self.predecessor_server.is_some() || !self.new.as_ref().is_some_and(is_over) {
             return false;
         }
         let new = self.new.take();
-        self.old =
-            new.map(|new| Old { server: new.server, retirement: None, has_sealed: false, ends_at: None });
-        self.old.is_some()
+        self.predecessor_server = new.map(|new| PredecessorServer {
+            server: new.server,
+            retirement: None,
+            has_sealed: false,
+            ends_at: None,
+        });
+        self.predecessor_server.is_some()
     }
 
-    fn kill(&mut self, side: Side, now: Time) -> Result<(), String> {
+    fn kill(&mut self, side: HandoverSide, now: Time) -> Result<(), String> {
         let server = match side {
-            Side::Predecessor => self.old.take().map(|old| old.server),
-            Side::Successor => self.new.take().map(|new| new.server),
+            HandoverSide::Predecessor => {
+                self.predecessor_server.take().map(|predecessor_server| predecessor_server.server)
+            }
+            HandoverSide::Successor => self.new.take().map(|new| new.server),
         };
         let Some(server) = server else { return Ok(()) };
-        self.note(if side == Side::Predecessor { "predecessor is killed" } else { "successor is killed" });
+        self.note(if side == HandoverSide::Predecessor {
+            "predecessor is killed"
+        } else {
+            "successor is killed"
+        });
         self.events.killed += 1;
-        self.era += 1;
+        self.server_generation += 1;
         let had_streams = server.has_streams();
         server.kill(&self.disks, now, &mut self.random);
         self.set_faults();
@@ -499,49 +541,60 @@ impl World {
         }
         let pause = self.span(20, 500);
         match side {
-            Side::Predecessor if self.new.is_some() => self.send(PredecessorEvent::Ended),
-            Side::Successor if self.old.as_ref().is_some_and(|old| old.retirement.is_none()) => {
-                self.schedule(pause, Event::Begin);
+            HandoverSide::Predecessor if self.new.is_some() => self.send(PredecessorEvent::Ended),
+            HandoverSide::Successor
+                if self
+                    .predecessor_server
+                    .as_ref()
+                    .is_some_and(|predecessor_server| predecessor_server.retirement.is_none()) =>
+            {
+                self.schedule(pause, ScheduledEvent::Begin);
             }
-            _ => self.schedule(pause, Event::Restart),
+            _ => self.schedule(pause, ScheduledEvent::Restart),
         }
         Ok(())
     }
 
     /// A server is started where none accepts. One whose predecessor has the streams still waits for their locks.
     fn restart(&mut self) -> Result<(), String> {
-        match self.start_server(Predecessor::Ends(|_| ())) {
+        match self.start_server(PredecessorState::Ending(|_| ())) {
             Ok(mut server) => {
                 self.listen(&mut server)?;
                 self.events.restarts += 1;
-                self.era += 1;
+                self.server_generation += 1;
                 self.note("restart");
                 self.successors += 1;
                 let number = self.successors;
-                self.new = Some(New { server, succession: None, number, is_taken: true, is_released: true });
+                self.new = Some(SuccessorServer {
+                    server,
+                    succession: None,
+                    number,
+                    is_taken: true,
+                    is_released: true,
+                });
             }
             Err(error) if self.trouble.is_some() => {
                 self.note(&error);
                 self.events.unopened += 1;
                 let later = self.span(100, 1000);
-                self.schedule(later, Event::Restart);
+                self.schedule(later, ScheduledEvent::Restart);
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    fn begin_trouble(&mut self, now: Time) {
+    fn begin_disk_failure(&mut self, now: Time) {
         self.note("trouble begins");
         let spans = if self.random.chance(500) { (1, 2000) } else { (2000, 25_000) };
         let span = self.span(spans.0, spans.1);
         match self.case.disk {
-            DiskTrouble::Healthy => {}
-            DiskTrouble::Hung => self.hangs_until = now.after(span),
-            DiskTrouble::Full => {
+            DiskCondition::Healthy => {}
+            DiskCondition::Hung => self.hangs_until = now.after(span),
+            DiskCondition::Full => {
                 self.trouble = Some(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
             }
-            DiskTrouble::WritesFail => {
+            DiskCondition::WritesFail => {
                 let after = self.random.below(4) as u32;
                 let times = self.random.between(1, 20) as u32;
                 let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
@@ -549,7 +602,7 @@ impl World {
             }
         }
         self.set_faults();
-        self.schedule(span, Event::TroubleEnds);
+        self.schedule(span, ScheduledEvent::DiskFailureEnds);
     }
 
     /// A crash has replaced disks, or a trouble began or ended.
@@ -564,37 +617,42 @@ impl World {
     }
 
     /// All has been published: followers read every stream from its beginning, and the others leave.
-    fn follow_to_the_end(&mut self, now: Time) -> Result<(), String> {
+    fn start_final_followers(&mut self, now: Time) -> Result<(), String> {
         self.audit()?;
-        self.clients.iter_mut().for_each(Client::leave);
+        self.clients.iter_mut().for_each(StreamsClient::finish_role);
         for (number, ledger) in self.ledgers.iter().enumerate() {
             if let Some(last) = ledger.last() {
-                self.clients.push(Client::follower((self.clients.len(), number), now, Some(last)));
+                self.clients.push(StreamsClient::follower((self.clients.len(), number), now, Some(last)));
             }
         }
-        self.phase = Phase::Following;
+        self.phase = SuccessionPhase::Following;
         Ok(())
     }
 
     /// The last server ends in order.
     fn finish(&mut self) -> Result<bool, String> {
-        let Some(old) = &mut self.old else { return Err("no server is left".to_owned()) };
-        if !(old.server.has_stopped() && old.server.has_released()) {
+        let Some(predecessor_server) = &mut self.predecessor_server else {
+            return Err("no server is left".to_owned());
+        };
+        if !(predecessor_server.server.has_stopped() && predecessor_server.server.has_released()) {
             return Ok(false);
         }
-        old.server.check_end()?;
-        self.old = None;
+        predecessor_server.server.check_end()?;
+        self.predecessor_server = None;
         self.audit()?;
-        self.phase = Phase::Over;
+        self.phase = SuccessionPhase::Over;
         Ok(true)
     }
 
     fn step_clients(&mut self, now: Time) -> Result<bool, String> {
         self.network.take_changed(&mut self.changed);
         let changed = std::mem::take(&mut self.changed);
-        let serves_old = self.old.as_ref().is_some_and(|old| old.retirement.is_none());
+        let serves_old = self
+            .predecessor_server
+            .as_ref()
+            .is_some_and(|predecessor_server| predecessor_server.retirement.is_none());
         let serves_new = self.new.as_ref().is_some_and(|new| new.is_taken);
-        let is_served = self.phase != Phase::Ending && (serves_old || serves_new);
+        let is_served = self.phase != SuccessionPhase::Ending && (serves_old || serves_new);
         let mut any = false;
         for client in &mut self.clients {
             let is_due = client.wake_at().is_some_and(|at| at <= now);
@@ -602,7 +660,7 @@ impl World {
                 continue;
             }
             any = true;
-            client.step(&mut Scene {
+            client.step(&mut StreamsClientContext {
                 network: &self.network,
                 now,
                 nats: &self.addresses.0,
@@ -610,7 +668,7 @@ impl World {
                 ledgers: &mut self.ledgers,
                 random: &mut self.random,
                 totals: &mut self.totals,
-                era: self.era,
+                server_generation: self.server_generation,
                 is_served,
             })?;
         }
@@ -620,24 +678,29 @@ impl World {
     }
 
     fn note(&self, what: &str) {
-        self.network.state().note("operator", self.era, what, 0, 0);
+        self.network.state().note("operator", self.server_generation, what, 0, 0);
     }
 
     fn unfinished(&mut self) -> String {
         let clients = self.clients.iter().filter(|client| !client.is_done());
-        let texts: Vec<String> = clients.map(|client| client.complaint("is not finished")).collect();
+        let texts: Vec<String> = clients.map(|client| client.failure_message("is not finished")).collect();
         let servers = (
-            self.old.as_mut().map(|old| old.server.describe()),
+            self.predecessor_server.as_mut().map(|predecessor_server| predecessor_server.server.describe()),
             self.new.as_mut().map(|new| new.server.describe()),
         );
-        format!("{:?}, servers {servers:#?}, agenda {:?}\n{}", self.phase, self.agenda, texts.join("\n"))
+        format!(
+            "{:?}, servers {servers:#?}, agenda {:?}\n{}",
+            self.phase,
+            self.scheduled_events,
+            texts.join("\n")
+        )
     }
 
     fn report(mut self) -> Result<SuccessionReport, String> {
         self.events.records = self.ledgers.iter().map(|ledger| ledger.records).sum();
         Ok(SuccessionReport {
             case: self.case,
-            report: Report {
+            report: RunReport {
                 trace_hash: self.network.trace_hash(),
                 faults: self.network.fault_counts(),
                 until: self.network.now(),

@@ -1,6 +1,6 @@
 //! Directories that appear, that cannot be opened yet, and that another server has.
 
-use stilling_hub::{Door, Intake, Loss, Now, Publication, Request, Traits};
+use stilling_hub::{ClientOptions, HubRequest, Ingress, Loss, Now, Publication, PublicationBatch};
 use stilling_journal::{Batch, Record};
 use stilling_ring::mailbox;
 
@@ -8,7 +8,7 @@ use super::super::limits::OPEN_LOOK;
 use super::super::opening::{EventSender, OpeningEvent};
 use super::super::runner::connect;
 use super::*;
-use crate::lifecycle::Calendar;
+use crate::lifecycle::WallClock;
 
 const KEY: HashKey = HashKey(1, 2);
 
@@ -16,59 +16,59 @@ fn folder_at(data: &Path) -> StreamFolder {
     StreamFolder::new(data.to_owned(), WriteMethodChoice::Auto, 1024)
 }
 
-fn open(data: &Path) -> Streams {
-    Streams::open(HubConfig::default(), folder_at(data), UnixNanos::EPOCH).expect("it opens")
+fn open(data: &Path) -> PreparedStreams {
+    PreparedStreams::open(HubConfig::default(), folder_at(data), UnixNanos::EPOCH).expect("it opens")
 }
 
 /// A hub whose thread is this one.
-struct TestHub {
-    hub: Hub<LazyJournal, Mailboxes>,
+struct OpeningTestHub {
+    hub: Hub<LazyJournal, ShardOutlets>,
     wake: Arc<Wake>,
     lifecycle: Arc<Lifecycle>,
     _ports: Vec<super::super::Port>,
 }
 
-impl TestHub {
-    fn of(streams: Streams) -> Result<TestHub, ServeError> {
+impl OpeningTestHub {
+    fn of(streams: PreparedStreams) -> Result<OpeningTestHub, ServeError> {
         let own = thread::current();
         let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
         let opening_thread = OpeningThread::default();
         let opening = Arc::new(Wake::of_thread(&opening_thread));
-        let lifecycle = Arc::new(Lifecycle::new(vec![opening], Calendar::System));
-        lifecycle.begin_succession(crate::lifecycle::Stage::Alone);
+        let lifecycle = Arc::new(Lifecycle::new(vec![opening], WallClock::System));
+        lifecycle.begin_succession(crate::lifecycle::HandoverStage::PathTaken);
         let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
-        let around = Surroundings {
+        let environment = HubEnvironment {
             wake: &wakes[1],
             lifecycle: &lifecycle,
             opening_thread: &opening_thread,
             report: |_| (),
         };
-        let hub = streams.start(outlets, 1, (KEY, UnixNanos::EPOCH, Instant::now()), &around)?;
-        Ok(TestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
+        let hub = streams.start(outlets, 1, (KEY, UnixNanos::EPOCH, Instant::now()), &environment)?;
+        Ok(OpeningTestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
     }
 
     /// Publishes so many messages with ids and waits until all are dealt with.
     fn publish(&mut self, ids: std::ops::Range<u32>) {
-        let mut intake = Intake::new();
+        let mut publication_batch = PublicationBatch::new();
         for id in ids {
             let headers = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
             let publication = Publication {
-                door: Door::Nats,
+                ingress: Ingress::Nats,
                 subject: b"events.a",
                 reply: b"",
                 headers: headers.as_bytes(),
                 payload: b"y".into(),
                 ticket: Some(1),
             };
-            intake.push(1, Traits::default(), &Request::Publish(publication));
+            publication_batch.push(1, ClientOptions::default(), &HubRequest::Publish(publication));
         }
         let mut at = 0;
-        while at < intake.len() || !self.hub.is_settled() {
-            self.hub.absorb(Now::simulated(1));
-            at = self.hub.take(0, &intake, at, Now::simulated(1));
+        while at < publication_batch.len() || !self.hub.is_settled() {
+            self.hub.poll_storage(Now::simulated(1));
+            at = self.hub.process_requests(0, &publication_batch, at, Now::simulated(1));
             self.hub.flush();
             self.wake.park();
-            if self.hub.is_quiet() && (at < intake.len() || !self.hub.is_settled()) {
+            if self.hub.is_quiet() && (at < publication_batch.len() || !self.hub.is_settled()) {
                 thread::park();
             }
             self.wake.unpark();
@@ -77,7 +77,7 @@ impl TestHub {
     }
 
     fn lost(&self) -> u64 {
-        self.hub.counters().losses(Door::Nats, Loss::Hung)
+        self.hub.counters().losses(Ingress::Nats, Loss::Hung)
     }
 
     fn last(&self) -> u64 {
@@ -86,7 +86,7 @@ impl TestHub {
 }
 
 /// Somebody else's records of the stream `events`, with message ids from 0 on.
-fn keep(data: &Path, count: u64) {
+fn write_records(data: &Path, count: u64) {
     let disk = FileDisk::make(&data.join("events")).expect("a directory");
     let (mut log, _) = Log::open(disk, "events", LogConfig::default()).expect("it opens");
     let mut batch = Batch::new(256 * 1024);
@@ -106,12 +106,12 @@ fn keep(data: &Path, count: u64) {
 fn a_directory_that_appears_with_records_is_gone_on_with() {
     let folder = tempfile::tempdir().expect("a directory");
     let data = folder.path().join("data");
-    let mut stage = TestHub::of(open(&data)).expect("it starts");
-    keep(&data, 500);
-    stage.publish(499..503);
-    assert_eq!((stage.last(), stage.hub.counters().duplicates.get()), (503, 1));
-    drop(stage);
-    let Directories::Open { recoveries, .. } = open(&data).directories else { panic!("it is there") };
+    let mut test_hub = OpeningTestHub::of(open(&data)).expect("it starts");
+    write_records(&data, 500);
+    test_hub.publish(499..503);
+    assert_eq!((test_hub.last(), test_hub.hub.counters().duplicates.get()), (503, 1));
+    drop(test_hub);
+    let StreamDirectories::Open { recoveries, .. } = open(&data).directories else { panic!("it is there") };
     assert_eq!(recoveries[0].next, 504);
 }
 
@@ -120,16 +120,16 @@ fn a_directory_that_appears_with_records_is_gone_on_with() {
 fn a_directory_that_cannot_be_made_is_tried_again() {
     let folder = tempfile::tempdir().expect("a directory");
     let data = folder.path().join("data");
-    let mut stage = TestHub::of(open(&data)).expect("it starts");
+    let mut test_hub = OpeningTestHub::of(open(&data)).expect("it starts");
     fs::write(&data, "in the way").expect("a file");
-    stage.publish(0..3);
-    assert_eq!((stage.lost(), stage.last()), (3, 0));
+    test_hub.publish(0..3);
+    assert_eq!((test_hub.lost(), test_hub.last()), (3, 0));
     fs::remove_file(&data).expect("it is ours");
-    while stage.last() == 0 {
-        stage.publish(0..1);
+    while test_hub.last() == 0 {
+        test_hub.publish(0..1);
         thread::park_timeout(OPEN_LOOK);
     }
-    assert_eq!(stage.last(), 1);
+    assert_eq!(test_hub.last(), 1);
 }
 
 /// Row 4.37: streams that another server has are checked without a lock, and opened with what is in them when they have
@@ -137,26 +137,27 @@ fn a_directory_that_cannot_be_made_is_tried_again() {
 #[test]
 fn held_streams_are_opened_when_they_are_released() {
     let folder = tempfile::tempdir().expect("a directory");
-    keep(folder.path(), 3);
+    write_records(folder.path(), 3);
     let predecessor = open(folder.path());
-    let held = Streams::held(HubConfig::default(), folder_at(folder.path())).expect("it is readable");
-    let mut stage = TestHub::of(held).expect("it starts");
-    assert!(!stage.hub.storage_mut().is_open());
-    stage.hub.storage_mut().refuse_until_open("it is not released");
-    stage.publish(10..12);
-    assert_eq!((stage.lost(), stage.last()), (2, 0));
+    let held = PreparedStreams::held_by_predecessor(HubConfig::default(), folder_at(folder.path()))
+        .expect("it is readable");
+    let mut test_hub = OpeningTestHub::of(held).expect("it starts");
+    assert!(!test_hub.hub.storage_mut().is_open());
+    test_hub.hub.storage_mut().refuse_until_open("it is not released");
+    test_hub.publish(10..12);
+    assert_eq!((test_hub.lost(), test_hub.last()), (2, 0));
     // More than was there when it was checked.
     drop(predecessor);
-    keep(folder.path(), 2);
-    stage.lifecycle.reach(crate::lifecycle::Stage::Released);
-    while stage.last() < 5 {
-        assert!(!stage.hub.storage_mut().is_open() || stage.hub.storage_mut().has_opening_news());
+    write_records(folder.path(), 2);
+    test_hub.lifecycle.reach(crate::lifecycle::HandoverStage::Released);
+    while test_hub.last() < 5 {
+        assert!(!test_hub.hub.storage_mut().is_open() || test_hub.hub.storage_mut().has_opening_event());
         thread::park_timeout(OPEN_LOOK);
-        stage.hub.absorb(Now::simulated(1));
-        stage.hub.flush();
+        test_hub.hub.poll_storage(Now::simulated(1));
+        test_hub.hub.flush();
     }
-    stage.publish(2..4);
-    assert_eq!((stage.last(), stage.hub.counters().duplicates.get()), (6, 1));
+    test_hub.publish(2..4);
+    assert_eq!((test_hub.last(), test_hub.hub.counters().duplicates.get()), (6, 1));
 }
 
 /// Row 4.37: what cannot be written ends a hand-over before anything has changed.
@@ -165,7 +166,9 @@ fn held_streams_that_cannot_be_written_are_refused() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("file");
     fs::write(&file, "in the way").expect("our folder");
-    let error = Streams::held(HubConfig::default(), folder_at(&file)).err().expect("it is refused");
+    let error = PreparedStreams::held_by_predecessor(HubConfig::default(), folder_at(&file))
+        .err()
+        .expect("it is refused");
     assert!(error.to_string().contains("Not a directory"), "{error}");
 }
 
@@ -173,7 +176,7 @@ fn held_streams_that_cannot_be_written_are_refused() {
 #[test]
 fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
     let folder = tempfile::tempdir().expect("a directory");
-    keep(folder.path(), 3);
+    write_records(folder.path(), 3);
     let opened = open(folder.path());
     let files = fs::read_dir(folder.path().join("events")).expect("it is there");
     for file in files.map(|file| file.expect("a file").path()) {
@@ -181,7 +184,7 @@ fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
             fs::remove_file(file).expect("it can be removed");
         }
     }
-    let error = TestHub::of(opened).err().expect("it does not start");
+    let error = OpeningTestHub::of(opened).err().expect("it does not start");
     assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
 }
 

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use stilling_engine::Token;
 use stilling_hub::{
-    Delivery, Door, Durability, HashKey, HubConfig, Publication, Request, StreamConfig, Threads, Traits,
-    UnixNanos,
+    ClientOptions, DeliveryItem, Durability, HashKey, HubConfig, HubRequest, Ingress, JournalStorage,
+    Publication, StreamConfig, UnixNanos,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Journal, Limits, Log as StreamLog, Replay, Worker};
+use stilling_journal::{Journal, JournalLimits, JournalWorker, Log as StreamLog, LogConfig, Replay};
 
 use super::*;
 use crate::hub::HubMail;
@@ -18,17 +18,17 @@ const SUBSCRIBER: Token = Token::from_bits(1);
 const PUBLISHER: Token = Token::from_bits(2);
 
 /// A hub with the stream `disk.>`, the ports of its two shards, and the journal in steps.
-struct Stage {
-    runner: Runner<Threads>,
+struct RunnerFixture {
+    runner: Runner<JournalStorage>,
     ports: [Port; 2],
-    writer: Worker<SimulatedDisk>,
+    writer: JournalWorker<SimulatedDisk>,
     /// What the hub's thread parks on, and how often a sleep of it was ended.
     wake: Arc<Wake>,
     woken: Arc<AtomicUsize>,
 }
 
-impl Stage {
-    fn new() -> Stage {
+impl RunnerFixture {
+    fn new() -> RunnerFixture {
         let woken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&woken);
         let wake = Arc::new(Wake::new(move || {
@@ -38,7 +38,7 @@ impl Stage {
         let (ports, outlets, inlets) = connect(&shards, &wake, HashKey(1, 2));
         let (log, _) = StreamLog::open(SimulatedDisk::new(), "disk", LogConfig::default()).expect("it opens");
         let sources = vec![log.source()];
-        let limits = Limits { batches: 4, batch_size: 64 * 1024 };
+        let limits = JournalLimits { batches: 4, batch_size: 64 * 1024 };
         let (journal, writer) =
             Journal::stepped(vec![log], limits, &wake, Instant::now()).expect("one stream");
         let (replay, _) = Replay::stepped(sources, 1, Arc::clone(&wake));
@@ -48,14 +48,14 @@ impl Stage {
             ..StreamConfig::default()
         };
         let config = HubConfig { streams: vec![disk], ..HubConfig::default() };
-        let storage = (Threads::new(journal, replay), outlets);
+        let storage = (JournalStorage::new(journal, replay), outlets);
         let hub = Hub::new(config, &[], storage, 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let ports = ports.try_into().unwrap_or_else(|_| panic!("a port for each shard"));
-        Stage { runner: Runner::new(hub, inlets, None), ports, writer, wake, woken }
+        RunnerFixture { runner: Runner::new(hub, inlets, None), ports, writer, wake, woken }
     }
 
-    fn ask(&mut self, shard: usize, token: Token, request: &Request<'_>) {
-        self.ports[shard].ask(token, Traits::default(), request);
+    fn ask(&mut self, shard: usize, token: Token, request: &HubRequest<'_>) {
+        self.ports[shard].push_request(token, ClientOptions::default(), request);
     }
 
     /// Hands over what was asked for, and turns the hub until it would sleep.
@@ -76,7 +76,7 @@ impl Stage {
     }
 
     /// What a shard is handed, until it has handed out all pieces.
-    fn heard(&mut self, shard: usize) -> String {
+    fn delivered_text(&mut self, shard: usize) -> String {
         let mut text = Vec::new();
         let port = &mut self.ports[shard];
         while let Some((_, mail)) = port.next_mail() {
@@ -85,8 +85,8 @@ impl Stage {
             }
             let current = port.take_current().expect("there is a delivery");
             match current.current() {
-                Some(Delivery::Bytes(first, second)) => text.extend([first, second].concat()),
-                Some(Delivery::Message(line, payload, end)) => {
+                Some(DeliveryItem::Bytes(first, second)) => text.extend([first, second].concat()),
+                Some(DeliveryItem::Message(line, payload, end)) => {
                     text.extend([line, payload.bytes(), end].concat());
                 }
                 _ => {}
@@ -97,50 +97,60 @@ impl Stage {
     }
 }
 
-fn publication<'a>(subject: &'a [u8], reply: &'a [u8], payload: &'a [u8]) -> Request<'a> {
+fn publication<'a>(subject: &'a [u8], reply: &'a [u8], payload: &'a [u8]) -> HubRequest<'a> {
     let payload = payload.into();
-    Request::Publish(Publication { door: Door::Nats, subject, reply, headers: b"", payload, ticket: None })
+    HubRequest::Publish(Publication {
+        ingress: Ingress::Nats,
+        subject,
+        reply,
+        headers: b"",
+        payload,
+        ticket: None,
+    })
 }
 
 /// Shard 0 has all the pieces of deliveries that it may have. The journal's answer wakes the hub all the same, and the
 /// acknowledgement goes to shard 1, which has room.
 #[test]
 fn an_answer_of_the_journal_is_handled_while_a_shard_is_full() {
-    let mut stage = Stage::new();
+    let mut fixture = RunnerFixture::new();
     for (shard, token, filter) in [(0, SUBSCRIBER, &b"noise"[..]), (1, PUBLISHER, b"inbox.>")] {
         let subscription = (filter, &b""[..], &b"1"[..]);
-        stage.ports[shard].subscribe(token, Traits::default(), subscription).expect("there is room");
+        fixture.ports[shard].subscribe(token, ClientOptions::default(), subscription).expect("there is room");
     }
-    stage.ask(1, PUBLISHER, &publication(b"disk.a", b"inbox.1", b"kept"));
-    stage.turn();
+    fixture.ask(1, PUBLISHER, &publication(b"disk.a", b"inbox.1", b"kept"));
+    fixture.turn();
     let mut sent = 0;
-    while stage.ports[1].has_room() {
-        while stage.ports[1].has_room() {
-            stage.ask(1, PUBLISHER, &publication(b"noise", b"", &[b'x'; 10_000]));
+    while fixture.ports[1].has_room() {
+        while fixture.ports[1].has_room() {
+            fixture.ask(1, PUBLISHER, &publication(b"noise", b"", &[b'x'; 10_000]));
             sent += 1;
         }
-        stage.turn();
+        fixture.turn();
     }
-    assert_eq!(stage.heard(1), "", "the journal has not written");
-    assert!(stage.park(), "the hub waits for shard 0");
-    let woken = stage.woken.load(Ordering::Relaxed);
-    assert!(stage.writer.turn(Instant::now()));
-    assert_eq!(stage.woken.load(Ordering::Relaxed), woken + 1, "the answer ends the sleep");
-    assert!(!stage.park(), "an answer that came before the sleep is seen");
-    stage.wake.unpark();
-    stage.turn();
-    let heard = stage.heard(1);
-    assert!(heard.contains("MSG inbox.1 ") && heard.contains(r#""seq":1}"#), "{heard}");
-    assert!(stage.park(), "shard 0 is still full, and the hub does not spin");
-    stage.wake.unpark();
+    assert_eq!(fixture.delivered_text(1), "", "the journal has not written");
+    assert!(fixture.park(), "the hub waits for shard 0");
+    let woken = fixture.woken.load(Ordering::Relaxed);
+    assert!(fixture.writer.turn(Instant::now()));
+    assert_eq!(fixture.woken.load(Ordering::Relaxed), woken + 1, "the answer ends the sleep");
+    assert!(!fixture.park(), "an answer that came before the sleep is seen");
+    fixture.wake.unpark();
+    fixture.turn();
+    let delivered_text = fixture.delivered_text(1);
+    assert!(
+        delivered_text.contains("MSG inbox.1 ") && delivered_text.contains(r#""seq":1}"#),
+        "{delivered_text}"
+    );
+    assert!(fixture.park(), "shard 0 is still full, and the hub does not spin");
+    fixture.wake.unpark();
     let mut noise = String::new();
     loop {
-        let more = stage.heard(0);
+        let more = fixture.delivered_text(0);
         if more.is_empty() {
             break;
         }
         noise.push_str(&more);
-        stage.turn();
+        fixture.turn();
     }
     assert_eq!(noise.matches("MSG noise ").count(), sent);
 }

@@ -2,7 +2,7 @@
 
 use stilling_engine::{CloseReason, Io};
 
-use super::{Course, NatsContext, NatsSession, QuietWait, SLOW_CONSUMER};
+use super::{NatsContext, NatsPhase, NatsSession, QuietWait, SLOW_CONSUMER};
 
 impl NatsSession {
     /// Closes the connection behind its output, and leaves the hub now: a peer that does not read keeps only the connection.
@@ -33,73 +33,83 @@ impl NatsSession {
             hub.port.leave(self.token);
             // Behind that, so that nothing more is sent to it.
             for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
-                hub.port.reach(self.token, mark);
+                hub.port.report_mark(self.token, mark);
             }
             hub.streaming = hub.streaming.saturating_sub(1);
         }
     }
 
-    pub(super) fn leave(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    pub(super) fn finish_after_acks(
+        &mut self,
+        reason: CloseReason,
+        io: &mut Io<'_>,
+        cx: &mut NatsContext<'_>,
+    ) {
         let token = io.token();
-        self.course = Course::Leaving(reason);
+        self.phase = NatsPhase::AwaitingAcks(reason);
         // What comes behind the farewell would not be answered before the end.
         io.pause();
         if let Some(hub) = cx.hub.as_deref_mut() {
-            hub.port.bid_farewell(token);
+            hub.port.close_after_acks(token);
         }
     }
 
     /// All that it had published is answered. One that may be sending still sees the end first.
-    pub(super) fn farewell_came(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        match self.course {
+    pub(super) fn handle_acks_done(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        match self.phase {
             // What it has been told must not be overtaken by a reset.
-            Course::Serving | Course::Parting(_) => self.finish_lingering(CloseReason::ProtocolError, io, cx),
-            Course::Leaving(CloseReason::Drained) if !io.peer_ended() => {
+            NatsPhase::Serving | NatsPhase::Draining(_) => {
+                self.finish_lingering(CloseReason::ProtocolError, io, cx)
+            }
+            NatsPhase::AwaitingAcks(CloseReason::Drained) if !io.peer_ended() => {
                 let token = io.token();
                 let wait = QuietWait::begin(io.now());
-                self.course = Course::Mute(wait);
+                self.phase = NatsPhase::OutputEnded(wait);
                 if let Some(hub) = cx.hub.as_deref_mut() {
                     // What it subscribed to goes to others from now on.
                     hub.port.leave(token);
                 }
                 io.end_output();
-                self.heard = io.now();
+                self.last_input = io.now();
                 io.set_deadline(Some(wait.check_after(io.now())));
                 io.resume();
             }
-            Course::Leaving(CloseReason::ProtocolError) => {
+            NatsPhase::AwaitingAcks(CloseReason::ProtocolError) => {
                 self.finish_lingering(CloseReason::ProtocolError, io, cx);
             }
-            Course::Leaving(reason) => self.finish(reason, io, cx),
-            Course::Mute(_) | Course::Disconnected => {}
+            NatsPhase::AwaitingAcks(reason) => self.finish(reason, io, cx),
+            NatsPhase::OutputEnded(_) | NatsPhase::Disconnected => {}
         }
     }
 
     /// Goes on with one that parts, or has it leave when it says nothing more.
-    pub(super) fn part(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    pub(super) fn continue_draining(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
-        if let Some(end) = wait.end_after(now).filter(|_| io.is_held_back()) {
+        if let Some(end) = wait.end_after(now).filter(|_| io.is_input_blocked()) {
             // Not silent, but not read: it may read first what is held for it.
             return io.set_deadline(Some(end));
         }
-        if let Some(at) = wait.next_check(now, self.heard, self.waits) {
-            if self.assembly.is_some() && !self.waits {
+        if let Some(at) = wait.next_check(now, self.last_input, self.waits_for_room) {
+            if self.assembly.is_some() && !self.waits_for_room {
                 // It may rest because there was no room for a long message.
                 io.resume();
             }
             return io.set_deadline(Some(at));
         }
-        match self.course {
-            Course::Mute(_) => self.finish(CloseReason::Drained, io, cx),
-            Course::Serving | Course::Parting(_) | Course::Leaving(_) | Course::Disconnected => {
-                self.leave(CloseReason::Drained, io, cx);
+        match self.phase {
+            NatsPhase::OutputEnded(_) => self.finish(CloseReason::Drained, io, cx),
+            NatsPhase::Serving
+            | NatsPhase::Draining(_)
+            | NatsPhase::AwaitingAcks(_)
+            | NatsPhase::Disconnected => {
+                self.finish_after_acks(CloseReason::Drained, io, cx);
             }
         }
     }
 
     /// Tells the client to go elsewhere, and lets it go when all that it has published by then is read and answered.
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        if !matches!(self.course, Course::Serving) {
+        if !matches!(self.phase, NatsPhase::Serving) {
             return;
         }
         if cx.lifecycle.hub_is_abandoned() {
@@ -111,8 +121,8 @@ impl NatsSession {
             hub.port.end_pulls(token);
         }
         let wait = QuietWait::begin(io.now());
-        self.course = Course::Parting(wait);
-        self.heard = io.now();
+        self.phase = NatsPhase::Draining(wait);
+        self.last_input = io.now();
         io.set_deadline(Some(wait.check_after(io.now())));
     }
 
@@ -128,7 +138,7 @@ impl NatsSession {
     /// The connection is closed as a slow consumer. It does not get what it is too slow for, and has to find out by itself
     /// what it has missed.
     pub(crate) fn slow_consumer(&mut self, cx: &mut NatsContext<'_>) -> &'static [u8] {
-        self.course = Course::Disconnected;
+        self.phase = NatsPhase::Disconnected;
         if let Some(hub) = cx.hub.as_deref_mut() {
             hub.counters.slow_consumers.add(1);
         }

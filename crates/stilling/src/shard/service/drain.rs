@@ -2,53 +2,59 @@
 
 use std::time::Duration;
 
-use stilling_engine::{CloseReason, Control};
+use stilling_engine::{CloseReason, ShardControl};
 use stilling_ring::Time;
 
 use super::ShardService;
 use crate::hub::HubHandle;
 use crate::hub::limits::{DRAIN_QUIET, PART_LOOK};
-use crate::hub::parting::QuietWait;
-use crate::lifecycle::{Lifecycle, Phase, Stage};
+use crate::hub::quiet_wait::QuietWait;
+use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::syslog::SyslogShard;
 
 /// How far the drain of a shard has come.
 #[derive(Debug)]
-pub(super) struct Drain {
+pub(super) struct ShardDrain {
     /// How long requests in flight may take.
     timeout: Duration,
     /// When the drain began and when it ends.
-    began: Option<(Time, Time)>,
+    started: Option<(Time, Time)>,
     /// What had not finished by then was cut off.
-    cut_off: bool,
+    has_aborted: bool,
     /// Nothing publishes any more over connections of this shard.
-    has_parted: bool,
+    has_released_hub: bool,
     /// The datagram sockets are being closed.
-    ends_datagrams: bool,
+    closes_datagram_sockets: bool,
 }
 
-impl Drain {
-    pub(super) fn new(timeout: Duration) -> Drain {
-        Drain { timeout, began: None, cut_off: false, has_parted: false, ends_datagrams: false }
+impl ShardDrain {
+    pub(super) fn new(timeout: Duration) -> ShardDrain {
+        ShardDrain {
+            timeout,
+            started: None,
+            has_aborted: false,
+            has_released_hub: false,
+            closes_datagram_sockets: false,
+        }
     }
 
-    /// Follows the process through its life. `leftovers`: connections to worker processes over which nothing is waited for.
+    /// Follows the process through its life. `abandoned_requests`: connections to worker processes over which nothing is waited for.
     /// `hub` is none when it has been left to a successor. Returns when to call again at the latest.
     pub(super) fn turn(
         &mut self,
         hub: &mut Option<Box<HubHandle>>,
         syslog: &mut SyslogShard,
-        leftovers: u32,
+        abandoned_requests: u32,
         lifecycle: &Lifecycle,
-        control: &mut Control<'_, ShardService>,
+        control: &mut ShardControl<'_, ShardService>,
     ) -> Option<Time> {
         let phase = lifecycle.phase();
-        if phase == Phase::Running {
+        if phase == LifecyclePhase::Running {
             return None;
         }
-        let Some((began, deadline)) = self.began else {
-            self.began = Some((control.now, control.now.after(self.timeout)));
-            if lifecycle.is_alone() {
+        let Some((started, deadline)) = self.started else {
+            self.started = Some((control.now, control.now.after(self.timeout)));
+            if lifecycle.has_listeners_alone() {
                 control.empty_and_close_listeners();
             } else {
                 control.stop_accepting();
@@ -57,22 +63,22 @@ impl Drain {
             // The listeners' last connections come in with the next turn.
             return Some(control.now);
         };
-        let is_late = phase == Phase::Stopping || control.now >= deadline;
-        let again = self.part_with_hub(began, hub, syslog, lifecycle, control, is_late);
+        let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
+        let again = self.release_hub(started, hub, syslog, lifecycle, control, is_late);
         let hub_is_done = hub.as_ref().is_none_or(|hub| syslog.is_settled() && hub.is_done());
-        if control.is_empty() && (hub_is_done || phase == Phase::Stopping) {
+        if control.is_empty() && (hub_is_done || phase == LifecyclePhase::Stopping) {
             control.stop();
             return None;
         }
         // Nothing waits for what is left over, so the end does not either.
-        if leftovers > 0 && control.has_at_most(leftovers) {
-            if !std::mem::replace(&mut self.cut_off, true) {
+        if abandoned_requests > 0 && control.has_at_most(abandoned_requests) {
+            if !std::mem::replace(&mut self.has_aborted, true) {
                 control.abort_all(CloseReason::Drained);
             }
             return None;
         }
         if is_late {
-            if !std::mem::replace(&mut self.cut_off, true) {
+            if !std::mem::replace(&mut self.has_aborted, true) {
                 control.abort_all(CloseReason::DrainTimeout);
             }
             return again;
@@ -83,19 +89,19 @@ impl Drain {
     /// Ends what publishes, and then the way to the hub, so that a successor has the streams and the datagram sockets long
     /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here, with
     /// the listeners: the next server binds them anew.
-    fn part_with_hub(
+    fn release_hub(
         &mut self,
-        began: Time,
+        started: Time,
         of_shard: &mut Option<Box<HubHandle>>,
         syslog: &mut SyslogShard,
         lifecycle: &Lifecycle,
-        control: &mut Control<'_, ShardService>,
+        control: &mut ShardControl<'_, ShardService>,
         is_late: bool,
     ) -> Option<Time> {
         let now = control.now;
         let is_handed_over = lifecycle.is_handed_over();
         let hub = of_shard.as_deref_mut()?;
-        let quiet_check = QuietWait::begin(began).next_check(now, hub.published.max(began), false);
+        let quiet_check = QuietWait::begin(started).next_check(now, hub.published.max(started), false);
         let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
         if !is_late && is_busy {
             // Connections leave the hub in calls of their own, some of them behind this one in a turn.
@@ -107,14 +113,14 @@ impl Drain {
         }
         if is_handed_over {
             // Datagrams are read until all shards are so far: their sockets are read again when the streams are released.
-            if !std::mem::replace(&mut self.has_parted, true) {
-                lifecycle.shard_parted();
+            if !std::mem::replace(&mut self.has_released_hub, true) {
+                lifecycle.shard_stopped_publishing();
             }
-            if !is_late && !lifecycle.all_have_parted() {
+            if !is_late && !lifecycle.all_stopped_publishing() {
                 return None;
             }
         }
-        if !std::mem::replace(&mut self.ends_datagrams, true) {
+        if !std::mem::replace(&mut self.closes_datagram_sockets, true) {
             syslog.end_unix_sockets();
             control.close_datagram_sockets();
             return Some(now);
@@ -123,10 +129,10 @@ impl Drain {
             return None;
         }
         syslog.read_unix_sockets(&mut hub.port, || lifecycle.unix_nanos(now));
-        if lifecycle.is_alone() && lifecycle.has_reached(Stage::Released) {
+        if lifecycle.has_listeners_alone() && lifecycle.has_reached(HandoverStage::Released) {
             syslog.read_udp_sockets(&mut hub.port, || lifecycle.unix_nanos(now));
         } else {
-            syslog.leave_udp_sockets();
+            syslog.close_udp_sockets();
         }
         if !is_handed_over {
             return None;

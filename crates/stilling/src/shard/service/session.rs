@@ -4,7 +4,7 @@ use std::io;
 
 use stilling_engine::{CloseReason, Io, Session};
 use stilling_wire::nats::server_operation_len;
-use stilling_workers::{Outcome, Position};
+use stilling_workers::{JobResult, LanePosition};
 
 use super::ShardService;
 use crate::http::{HttpSession, JobOutcome};
@@ -36,11 +36,11 @@ const _: () =
     assert!(size_of::<ShardSession>() == size_of::<HttpSession>(), "a session is larger than HTTP's");
 
 /// Mail for a connection of the shard.
-pub struct Mail(pub(super) MailKind);
+pub struct ShardMail(pub(super) MailKind);
 
 pub(super) enum MailKind {
     /// The outcome of the job that was queued at that position.
-    Job(Position, Outcome<JobOutcome>),
+    Job(LanePosition, JobResult<JobOutcome>),
     /// What becomes of a request to a worker process: for its client.
     UpstreamEvent(RequestId, UpstreamEvent),
     /// For a connection to a worker process.
@@ -103,7 +103,7 @@ impl Session for ShardSession {
         }
     }
 
-    fn delivered(&mut self, mail: Mail, io: &mut Io<'_>, service: &mut ShardService) {
+    fn delivered(&mut self, mail: ShardMail, io: &mut Io<'_>, service: &mut ShardService) {
         match (&mut self.0, mail.0) {
             (SessionKind::Http(session), MailKind::Job(position, outcome)) => {
                 session.job_done(position, outcome, io, &mut service.http());
@@ -131,7 +131,7 @@ impl Session for ShardSession {
                 SessionKind::Upstream(_),
                 MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::Hub(_),
             )
-            | (SessionKind::Custom(_), MailKind::Hub(HubMail::Delivery))
+            | (SessionKind::Custom(_), MailKind::Hub(HubMail::DeliveryItem))
             | (
                 SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_),
                 MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::UpstreamCommand(_),

@@ -7,12 +7,12 @@ use std::time::{Instant, SystemTime};
 
 use stilling_engine::driver::{Driver, poll::Poll, uring::Uring};
 use stilling_engine::{Clock, DatagramPath, Recipient, Shard, Wake, net};
-use stilling_workers::{Limits as PoolLimits, Pool};
+use stilling_workers::{Pool, PoolLimits};
 
 use super::session::MailKind;
 use super::*;
 use crate::config::ServeConfig;
-use crate::lifecycle::Calendar;
+use crate::lifecycle::WallClock;
 use crate::rates::Rates;
 use crate::upstream::UpstreamEvent;
 use crate::upstream::tests::pool::pool_with_event;
@@ -52,7 +52,7 @@ fn service(pool: UpstreamPool) -> ShardService {
         volumes: Arc::default(),
     };
     let counters = Arc::clone(&overview.http[0]);
-    let lifecycle = Arc::new(Lifecycle::new(wakes, Calendar::System));
+    let lifecycle = Arc::new(Lifecycle::new(wakes, WallClock::System));
     let lane = lanes.pop().expect("one for the shard");
     let endpoints = vec![Endpoint::Syslog(SyslogTransport::Udp)];
     ShardService::new(endpoints, config, lane, counters, Arc::new(overview), lifecycle)
@@ -68,7 +68,7 @@ fn path() -> DatagramPath {
 #[test]
 fn an_event_for_a_datagram_is_mail_for_its_peer_from_the_address_asked() {
     let (pool, id, _slot) = pool_with_event(Recipient::Peer(path()));
-    let Some((recipient, Mail(mail))) = service(pool).next_mail() else { panic!("there is mail") };
+    let Some((recipient, ShardMail(mail))) = service(pool).next_mail() else { panic!("there is mail") };
     assert_eq!(recipient, Recipient::Peer(path()));
     assert!(matches!(mail, MailKind::UpstreamEvent(of, UpstreamEvent::BodyWanted) if of == id));
 }

@@ -9,15 +9,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::{DatagramPath, NO_PLACE, Recipient, Token};
+use stilling_engine::{DatagramPath, NO_FREE_SLOT, Recipient, Token};
 use stilling_ring::{Time, Wake};
-use stilling_wire::http1::{Event, Limits, RequestDecoder};
-use stilling_workers::processes::{self, Processes, Program, QueueLimits};
+use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
+use stilling_workers::processes::{self, Processes, QueueLimits, WorkerProgram};
 
-use super::super::outbox::Delivery;
-use super::super::pending::{PendingRequest, RequestError};
+use super::super::outbox::UpstreamDelivery;
+use super::super::pending_request::{PendingRequest, UpstreamError};
 use super::super::{RequestId, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
-use super::world::eventually;
+use super::fixture::eventually;
 use crate::memory::MemoryReservation;
 
 const TIMEOUT: Duration = Duration::from_secs(7);
@@ -25,9 +25,9 @@ const TIMEOUT: Duration = Duration::from_secs(7);
 const CLIENT: Recipient = Recipient::Connection(Token::new(70, 1));
 
 /// Lives, and is ready at once.
-struct Sleeper;
+struct SleepProgram;
 
-impl Program for Sleeper {
+impl WorkerProgram for SleepProgram {
     fn command(&mut self, _: usize) -> io::Result<Command> {
         let mut command = Command::new("sleep");
         command.arg("1000");
@@ -42,10 +42,10 @@ impl Program for Sleeper {
 /// A pool before one process with one slot.
 fn pool() -> (UpstreamPool, Processes) {
     let wake = Arc::new(Wake::new(|| ()));
-    let limits = processes::Limits::default();
+    let limits = processes::ProcessLimits::default();
     let (processes, mut queues) =
         Processes::new(limits, QueueLimits::default(), vec![wake]).expect("an eventfd");
-    processes.start("app", Box::new(Sleeper), Box::new(|_, _| ())).expect("it starts");
+    processes.start("app", Box::new(SleepProgram), Box::new(|_, _| ())).expect("it starts");
     eventually("the process is ready", || processes.counters().ready == 1);
     let queue = queues.pop().expect("one for the shard");
     (UpstreamPool::new(queue, vec![PathBuf::from("nowhere")], TIMEOUT), processes)
@@ -53,8 +53,8 @@ fn pool() -> (UpstreamPool, Processes) {
 
 fn request() -> Box<UpstreamRequest> {
     let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-    let step = RequestDecoder::default().decode(&Limits::default(), head).expect("it is HTTP");
-    let Event::Head(head) = step.event else { panic!("it is a whole head") };
+    let step = RequestDecoder::default().decode(&HttpLimits::default(), head).expect("it is HTTP");
+    let RequestEvent::Head(head) = step.event else { panic!("it is a whole head") };
     UpstreamRequest::new(&head, None, Vec::new(), MemoryReservation::new(&Arc::default()))
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn pool_with_event(client: Recipient) -> (UpstreamPool, RequestId, im
 /// How the next request to be answered has failed, and where that is sent.
 fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
     match pool.next_delivery()? {
-        Delivery::Event(to, _, UpstreamEvent::Failed(failure)) => Some((to, failure)),
+        UpstreamDelivery::Event(to, _, UpstreamEvent::Failed(failure)) => Some((to, failure)),
         other => panic!("the client is told that its request failed, or nothing: {other:?}"),
     }
 }
@@ -88,7 +88,7 @@ fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process
     let (mut pool, processes) = pool();
     for client in [CLIENT, Recipient::Connection(Token::new(71, 1))] {
         let pending = connecting(&mut pool, client, Time::ZERO);
-        pool.fail(pending, RequestError::ConnectFailed(NO_PLACE));
+        pool.fail(pending, UpstreamError::ConnectFailed(NO_FREE_SLOT));
         pool.turn(Time::ZERO);
         assert_eq!(failure(&mut pool), Some((client, UpstreamFailure::Unavailable)));
         assert_eq!((processes.requests().busy, processes.counters().ready), (0, 1), "its slot is free");
@@ -107,7 +107,7 @@ fn a_connection_that_is_not_made_in_time_is_answered_504_before_it_fails() {
     pool.turn(due);
     assert_eq!(failure(&mut pool), Some((CLIENT, UpstreamFailure::Timeout)));
     assert_eq!(processes.requests().busy, 1);
-    pool.fail(pending, RequestError::ConnectFailed(ErrorKind::TimedOut));
+    pool.fail(pending, UpstreamError::ConnectFailed(ErrorKind::TimedOut));
     pool.turn(due);
     assert_eq!((failure(&mut pool), processes.requests().busy), (None, 0));
     eventually("it is replaced", || processes.counters().killed == 1);
@@ -124,7 +124,7 @@ fn each_answer_has_the_address_of_its_request() {
     };
     for client in [datagram(1), CLIENT, datagram(2)] {
         let pending = connecting(&mut pool, client, Time::ZERO);
-        pool.fail(pending, RequestError::ConnectFailed(NO_PLACE));
+        pool.fail(pending, UpstreamError::ConnectFailed(NO_FREE_SLOT));
         pool.turn(Time::ZERO);
         assert_eq!(failure(&mut pool), Some((client, UpstreamFailure::Unavailable)));
     }

@@ -8,7 +8,10 @@ use std::time::Duration;
 use socket2::SockRef;
 use stilling_engine::CloseReason;
 
-use super::world::{GET, HANG, OK, POST, Script, World, eventually, plays, read, say, serves, take};
+use super::fixture::{
+    ConnectionScript, GET, HANG, OK, POST, UpstreamFixture, eventually, read, read_head, respond_ok,
+    run_scripts, send_text,
+};
 use crate::http::{Method, Response, Routes, Status};
 use crate::upstream::limits::{ANSWER_HELD_MAX, PIECE_SIZE_MAX};
 use crate::{DriverChoice, ServeConfig, Server};
@@ -32,67 +35,67 @@ on_both_drivers! {
 
 const LONG: usize = 400_000;
 
-fn held(world: &World) -> u64 {
-    world.server.overview().http.iter().map(|counters| counters.requests_held()).sum()
+fn held_request_bytes(fixture: &UpstreamFixture) -> u64 {
+    fixture.server.overview().http.iter().map(|counters| counters.requests_held()).sum()
 }
 
-fn answers_held(world: &World) -> u64 {
-    world.server.overview().http.iter().map(|counters| counters.answers_held()).sum()
+fn answers_held(fixture: &UpstreamFixture) -> u64 {
+    fixture.server.overview().http.iter().map(|counters| counters.answers_held()).sum()
 }
 
-fn has_ended(world: &World, reason: CloseReason) -> bool {
-    world.server.overview().engine(|counters| counters.closed(reason)) > 0
+fn has_ended(fixture: &UpstreamFixture, reason: CloseReason) -> bool {
+    fixture.server.overview().engine(|counters| counters.closed(reason)) > 0
 }
 
 fn a_slow_upload_holds_no_slot(driver: DriverChoice) {
     for chunked in [false, true] {
-        let script: Script = Box::new(move |stream| {
+        let script: ConnectionScript = Box::new(move |stream| {
             for _ in 0..3 {
-                assert!(take(stream).starts_with("GET"));
-                say(stream, OK);
+                assert!(read_head(stream).starts_with("GET"));
+                send_text(stream, OK);
             }
-            let head = take(stream);
+            let head = read_head(stream);
             assert!(head.contains(&format!("\r\nContent-Length: {LONG}\r\n")), "{head}");
             let mut body = vec![0; LONG];
             stream.read_exact(&mut body).expect("the body");
             assert!(body.iter().all(|byte| *byte == b'y'));
-            say(stream, OK);
+            send_text(stream, OK);
         });
-        let world = World::new(driver, HANG, vec![script]);
+        let fixture = UpstreamFixture::new(driver, HANG, vec![script]);
         let (framing, begin, end) = match chunked {
             true => ("Transfer-Encoding: chunked".to_owned(), format!("{LONG:x}\r\n"), "\r\n0\r\n\r\n"),
             false => (format!("Content-Length: {LONG}"), String::new(), ""),
         };
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n{begin}");
-        let mut slow = world.send(&(head + &"y".repeat(LONG - 1)));
-        eventually("all but one byte is held", || held(&world) >= LONG as u64 - 1);
-        (0..3).for_each(|_| world.is_ok(GET));
+        let mut slow = fixture.send(&(head + &"y".repeat(LONG - 1)));
+        eventually("all but one byte is held", || held_request_bytes(&fixture) >= LONG as u64 - 1);
+        (0..3).for_each(|_| fixture.assert_ok(GET));
         slow.write_all(format!("y{end}").as_bytes()).expect("it is taken");
         assert_eq!(read(slow), (200, b"ok".to_vec()));
-        assert_eq!(held(&world), 0);
-        world.finish();
+        assert_eq!(held_request_bytes(&fixture), 0);
+        fixture.finish();
     }
 }
 
 fn an_upload_that_breaks_off_reaches_no_process(driver: DriverChoice) {
-    let world = World::new(driver, HANG, vec![serves()]);
+    let fixture = UpstreamFixture::new(driver, HANG, vec![respond_ok()]);
     for resets in [false, true] {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n");
-        let client = world.send(&(head + &"y".repeat(LONG - 1)));
-        eventually("it is held", || held(&world) >= LONG as u64 - 1);
+        let client = fixture.send(&(head + &"y".repeat(LONG - 1)));
+        eventually("it is held", || held_request_bytes(&fixture) >= LONG as u64 - 1);
         if resets {
             SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
         }
         drop(client);
-        eventually("its memory is free", || held(&world) == 0);
+        eventually("its memory is free", || held_request_bytes(&fixture) == 0);
     }
-    world.is_ok(GET);
-    assert_eq!(world.finish(), (0, 0));
+    fixture.assert_ok(GET);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 /// Asks with a receive buffer that the answer does not fit in.
-fn asks_and_does_not_read(world: &World) -> TcpStream {
-    let mut client = world.connect();
+fn send_without_reading(fixture: &UpstreamFixture) -> TcpStream {
+    let mut client = fixture.connect();
     SockRef::from(&client).set_recv_buffer_size(16_384).expect("a socket takes options");
     client.write_all(GET.as_bytes()).expect("it is taken");
     client
@@ -101,73 +104,79 @@ fn asks_and_does_not_read(world: &World) -> TcpStream {
 fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
     const ANSWER: usize = 3 << 20;
     for chunked in [false, true] {
-        let script: Script = Box::new(move |stream| {
-            assert!(take(stream).starts_with("GET"));
+        let script: ConnectionScript = Box::new(move |stream| {
+            assert!(read_head(stream).starts_with("GET"));
             let body = "x".repeat(ANSWER);
             match chunked {
-                true => say(
+                true => send_text(
                     stream,
                     &format!(
                         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{ANSWER:x}\r\n{body}\r\n0\r\n\r\n"
                     ),
                 ),
-                false => say(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n{body}")),
+                false => {
+                    send_text(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n{body}"))
+                }
             }
             for _ in 0..3 {
-                assert!(take(stream).starts_with("POST"));
-                say(stream, OK);
+                assert!(read_head(stream).starts_with("POST"));
+                send_text(stream, OK);
             }
         });
         let configure = |config: &mut ServeConfig| config.send_buffer = Some(16_384);
-        let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
-        let slow = asks_and_does_not_read(&world);
-        eventually("the process is through with it", || world.requests().done == 1);
-        assert!(answers_held(&world) > ANSWER as u64 / 2, "{}", answers_held(&world));
-        (0..3).for_each(|_| world.is_ok(POST));
+        let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+            run_scripts(listener, vec![script])
+        });
+        let slow = send_without_reading(&fixture);
+        eventually("the process is through with it", || fixture.requests().done == 1);
+        assert!(answers_held(&fixture) > ANSWER as u64 / 2, "{}", answers_held(&fixture));
+        (0..3).for_each(|_| fixture.assert_ok(POST));
         let (status, body) = read(slow);
         assert_eq!((status, body.iter().filter(|byte| **byte == b'x').count()), (200, ANSWER));
-        assert_eq!(answers_held(&world), 0);
-        world.finish();
+        assert_eq!(answers_held(&fixture), 0);
+        fixture.finish();
     }
 }
 
 fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
     const ANSWER: usize = 3 * ANSWER_HELD_MAX;
-    let script: Script = Box::new(move |stream| {
-        take(stream);
-        say(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n"));
-        say(stream, &"x".repeat(ANSWER));
-        take(stream);
-        say(stream, OK);
+    let script: ConnectionScript = Box::new(move |stream| {
+        read_head(stream);
+        send_text(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n"));
+        send_text(stream, &"x".repeat(ANSWER));
+        read_head(stream);
+        send_text(stream, OK);
     });
     let configure = |config: &mut ServeConfig| {
         config.send_buffer = Some(16_384);
         // The reader takes nothing for a while.
         config.timeouts.body_grace = HANG;
     };
-    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
-    let slow = asks_and_does_not_read(&world);
+    let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+        run_scripts(listener, vec![script])
+    });
+    let slow = send_without_reading(&fixture);
     let least = (ANSWER_HELD_MAX - PIECE_SIZE_MAX) as u64;
-    eventually("as much is held as may be", || answers_held(&world) >= least);
+    eventually("as much is held as may be", || answers_held(&fixture) >= least);
     // The last piece was asked for when there was room for it, and is counted before it comes.
     let most = (ANSWER_HELD_MAX + 2 * PIECE_SIZE_MAX) as u64;
     for _ in 0..20 {
-        assert!(answers_held(&world) <= most, "{}", answers_held(&world));
+        assert!(answers_held(&fixture) <= most, "{}", answers_held(&fixture));
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!((world.requests().busy, world.requests().done), (1, 0), "it holds the slot");
+    assert_eq!((fixture.requests().busy, fixture.requests().done), (1, 0), "it holds the slot");
     let (status, body) = read(slow);
     assert_eq!((status, body.len()), (200, ANSWER));
     assert!(body.iter().all(|byte| *byte == b'x'));
-    assert_eq!(answers_held(&world), 0);
-    world.is_ok(POST);
-    world.finish();
+    assert_eq!(answers_held(&fixture), 0);
+    fixture.assert_ok(POST);
+    fixture.finish();
 }
 
 fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice) {
     let (seen, is_seen) = mpsc::channel();
-    let asked: Script = Box::new(move |stream| {
-        take(stream);
+    let asked: ConnectionScript = Box::new(move |stream| {
+        read_head(stream);
         seen.send(()).expect("the test waits");
         let mut all = Vec::new();
         // The server has given the client up, and with it the connection.
@@ -180,25 +189,26 @@ fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice
         // By this rate alone it could go on for minutes.
         config.timeouts.body_rate_min = 1024;
     };
-    let scripts = vec![asked, serves()];
-    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
+    let scripts = vec![asked, respond_ok()];
+    let fixture =
+        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
     let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n");
-    let client = world.send(&(head + &"y".repeat(100_000)));
+    let client = fixture.send(&(head + &"y".repeat(100_000)));
     is_seen.recv().expect("the process is asked before the body is there");
     assert_eq!(read(client).0, Status::RequestTimeout.code());
-    world.is_ok(GET);
-    assert_eq!(world.finish(), (0, 0));
+    fixture.assert_ok(GET);
+    assert_eq!(fixture.finish(), (0, 0));
 }
 
 fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
-    let unavailable: Script = Box::new(|stream| {
-        take(stream);
-        say(stream, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno");
+    let unavailable: ConnectionScript = Box::new(|stream| {
+        read_head(stream);
+        send_text(stream, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno");
     });
-    let world = World::new(driver, HANG, vec![unavailable]);
-    assert_eq!(world.ask(GET), (503, b"no".to_vec()));
-    assert_eq!(world.server.overview().refused(), 0);
-    world.finish();
+    let fixture = UpstreamFixture::new(driver, HANG, vec![unavailable]);
+    assert_eq!(fixture.round_trip(GET), (503, b"no".to_vec()));
+    assert_eq!(fixture.server.overview().refused(), 0);
+    fixture.finish();
 
     let routes = Routes::new()
         .inline(Method::Get, "/inline", |_| Response::new(Status::ServiceUnavailable))
@@ -233,16 +243,16 @@ fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
 
 fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
     let (go, may_go) = mpsc::channel();
-    let slow: Script = Box::new(move |stream| {
-        let head = take(stream);
+    let slow: ConnectionScript = Box::new(move |stream| {
+        let head = read_head(stream);
         assert!(head.starts_with("POST"), "{head}");
         // It takes the body long after any client would have been given up.
         may_go.recv().expect("the test says so");
         stream.read_exact(&mut vec![0; 4 * LONG]).expect("the body");
-        say(stream, OK);
+        send_text(stream, OK);
     });
-    let answers: Script = Box::new(|stream| {
-        take(stream);
+    let answers: ConnectionScript = Box::new(|stream| {
+        read_head(stream);
         let long = 64 << 20;
         let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {long}\r\n\r\n").as_bytes());
         let _ = stream.write_all(&vec![b'x'; long]);
@@ -252,12 +262,12 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
         config.limits.body_size_max = 4 * LONG as u64;
         config.send_buffer = Some(16_384);
     };
-    let world = World::configured(driver, HANG, 2, configure, |listener| {
+    let fixture = UpstreamFixture::configured(driver, HANG, 2, configure, |listener| {
         std::thread::spawn(move || {
             let mut scripts = vec![slow, answers].into_iter();
             let mut threads = Vec::new();
             for script in scripts.by_ref() {
-                let mut stream = super::world::accept(&listener);
+                let mut stream = super::fixture::accept(&listener);
                 threads.push(std::thread::spawn(move || script(&mut stream)));
             }
             threads.into_iter().for_each(|thread| thread.join().expect("it was met as it expected"));
@@ -265,13 +275,15 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
     });
     let head =
         format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", 4 * LONG);
-    let client = world.send(&(head + &"y".repeat(4 * LONG)));
-    eventually("the process has it", || world.requests().busy == 1 && held(&world) >= 4 * LONG as u64);
+    let client = fixture.send(&(head + &"y".repeat(4 * LONG)));
+    eventually("the process has it", || {
+        fixture.requests().busy == 1 && held_request_bytes(&fixture) >= 4 * LONG as u64
+    });
     // A client that comes later, and takes nothing, is given up first.
-    let reader = asks_and_does_not_read(&world);
-    eventually("its time is over", || has_ended(&world, CloseReason::WriteTimeout));
+    let reader = send_without_reading(&fixture);
+    eventually("its time is over", || has_ended(&fixture, CloseReason::WriteTimeout));
     go.send(()).expect("the process waits");
     assert_eq!(read(client), (200, b"ok".to_vec()));
     drop(reader);
-    assert_eq!(world.finish(), (0, 0));
+    assert_eq!(fixture.finish(), (0, 0));
 }

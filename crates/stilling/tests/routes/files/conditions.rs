@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 use stilling::DriverChoice;
 
 use super::Site;
-use crate::support::{Answer, get};
+use crate::support::{TestResponse, get};
 
 on_both_drivers!(what_is_known_is_not_sent_again, a_range_is_a_part, a_range_of_another_state_is_the_whole);
 
 impl Site {
     #[track_caller]
-    fn ask(&self, path: &str, fields: &str) -> Answer {
+    fn ask(&self, path: &str, fields: &str) -> TestResponse {
         let request = get(path).replace("\r\n\r\n", &format!("\r\n{fields}\r\n"));
         let mut peer = self.server.connect();
         let answer = peer.ask(request);

@@ -1,8 +1,8 @@
 //! A directory as answers: what is served, what is not, conditions, ranges.
 
 mod conditions;
+mod contents;
 mod refusals;
-mod served;
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use stilling::DriverChoice;
 use stilling::http::Routes;
 use tempfile::TempDir;
 
-use crate::support::{Served, pattern};
+use crate::support::{HttpTestServer, pattern};
 
 /// A server of a directory, below `/files`.
 struct Site {
     folder: TempDir,
-    server: Served,
+    server: HttpTestServer,
 }
 
 impl Site {
@@ -37,7 +37,7 @@ impl Site {
         write("ten", b"0123456789");
         write("big.bin", &pattern(300_000));
         std::fs::write(folder.path().join("secret"), "secret").expect("a file");
-        let server = Served::start(driver, Routes::new().files("/files", &public));
+        let server = HttpTestServer::start(driver, Routes::new().files("/files", &public));
         Site { folder, server }
     }
 

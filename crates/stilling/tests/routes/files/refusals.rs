@@ -7,7 +7,7 @@ use stilling::DriverChoice;
 use stilling::http::Routes;
 
 use super::Site;
-use crate::support::{Served, get};
+use crate::support::{HttpTestServer, get};
 
 on_both_drivers!(
     no_path_leads_outside,
@@ -123,7 +123,7 @@ fn what_cannot_be_read_is_said_so(driver: DriverChoice) {
     let expected = if std::fs::File::open(&closed).is_ok() { 200 } else { 403 };
     assert_eq!(site.server.connect().ask(get("/files/closed")).status, expected);
     site.server.finish();
-    let gone = Served::start(driver, Routes::new().files("/files", site.folder.path().join("none")));
+    let gone = HttpTestServer::start(driver, Routes::new().files("/files", site.folder.path().join("none")));
     assert_eq!(gone.connect().ask(get("/files/ten")).status, 404);
     gone.finish();
 }

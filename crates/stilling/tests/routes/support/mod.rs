@@ -1,11 +1,11 @@
 //! What the tests stand on: servers in this process, raw peers, sources that do as they are told.
 
-mod served;
+mod server;
 mod source;
 
-pub(crate) use served::Served;
-pub(crate) use source::{Watched, feed, pattern};
-pub(crate) use stilling_probe::{Answer, HANG, Peer, eventually};
+pub(crate) use server::HttpTestServer;
+pub(crate) use source::{CountedSource, channel_source, pattern};
+pub(crate) use stilling_probe::{HANG, TestPeer, TestResponse, eventually};
 
 /// A request without a body on a kept connection.
 pub(crate) fn get(path: &str) -> String {

@@ -11,18 +11,18 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
 }
 
 /// A source that gives what the test sends, when it sends it. It ends when the test lets go.
-pub(crate) struct Fed {
+pub(crate) struct ChannelSource {
     pieces: Receiver<io::Result<Vec<u8>>>,
     rest: Vec<u8>,
 }
 
 /// A hand that feeds, and its source.
-pub(crate) fn feed() -> (Sender<io::Result<Vec<u8>>>, Fed) {
-    let (hand, pieces) = channel();
-    (hand, Fed { pieces, rest: Vec::new() })
+pub(crate) fn channel_source() -> (Sender<io::Result<Vec<u8>>>, ChannelSource) {
+    let (source_sender, pieces) = channel();
+    (source_sender, ChannelSource { pieces, rest: Vec::new() })
 }
 
-impl Read for Fed {
+impl Read for ChannelSource {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.rest.is_empty() {
             let Ok(piece) = self.pieces.recv() else { return Ok(0) };
@@ -36,19 +36,19 @@ impl Read for Fed {
 }
 
 /// A source of `left` bytes that are all alike, counted while it lives.
-pub(crate) struct Watched {
+pub(crate) struct CountedSource {
     left: u64,
     alive: Arc<AtomicUsize>,
 }
 
-impl Watched {
+impl CountedSource {
     pub(crate) fn new(left: u64, alive: &Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, Ordering::SeqCst);
-        Watched { left, alive: Arc::clone(alive) }
+        CountedSource { left, alive: Arc::clone(alive) }
     }
 }
 
-impl Read for Watched {
+impl Read for CountedSource {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         into[..count].fill(b'w');
@@ -57,7 +57,7 @@ impl Read for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for CountedSource {
     fn drop(&mut self) {
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }

@@ -50,7 +50,9 @@ fn methods_are_case_sensitive_tokens() {
         check(format!("{method} / HTTP/1.0\r\n\r\n"), &format!("{shown} / 1.0 close"));
     }
     let step = |bytes| super::RequestDecoder::default().decode(&super::LIMITS, bytes).unwrap().event;
-    let super::Event::Head(head) = step(b"get / HTTP/1.0\r\n\r\n") else { panic!("the request is complete") };
+    let super::RequestEvent::Head(head) = step(b"get / HTTP/1.0\r\n\r\n") else {
+        panic!("the request is complete")
+    };
     assert_eq!(head.method, crate::http1::Method::Other(b"get"));
 }
 

@@ -1,7 +1,7 @@
 //! Bodies: sized and chunked, whole and broken.
 
 use super::{LIMITS, check};
-use crate::http1::Limits;
+use crate::http1::HttpLimits;
 
 const CHUNKED: &str = "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 const HEAD: &str = "PUT / 1.1 host=a chunked keep";
@@ -95,14 +95,14 @@ fn chunk_lines_and_trailers_are_bounded() {
 
 #[test]
 fn long_trailers_and_many_extensions_are_refused_where_they_pass_the_limit() {
-    let limits = Limits { body_size_max: 1000, ..LIMITS };
+    let limits = HttpLimits { body_size_max: 1000, ..LIMITS };
     let last = |body: String| {
         let bytes = format!("{CHUNKED}{body}").into_bytes();
         let cuts: Vec<usize> = (0..bytes.len()).step_by(7).collect();
         crate::http1::check::request_splits(&limits, &bytes, &cuts).pop().unwrap()
     };
     let fault = |seen| match seen {
-        super::Seen::Error(error) => Some((format!("{:?}", error.fault()), error.offset())),
+        super::HttpObservation::Error(error) => Some((format!("{:?}", error.fault()), error.offset())),
         _ => None,
     };
     let trailers = |filler: usize| format!("0\r\nA: {}\r\n\r\n", "b".repeat(filler));

@@ -4,16 +4,16 @@ mod accepted;
 mod bodies;
 mod properties;
 mod refused;
-mod replies;
+mod responses;
 
-use super::check::{self, Seen};
-use super::{BodyLength, Event, Limits, RequestDecoder, Version};
+use super::check::{self, HttpObservation};
+use super::{BodyLength, HttpLimits, HttpVersion, RequestDecoder, RequestEvent};
 
 /// Small enough to be reached by a table's rows.
-const LIMITS: Limits = Limits { head_size_max: 512, headers_max: 8, body_size_max: 100 };
+const LIMITS: HttpLimits = HttpLimits { head_size_max: 512, headers_max: 8, body_size_max: 100 };
 
 /// One line per step: `GET /path ?query 1.1 host=a none keep`, `body hi`, `end`, `400 LineEnd @17`, `wait 3`.
-fn told(bytes: &[u8]) -> String {
+fn describe(bytes: &[u8]) -> String {
     let (mut decoder, mut rest, mut lines) = (RequestDecoder::default(), bytes, Vec::new());
     loop {
         let step = match decoder.decode(&LIMITS, rest) {
@@ -25,15 +25,15 @@ fn told(bytes: &[u8]) -> String {
         };
         rest = &rest[step.consumed..];
         match step.event {
-            Event::NeedMore => {
+            RequestEvent::NeedMore => {
                 if !rest.is_empty() || !decoder.is_idle() {
                     lines.push(format!("wait {}", rest.len()));
                 }
                 return lines.join("; ");
             }
-            Event::Head(head) => lines.push(head_line(&head)),
-            Event::Body(piece) => lines.push(format!("body {}", piece.escape_ascii())),
-            Event::End => lines.push("end".to_owned()),
+            RequestEvent::Head(head) => lines.push(head_line(&head)),
+            RequestEvent::Body(piece) => lines.push(format!("body {}", piece.escape_ascii())),
+            RequestEvent::End => lines.push("end".to_owned()),
         }
     }
 }
@@ -44,9 +44,9 @@ fn head_line(head: &super::RequestHead<'_>) -> String {
         line += &format!(" ?{}", query.escape_ascii());
     }
     line += match head.version {
-        Version::Http10 => " 1.0",
-        Version::Http11 => " 1.1",
-        Version::Absent => " absent",
+        HttpVersion::Http10 => " 1.0",
+        HttpVersion::Http11 => " 1.1",
+        HttpVersion::Absent => " absent",
     };
     if let Some(host) = head.host {
         line += &format!(" host={}", host.escape_ascii());
@@ -72,7 +72,7 @@ fn head_line(head: &super::RequestHead<'_>) -> String {
 /// The input is told as `expected`, and the same when it comes byte by byte or is cut at any one place.
 fn check(bytes: impl AsRef<[u8]>, expected: &str) {
     let bytes = bytes.as_ref();
-    assert_eq!(told(bytes), expected, "input {}", bytes.escape_ascii());
+    assert_eq!(describe(bytes), expected, "input {}", bytes.escape_ascii());
     let each: Vec<usize> = (0..bytes.len()).collect();
     check::request_splits(&LIMITS, bytes, &each);
     for &cut in &each {
@@ -101,7 +101,9 @@ fn a_request_cut_at_every_pair_of_places_is_the_same_request() {
         for first in 0..bytes.len() {
             for second in first..bytes.len() {
                 let seen = check::request_splits(&LIMITS, bytes, &[first, second]);
-                assert!(seen.iter().any(|s| matches!(s, Seen::Head(..) | Seen::Error(_))));
+                assert!(
+                    seen.iter().any(|s| matches!(s, HttpObservation::Head(..) | HttpObservation::Error(_)))
+                );
             }
         }
     }
@@ -127,7 +129,7 @@ fn a_decoder_says_where_it_is() {
 fn fields_are_found_without_case_and_in_order() {
     let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nX-One: 1\r\nx-one:\t2\t3 \r\nEmpty:\r\n\r\n";
     let step = RequestDecoder::default().decode(&LIMITS, bytes).unwrap();
-    let Event::Head(head) = step.event else { panic!("the request is complete") };
+    let RequestEvent::Head(head) = step.event else { panic!("the request is complete") };
     let fields: Vec<_> = head.headers().collect();
     let expected: [(&[u8], &[u8]); 4] =
         [(b"Host", b"a"), (b"X-One", b"1"), (b"x-one", b"2\t3"), (b"Empty", b"")];

@@ -2,9 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::{Event, LIMITS, Limits, RequestDecoder};
-use crate::http1::check::{Seen, request_oracle, request_splits, requests, response_oracle, response_splits};
-use crate::http1::{Connection, Reply, ReplyTo, Status};
+use super::{HttpLimits, LIMITS, RequestDecoder, RequestEvent};
+use crate::http1::check::{
+    HttpObservation, request_oracle, request_splits, requests, response_oracle, response_splits,
+};
+use crate::http1::{AnsweredMethod, Persistence, ResponseEncoder, Status};
 
 /// Pieces that bring a decoder into every state, and out of it again.
 const PIECES: &[&str] = &[
@@ -80,7 +82,7 @@ const REPLY_PIECES: &[&str] = &[
     "HTTP/1.7 200\r\n",
 ];
 
-fn glued(pieces: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
+fn concatenated_pieces(pieces: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         12 => proptest::sample::select(pieces).prop_map(|piece| piece.as_bytes().to_vec()),
         1 => proptest::collection::vec(any::<u8>(), 0..4),
@@ -93,9 +95,9 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
 }
 
 /// A valid request and what must come out of it: method, target, fields, body.
-type Valid = (String, String, Vec<(String, String)>, Option<(bool, Vec<u8>)>);
+type ValidRequest = (String, String, Vec<(String, String)>, Option<(bool, Vec<u8>)>);
 
-fn valid() -> impl Strategy<Value = Valid> {
+fn valid_request() -> impl Strategy<Value = ValidRequest> {
     let fields = proptest::collection::vec(
         ("X-[A-Za-z0-9!#$%&'*+.^_`|~-]{0,12}", "([!-~]([ -~\t]{0,20}[!-~])?)?"),
         0..6,
@@ -105,7 +107,7 @@ fn valid() -> impl Strategy<Value = Valid> {
         .prop_filter("CONNECT has a target of its own", |(method, ..)| method != "CONNECT")
 }
 
-fn written((method, target, fields, body): &Valid, chunk_size: usize) -> Vec<u8> {
+fn encode_request((method, target, fields, body): &ValidRequest, chunk_size: usize) -> Vec<u8> {
     let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n").into_bytes();
     for (name, value) in fields {
         bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
@@ -134,41 +136,41 @@ proptest! {
 
     /// Row 4.33: any split of the bytes gives the same events, for work linear in their number.
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_requests(bytes in glued(PIECES), cuts in cuts()) {
+    fn any_cut_of_any_bytes_tells_the_same_requests(bytes in concatenated_pieces(PIECES), cuts in cuts()) {
         request_splits(&LIMITS, &bytes, &cuts);
     }
 
     /// Row 4.33: a second parser agrees, except where a listed rule is stricter.
     #[test]
-    fn a_second_parser_agrees_about_requests(bytes in glued(PIECES)) {
-        request_oracle(&Limits::default(), &bytes);
+    fn a_second_parser_agrees_about_requests(bytes in concatenated_pieces(PIECES)) {
+        request_oracle(&HttpLimits::default(), &bytes);
     }
 
     /// Rows 4.15 and 4.33: valid requests come out as they were written, one behind the other.
     #[test]
     fn valid_requests_come_out_as_written(
-        all in proptest::collection::vec(valid(), 1..4),
+        all in proptest::collection::vec(valid_request(), 1..4),
         chunk_size in 1..40usize,
         cuts in cuts(),
     ) {
-        let bytes: Vec<u8> = all.iter().flat_map(|one| written(one, chunk_size)).collect();
-        let mut seen = request_splits(&Limits::default(), &bytes, &cuts).into_iter();
+        let bytes: Vec<u8> = all.iter().flat_map(|one| encode_request(one, chunk_size)).collect();
+        let mut seen = request_splits(&HttpLimits::default(), &bytes, &cuts).into_iter();
         for (_, _, fields, body) in &all {
-            let Some(Seen::Head(_, told)) = seen.next() else { panic!("a head is due") };
+            let Some(HttpObservation::Head(_, decoded_fields)) = seen.next() else { panic!("a head is due") };
             let sent = fields.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec()));
             let framing = usize::from(body.is_some());
-            prop_assert!(told[1..told.len() - framing].iter().cloned().eq(sent));
+            prop_assert!(decoded_fields[1..decoded_fields.len() - framing].iter().cloned().eq(sent));
             if let Some((_, body)) = body {
-                prop_assert_eq!(seen.next(), Some(Seen::Body(body.clone())));
-                prop_assert_eq!(seen.next(), Some(Seen::End));
+                prop_assert_eq!(seen.next(), Some(HttpObservation::Body(body.clone())));
+                prop_assert_eq!(seen.next(), Some(HttpObservation::End));
             }
         }
-        prop_assert_eq!(seen.next(), Some(Seen::Waiting(0)));
+        prop_assert_eq!(seen.next(), Some(HttpObservation::Waiting(0)));
         let mut rest = &bytes[..];
         for (method, target, ..) in &all {
             let mut decoder = RequestDecoder::default();
-            let step = decoder.decode(&Limits::default(), rest).unwrap();
-            let Event::Head(head) = step.event else { panic!("a head is due") };
+            let step = decoder.decode(&HttpLimits::default(), rest).unwrap();
+            let RequestEvent::Head(head) = step.event else { panic!("a head is due") };
             prop_assert_eq!(head.method.as_bytes(), method.as_bytes());
             prop_assert_eq!(head.target.raw, target.as_bytes());
             let mut parts = target.splitn(2, '?');
@@ -176,20 +178,20 @@ proptest! {
             prop_assert_eq!(head.target.query, parts.next().map(str::as_bytes));
             rest = &rest[step.consumed..];
             while decoder.in_body() {
-                rest = &rest[decoder.decode(&Limits::default(), rest).unwrap().consumed..];
+                rest = &rest[decoder.decode(&HttpLimits::default(), rest).unwrap().consumed..];
             }
         }
     }
 
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_responses(bytes in glued(REPLY_PIECES), cuts in cuts(), head: bool) {
-        let answered = if head { ReplyTo::Head } else { ReplyTo::Other };
+    fn any_cut_of_any_bytes_tells_the_same_responses(bytes in concatenated_pieces(REPLY_PIECES), cuts in cuts(), head: bool) {
+        let answered = if head { AnsweredMethod::Head } else { AnsweredMethod::Other };
         response_splits(&LIMITS, answered, &bytes, &cuts);
     }
 
     #[test]
-    fn a_second_parser_agrees_about_responses(bytes in glued(REPLY_PIECES)) {
-        response_oracle(&Limits::default(), &bytes);
+    fn a_second_parser_agrees_about_responses(bytes in concatenated_pieces(REPLY_PIECES)) {
+        response_oracle(&HttpLimits::default(), &bytes);
     }
 
     /// Row 4.16: what we write, we and a second parser read.
@@ -200,12 +202,12 @@ proptest! {
         value in "[ -~]{0,30}",
         close: bool,
     ) {
-        let connection = if close { Connection::Close } else { Connection::Implicit };
+        let connection = if close { Persistence::Close } else { Persistence::Implicit };
         let extra = [("X-A", value.as_str())];
-        let reply = Reply { connection, content_length: length, extra: &extra, ..Reply::new(status) };
+        let reply = ResponseEncoder { connection, content_length: length, extra: &extra, ..ResponseEncoder::new(status) };
         let mut bytes = Vec::new();
         reply.encode(&mut bytes).unwrap();
-        let Seen::Head(_, fields) = response_splits(&LIMITS, ReplyTo::Head, &bytes, &[20]).swap_remove(0) else {
+        let HttpObservation::Head(_, fields) = response_splits(&LIMITS, AnsweredMethod::Head, &bytes, &[20]).swap_remove(0) else {
             panic!("a head is due")
         };
         prop_assert!(fields.contains(&(b"X-A".to_vec(), value.trim_matches(' ').as_bytes().to_vec())));
@@ -222,8 +224,8 @@ fn a_head_in_single_bytes_costs_linear_work() {
         format!("GET /{filler} HTTP/1.1\r\nHost: a\r\n\r\n"),
     ] {
         let each: Vec<usize> = (0..bytes.len()).collect();
-        let (seen, work) = requests(&Limits::default(), bytes.as_bytes(), &each);
-        assert!(matches!(seen[..], [Seen::Head(..), Seen::Waiting(0)]));
+        let (seen, work) = requests(&HttpLimits::default(), bytes.as_bytes(), &each);
+        assert!(matches!(seen[..], [HttpObservation::Head(..), HttpObservation::Waiting(0)]));
         assert!(work <= 2 * bytes.len() as u64, "{work} bytes looked at for {}", bytes.len());
     }
 }

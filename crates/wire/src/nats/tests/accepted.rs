@@ -1,6 +1,6 @@
 //! What clients may send, and what comes out of it.
 
-use super::super::{ClientDecoder, ClientEvent, Limits};
+use super::super::{ClientDecoder, ClientEvent, NatsLimits};
 use super::{LIMITS, check, check_all};
 
 #[test]
@@ -127,7 +127,8 @@ fn an_empty_message_behind_a_long_line_is_one_too() {
 /// A message that is there is one step, however long it is.
 #[test]
 fn a_message_that_is_there_is_one_step() {
-    let (limits, mut decoder) = (Limits { payload_size_max: 100_000, ..LIMITS }, ClientDecoder::default());
+    let (limits, mut decoder) =
+        (NatsLimits { payload_size_max: 100_000, ..LIMITS }, ClientDecoder::default());
     let bytes = format!("PUB a 100000\r\n{}\r\nPING\r\n", "x".repeat(100_000));
     let step = decoder.decode(&limits, bytes.as_bytes()).unwrap();
     let ClientEvent::Publish(message) = step.event else { panic!("the message is there") };

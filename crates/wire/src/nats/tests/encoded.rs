@@ -1,9 +1,9 @@
 //! What we write: to the byte, and read back by our own decoders.
 
-use super::super::check::{self, Seen};
+use super::super::check::{self, NatsObservation};
 use super::super::{
-    BadHeader, BadHeaders, FLOW_CONTROL, Headers, IDLE_HEARTBEAT, Limits, Msg, NO_RESPONDERS, OK, PING, PONG,
-    Pub, StatusLine, encode_err, encode_headers, encode_sub, encode_unsub, strip_status,
+    BadHeader, BadHeaders, FLOW_CONTROL, HeaderStatus, Headers, IDLE_HEARTBEAT, Msg, NO_RESPONDERS,
+    NatsLimits, OK, PING, PONG, Pub, encode_err, encode_headers, encode_sub, encode_unsub, strip_status,
 };
 
 #[test]
@@ -47,8 +47,11 @@ fn a_message_knows_its_size_before_it_is_written() {
                 let mut out = Vec::new();
                 message.encode(&mut out);
                 assert_eq!(out.len(), message.size());
-                let (seen, _) = check::server(&Limits::default(), &out, &[]);
-                assert!(matches!(&seen[..], [Seen::Message(..), Seen::Waiting(0)]), "{seen:?}");
+                let (seen, _) = check::server(&NatsLimits::default(), &out, &[]);
+                assert!(
+                    matches!(&seen[..], [NatsObservation::Message(..), NatsObservation::Waiting(0)]),
+                    "{seen:?}"
+                );
             }
         }
     }
@@ -72,8 +75,9 @@ fn headers_are_found_with_regard_to_case_and_in_their_order() {
 #[test]
 fn a_status_stands_in_the_first_line() {
     let status = |block: &'static [u8]| Headers::parse(block).map(|headers| headers.status());
-    let line =
-        |code, description: &'static str| Ok(Some(StatusLine { code, description: description.as_bytes() }));
+    let line = |code, description: &'static str| {
+        Ok(Some(HeaderStatus { code, description: description.as_bytes() }))
+    };
     assert_eq!(status(NO_RESPONDERS), line(503, ""));
     assert_eq!(status(IDLE_HEARTBEAT), line(100, "Idle Heartbeat"));
     assert_eq!(status(FLOW_CONTROL), line(100, "FlowControl Request"));
@@ -103,7 +107,7 @@ fn a_status_stands_in_the_first_line() {
 #[test]
 fn headers_come_back_as_written_and_what_would_break_them_is_refused() {
     let mut out = Vec::new();
-    let status = StatusLine { code: 409, description: b"Consumer Deleted" };
+    let status = HeaderStatus { code: 409, description: b"Consumer Deleted" };
     encode_headers(&mut out, Some(status), &[("Nats-Msg-Id", "a b"), ("X", "")]).unwrap();
     assert_eq!(out, b"NATS/1.0 409 Consumer Deleted\r\nNats-Msg-Id: a b\r\nX: \r\n\r\n");
     let headers = Headers::parse(&out).unwrap();
@@ -112,7 +116,7 @@ fn headers_come_back_as_written_and_what_would_break_them_is_refused() {
     out.clear();
     encode_headers(&mut out, None, &[]).unwrap();
     assert_eq!(out, b"NATS/1.0\r\n\r\n");
-    let refused = |status: Option<StatusLine<'_>>, fields: &[(&str, &str)], index| {
+    let refused = |status: Option<HeaderStatus<'_>>, fields: &[(&str, &str)], index| {
         let mut out = b"before".to_vec();
         assert_eq!(encode_headers(&mut out, status, fields), Err(BadHeader { index }));
         assert_eq!(out, b"before");
@@ -122,9 +126,9 @@ fn headers_come_back_as_written_and_what_would_break_them_is_refused() {
     refused(None, &[("A b", "c")], Some(0));
     refused(None, &[("A", "b\r\nC: d")], Some(0));
     refused(None, &[("A", "b\n")], Some(0));
-    refused(Some(StatusLine { code: 99, description: b"" }), &[], None);
-    refused(Some(StatusLine { code: 1000, description: b"" }), &[], None);
-    refused(Some(StatusLine { code: 100, description: b"a\r" }), &[], None);
+    refused(Some(HeaderStatus { code: 99, description: b"" }), &[], None);
+    refused(Some(HeaderStatus { code: 1000, description: b"" }), &[], None);
+    refused(Some(HeaderStatus { code: 100, description: b"a\r" }), &[], None);
 }
 
 #[test]

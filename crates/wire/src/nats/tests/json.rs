@@ -1,6 +1,6 @@
 //! What travels as JSON or as subjects of JetStream: `CONNECT`, `INFO`, acknowledgements.
 
-use super::super::{AckSubject, Connect, Fault, Info, PubAck, PubRefusal, PubVerdict};
+use super::super::{AckSubject, Connect, Info, NatsFault, PubAck, PubAckError, PubAckResponse};
 
 #[test]
 fn what_a_client_leaves_out_is_as_in_nats_server() {
@@ -50,7 +50,7 @@ fn options_that_are_no_object_of_the_right_types_end_the_connection() {
         let error = Connect::parse(json.as_bytes()).unwrap_err();
         assert_eq!(
             (error.fault(), error.text(), error.closes()),
-            (Fault::Json, "Parser Error", true),
+            (NatsFault::Json, "Parser Error", true),
             "{json}"
         );
         assert!(error.offset() as usize <= json.len(), "{json}");
@@ -142,26 +142,26 @@ fn an_acknowledgement_comes_back_as_written() {
     let ack = PubAck { stream: "events".into(), sequence: u64::MAX, duplicate: false };
     ack.encode(&mut out);
     assert_eq!(out, b"{\"stream\":\"events\",\"seq\":18446744073709551615}");
-    assert_eq!(PubVerdict::parse(&out).unwrap(), PubVerdict::Stored(ack));
+    assert_eq!(PubAckResponse::parse(&out).unwrap(), PubAckResponse::Stored(ack));
     out.clear();
     let ack = PubAck { stream: "a\"\\\u{1}\u{1f}\u{fc}".into(), sequence: 1, duplicate: true };
     ack.encode(&mut out);
     assert_eq!(out, "{\"stream\":\"a\\\"\\\\\\u0001\\u001f\u{fc}\",\"seq\":1,\"duplicate\":true}".as_bytes());
-    assert_eq!(PubVerdict::parse(&out).unwrap(), PubVerdict::Stored(ack));
+    assert_eq!(PubAckResponse::parse(&out).unwrap(), PubAckResponse::Stored(ack));
     out.clear();
-    let refusal = PubRefusal {
+    let ack_error = PubAckError {
         stream: "events".into(),
         code: 400,
         error_code: 10_071,
         description: "wrong last sequence: 7".into(),
     };
-    refusal.encode(&mut out);
+    ack_error.encode(&mut out);
     assert_eq!(
         out,
         b"{\"error\":{\"code\":400,\"err_code\":10071,\"description\":\"wrong last sequence: 7\"},\
           \"stream\":\"events\",\"seq\":0}"
     );
-    assert_eq!(PubVerdict::parse(&out).unwrap(), PubVerdict::Refused(refusal));
+    assert_eq!(PubAckResponse::parse(&out).unwrap(), PubAckResponse::Refused(ack_error));
 }
 
 #[test]
@@ -176,8 +176,11 @@ fn an_answer_that_confirms_nothing_is_no_acknowledgement() {
         "{\"stream\":\"a\",\"seq\":0}",
         "{\"seq\":-1}",
     ] {
-        assert!(PubVerdict::parse(json.as_bytes()).is_err(), "{json}");
+        assert!(PubAckResponse::parse(json.as_bytes()).is_err(), "{json}");
     }
     let with_domain = b"{\"stream\":\"a\",\"domain\":\"hub\",\"seq\":3,\"batch\":\"x\"}";
-    assert!(matches!(PubVerdict::parse(with_domain), Ok(PubVerdict::Stored(PubAck { sequence: 3, .. }))));
+    assert!(matches!(
+        PubAckResponse::parse(with_domain),
+        Ok(PubAckResponse::Stored(PubAck { sequence: 3, .. }))
+    ));
 }

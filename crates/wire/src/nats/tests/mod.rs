@@ -5,14 +5,14 @@ mod encoded;
 mod json;
 mod properties;
 mod refused;
-mod served;
+mod server_operations;
 mod subjects;
 
-use super::check::{self, Seen};
-use super::{Limits, SubjectLimits};
+use super::check::{self, NatsObservation};
+use super::{NatsLimits, SubjectLimits};
 
 /// Small enough to be reached by a table's rows.
-const LIMITS: Limits = Limits {
+const LIMITS: NatsLimits = NatsLimits {
     control_line_size_max: 160,
     payload_size_max: 100,
     whole_size_max: 64,
@@ -20,21 +20,23 @@ const LIMITS: Limits = Limits {
 };
 
 /// One line per event: `PING`, `a _ None 0 5 hello`, `refused Invalid Subject @4`, `close Parser Error @7`, `wait 3`.
-fn told(seen: &[Seen]) -> String {
+fn describe(seen: &[NatsObservation]) -> String {
     let lines: Vec<String> = seen
         .iter()
         .filter_map(|seen| match seen {
-            Seen::Command(text) => Some(text.clone()),
-            Seen::Message(line, body) => Some(format!("[{line}] {}", body.escape_ascii())),
-            Seen::Begun(line, body) => Some(format!("begun [{line}] {}", body.escape_ascii())),
-            Seen::Refused(error) => {
+            NatsObservation::Command(text) => Some(text.clone()),
+            NatsObservation::Message(line, body) => Some(format!("[{line}] {}", body.escape_ascii())),
+            NatsObservation::Incomplete(line, body) => {
+                Some(format!("begun [{line}] {}", body.escape_ascii()))
+            }
+            NatsObservation::Refused(error) => {
                 Some(format!("stay {} {:?} @{}", error.text(), error.fault(), error.offset()))
             }
-            Seen::Error(error) => {
+            NatsObservation::Error(error) => {
                 Some(format!("close {} {:?} @{}", error.text(), error.fault(), error.offset()))
             }
-            Seen::Waiting(0) => None,
-            Seen::Waiting(bytes) => Some(format!("wait {bytes}")),
+            NatsObservation::Waiting(0) => None,
+            NatsObservation::Waiting(bytes) => Some(format!("wait {bytes}")),
         })
         .collect();
     lines.join("; ")
@@ -45,7 +47,7 @@ fn told(seen: &[Seen]) -> String {
 #[track_caller]
 fn check(bytes: impl AsRef<[u8]>, expected: &str) {
     let bytes = bytes.as_ref();
-    assert_eq!(told(&check::client(&LIMITS, bytes, &[]).0), expected, "input {}", bytes.escape_ascii());
+    assert_eq!(describe(&check::client(&LIMITS, bytes, &[]).0), expected, "input {}", bytes.escape_ascii());
     let each: Vec<usize> = (0..bytes.len()).collect();
     check::client_splits(&LIMITS, bytes, &each);
     for &cut in &each {
@@ -66,7 +68,7 @@ fn check_all(table: &[(&str, &str)]) {
 #[track_caller]
 fn check_served(bytes: impl AsRef<[u8]>, expected: &str) {
     let bytes = bytes.as_ref();
-    assert_eq!(told(&check::server(&LIMITS, bytes, &[]).0), expected, "input {}", bytes.escape_ascii());
+    assert_eq!(describe(&check::server(&LIMITS, bytes, &[]).0), expected, "input {}", bytes.escape_ascii());
     let each: Vec<usize> = (0..bytes.len()).collect();
     check::server_splits(&LIMITS, bytes, &each);
     for &cut in &each {

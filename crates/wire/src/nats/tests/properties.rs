@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::check::{Seen, client, client_oracle, client_splits, server, server_splits};
-use super::super::{Headers, Limits, Msg, Pub, SubjectLimits, encode_sub, encode_unsub};
-use super::{LIMITS, told};
+use super::super::check::{NatsObservation, client, client_oracle, client_splits, server, server_splits};
+use super::super::{Headers, Msg, NatsLimits, Pub, SubjectLimits, encode_sub, encode_unsub};
+use super::{LIMITS, describe};
 
 /// Pieces that bring a decoder into every state, and out of it again.
 const PIECES: &[&str] = &[
@@ -57,14 +57,14 @@ const PIECES: &[&str] = &[
 ];
 
 /// So small that valid operations reach every bound.
-const TIGHT: Limits = Limits {
+const TIGHT: NatsLimits = NatsLimits {
     control_line_size_max: 20,
     payload_size_max: 10,
     whole_size_max: 16,
     subject: SubjectLimits { size_max: 8, tokens_max: 2 },
 };
 
-fn glued() -> impl Strategy<Value = Vec<u8>> {
+fn concatenated_pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         12 => proptest::sample::select(PIECES).prop_map(|piece| piece.as_bytes().to_vec()),
         1 => proptest::collection::vec(any::<u8>(), 0..4),
@@ -78,7 +78,7 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
 
 /// An operation that a client may send.
 #[derive(Clone, Debug)]
-enum Valid {
+enum ValidOperation {
     Pub { subject: String, reply: Option<String>, has_headers: bool, payload: Vec<u8> },
     Sub { filter: String, queue: Option<String>, sid: u64 },
     Unsub { sid: u64, after: Option<u32> },
@@ -86,7 +86,7 @@ enum Valid {
 
 const HEADERS: &[u8] = b"NATS/1.0\r\nA: b\r\n\r\n";
 
-impl Valid {
+impl ValidOperation {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Pub { subject, reply, has_headers, payload } => Pub {
@@ -104,30 +104,32 @@ impl Valid {
         }
     }
 
-    fn seen(&self) -> Seen {
+    fn expected_observation(&self) -> NatsObservation {
         match self {
             Self::Pub { subject, reply, has_headers, payload } => {
                 let headers = if *has_headers { HEADERS } else { b"" };
                 let body = [headers, payload].concat();
                 let line = format!("{subject}  {reply:?} {} {}", headers.len(), body.len());
-                Seen::Message(line, body)
+                NatsObservation::Message(line, body)
             }
-            Self::Sub { filter, queue, sid } => Seen::Command(format!("SUB {filter} {queue:?} {sid}")),
-            Self::Unsub { sid, after } => Seen::Command(format!("UNSUB {sid} {after:?}")),
+            Self::Sub { filter, queue, sid } => {
+                NatsObservation::Command(format!("SUB {filter} {queue:?} {sid}"))
+            }
+            Self::Unsub { sid, after } => NatsObservation::Command(format!("UNSUB {sid} {after:?}")),
         }
     }
 }
 
-fn valid() -> impl Strategy<Value = Valid> {
+fn valid_operation() -> impl Strategy<Value = ValidOperation> {
     let subject = "[a-z$_*]{2,4}(\\.[A-Z0-9>-]{2,3}){0,3}";
     let filter = "([a-z]{1,4}|\\*)(\\.([A-Z0-9]{1,3}|\\*)){0,3}(\\.>)?";
     prop_oneof![
         3 => (subject, proptest::option::of(subject), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..80))
-            .prop_map(|(subject, reply, has_headers, payload)| Valid::Pub { subject, reply, has_headers, payload }),
+            .prop_map(|(subject, reply, has_headers, payload)| ValidOperation::Pub { subject, reply, has_headers, payload }),
         1 => (filter, proptest::option::of("[a-z]{1,5}"), any::<u64>())
-            .prop_map(|(filter, queue, sid)| Valid::Sub { filter, queue, sid }),
+            .prop_map(|(filter, queue, sid)| ValidOperation::Sub { filter, queue, sid }),
         1 => (any::<u64>(), proptest::option::of(1..999_999_999u32))
-            .prop_map(|(sid, after)| Valid::Unsub { sid, after }),
+            .prop_map(|(sid, after)| ValidOperation::Unsub { sid, after }),
     ]
 }
 
@@ -135,20 +137,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_operations(bytes in glued(), cuts in cuts()) {
+    fn any_cut_of_any_bytes_tells_the_same_operations(bytes in concatenated_pieces(), cuts in cuts()) {
         client_splits(&LIMITS, &bytes, &cuts);
         client_splits(&TIGHT, &bytes, &cuts);
     }
 
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_deliveries(bytes in glued(), cuts in cuts()) {
+    fn any_cut_of_any_bytes_tells_the_same_deliveries(bytes in concatenated_pieces(), cuts in cuts()) {
         server_splits(&LIMITS, &bytes, &cuts);
     }
 
     #[test]
-    fn a_decoder_written_for_clarity_agrees(bytes in glued()) {
+    fn a_decoder_written_for_clarity_agrees(bytes in concatenated_pieces()) {
         client_oracle(&LIMITS, &bytes);
-        client_oracle(&Limits::default(), &bytes);
+        client_oracle(&NatsLimits::default(), &bytes);
         client_oracle(&TIGHT, &bytes);
     }
 
@@ -164,13 +166,13 @@ proptest! {
 
     /// What we write, we read, one operation behind the other.
     #[test]
-    fn operations_come_out_as_written(all in proptest::collection::vec(valid(), 1..6), cuts in cuts()) {
+    fn operations_come_out_as_written(all in proptest::collection::vec(valid_operation(), 1..6), cuts in cuts()) {
         let mut bytes = Vec::new();
         for one in &all {
             one.encode(&mut bytes);
         }
-        let mut expected: Vec<Seen> = all.iter().map(Valid::seen).collect();
-        expected.push(Seen::Waiting(0));
+        let mut expected: Vec<NatsObservation> = all.iter().map(ValidOperation::expected_observation).collect();
+        expected.push(NatsObservation::Waiting(0));
         prop_assert_eq!(client_splits(&LIMITS, &bytes, &cuts), expected);
         client_oracle(&LIMITS, &bytes);
         client_splits(&TIGHT, &bytes, &cuts);
@@ -194,14 +196,14 @@ proptest! {
             .encode(&mut bytes);
         let body = [headers, &payload].concat();
         let line = format!("{subject} {sid} {reply:?} {} {}", headers.len(), body.len());
-        prop_assert_eq!(server_splits(&LIMITS, &bytes, &cuts), [Seen::Message(line, body), Seen::Waiting(0)]);
+        prop_assert_eq!(server_splits(&LIMITS, &bytes, &cuts), [NatsObservation::Message(line, body), NatsObservation::Waiting(0)]);
     }
 }
 
 /// The longest line and the longest message that waits, sent byte by byte: no byte is looked at more than twice.
 #[test]
 fn input_in_single_bytes_costs_linear_work() {
-    let limits = Limits::default();
+    let limits = NatsLimits::default();
     let blanks = " ".repeat(4000);
     for (bytes, events) in [
         (format!("PING{blanks}\r\n"), 1),
@@ -212,12 +214,12 @@ fn input_in_single_bytes_costs_linear_work() {
     ] {
         let each: Vec<usize> = (0..bytes.len()).collect();
         let (seen, work) = client(&limits, bytes.as_bytes(), &each);
-        assert_eq!(seen.len(), events + 1, "{}", told(&seen));
+        assert_eq!(seen.len(), events + 1, "{}", describe(&seen));
         assert!(work <= 2 * bytes.len() as u64, "{work} bytes looked at for {}", bytes.len());
     }
     let info = format!("INFO {{{}}}\r\n", " ".repeat(60_000));
     let each: Vec<usize> = (0..info.len()).collect();
-    let (seen, work) = server(&Limits::for_client(), info.as_bytes(), &each);
+    let (seen, work) = server(&NatsLimits::for_client(), info.as_bytes(), &each);
     assert_eq!(seen.len(), 2);
     assert!(work <= 2 * info.len() as u64);
 }

@@ -1,9 +1,9 @@
 //! Where messages end on connections.
 
 use super::super::check::{frame_splits, frames};
-use super::super::{Cut, Framer, Limits};
+use super::super::{Framer, SyslogLimits, Truncation};
 
-const LIMITS: Limits = Limits { message_size_max: 16 };
+const LIMITS: SyslogLimits = SyslogLimits { message_size_max: 16 };
 
 /// `message`, `message !TooLong`, one after the other.
 #[track_caller]
@@ -14,14 +14,14 @@ fn check(bytes: impl AsRef<[u8]>, expected: &[&str]) {
     for &cut in &each {
         frame_splits(&LIMITS, bytes, &[cut]);
     }
-    let told: Vec<String> = seen
+    let described: Vec<String> = seen
         .iter()
         .map(|(message, cut)| {
             let cut = cut.map_or(String::new(), |cut| format!(" !{cut:?}"));
             format!("{}{cut}", message.escape_ascii())
         })
         .collect();
-    assert_eq!(told, expected, "{}", bytes.escape_ascii());
+    assert_eq!(described, expected, "{}", bytes.escape_ascii());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_message_beyond_the_limit_is_cut_and_its_rest_skipped() {
 /// A megabyte without an end, in single bytes: every byte is looked at once, and what waits is bounded.
 #[test]
 fn a_line_without_end_costs_linear_work() {
-    let limits = Limits::default();
+    let limits = SyslogLimits::default();
     let bytes = [&b"<13>"[..], &vec![b'x'; 1024 * 1024], b"\n<13>b\n"].concat();
     let mut framer = Framer::default();
     let (mut start, mut seen) = (0, Vec::new());
@@ -97,7 +97,7 @@ fn a_line_without_end_costs_linear_work() {
             seen.push((frame.message.len(), frame.cut));
         }
     }
-    assert_eq!(seen, [(64 * 1024, Some(Cut::TooLong)), (5, None)]);
+    assert_eq!(seen, [(64 * 1024, Some(Truncation::TooLong)), (5, None)]);
     let each: Vec<usize> = (0..200_000).step_by(3).collect();
     let (_, work) = frames(&limits, &bytes, &each);
     assert!(work <= (bytes.len() + 22) as u64, "{work} bytes looked at for {}", bytes.len());

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use syslog_loose::{ProcId, Protocol, Variant};
 
 use super::super::check::{frame_splits, parsed};
-use super::super::{Form, Limits, parse};
+use super::super::{SyslogFormat, SyslogLimits, parse};
 
 const PIECES: &[&str] = &[
     "<13>",
@@ -47,7 +47,7 @@ const PIECES: &[&str] = &[
     "%X-1-Y: ",
 ];
 
-fn glued() -> impl Strategy<Value = Vec<u8>> {
+fn concatenated_pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         12 => proptest::sample::select(PIECES).prop_map(|piece| piece.as_bytes().to_vec()),
         1 => proptest::collection::vec(any::<u8>(), 0..4),
@@ -60,14 +60,14 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
 }
 
 /// The second parser's opinion, in the words of ours.
-fn check_against_second(line: &str, form: Form) -> Result<(), TestCaseError> {
+fn check_against_second(line: &str, form: SyslogFormat) -> Result<(), TestCaseError> {
     let ours = parse(line.as_bytes());
     let theirs = syslog_loose::parse_message_with_year(line, |_| 2020, Variant::Either);
     let text = |part: Option<&[u8]>| part.map(|part| String::from_utf8_lossy(part).into_owned());
     let owned = |part: Option<&str>| part.map(str::to_owned);
     let is_ietf = matches!(theirs.protocol, Protocol::RFC5424(_));
     prop_assert_eq!(ours.form, form, "{}", line);
-    prop_assert_eq!(is_ietf, form == Form::Ietf, "{}", line);
+    prop_assert_eq!(is_ietf, form == SyslogFormat::Ietf, "{}", line);
     prop_assert_eq!(theirs.facility.map(|facility| facility as u8), Some(ours.priority.facility()));
     prop_assert_eq!(theirs.severity.map(|severity| severity as u8), Some(ours.priority.severity()));
     prop_assert_eq!(theirs.timestamp.is_some(), ours.timestamp.is_some(), "{}", line);
@@ -92,13 +92,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_of_any_bytes_holds_the_same_messages(bytes in glued(), cuts in cuts(), size_max in 1..40u32) {
-        frame_splits(&Limits { message_size_max: size_max }, &bytes, &cuts);
-        frame_splits(&Limits::default(), &bytes, &cuts);
+    fn any_cut_of_any_bytes_holds_the_same_messages(bytes in concatenated_pieces(), cuts in cuts(), size_max in 1..40u32) {
+        frame_splits(&SyslogLimits { message_size_max: size_max }, &bytes, &cuts);
+        frame_splits(&SyslogLimits::default(), &bytes, &cuts);
     }
 
     #[test]
-    fn what_is_recognised_lies_in_the_input(bytes in glued(), any in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn what_is_recognised_lies_in_the_input(bytes in concatenated_pieces(), any in proptest::collection::vec(any::<u8>(), 0..80)) {
         parsed(&bytes);
         parsed(&any);
         parsed(&[b"<13>", &any[..]].concat());
@@ -121,7 +121,7 @@ proptest! {
     ) {
         let [host, app, msgid] = &words[..] else { unreachable!("three words were asked for") };
         let line = format!("<{priority}>1 {stamp} {host} {app} {procid} {msgid} {data} {message}");
-        check_against_second(line.trim_end(), Form::Ietf)?;
+        check_against_second(line.trim_end(), SyslogFormat::Ietf)?;
     }
 
     #[test]
@@ -134,6 +134,6 @@ proptest! {
         message in "[a-zA-Z{'(][!-~]{0,8}( [!-~]{1,8}){0,3}",
     ) {
         let procid = procid.map_or(String::new(), |procid| format!("[{procid}]"));
-        check_against_second(&format!("<{priority}>{stamp} {host} {app}{procid}: {message}"), Form::Bsd)?;
+        check_against_second(&format!("<{priority}>{stamp} {host} {app}{procid}: {message}"), SyslogFormat::Bsd)?;
     }
 }

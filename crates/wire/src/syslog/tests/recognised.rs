@@ -1,10 +1,10 @@
 //! Real lines and what is recognised in them.
 
 use super::super::check::parsed;
-use super::super::{Form, Priority, Record, parse};
+use super::super::{Priority, SyslogFormat, SyslogRecord, parse};
 
 /// `priority form time | host | app | procid | msgid | data | message`; `-` is what is absent.
-fn told(record: &Record<'_>) -> String {
+fn describe(record: &SyslogRecord<'_>) -> String {
     let shown = |part: Option<&[u8]>| part.map_or("-".to_owned(), |part| part.escape_ascii().to_string());
     let given = if record.priority_is_given { "" } else { "?" };
     format!(
@@ -25,7 +25,7 @@ fn told(record: &Record<'_>) -> String {
 fn check_all(table: &[(&str, &str)]) {
     for (line, expected) in table {
         let expected = expected.replace('"', "\\\"").replace('\'', "\\'");
-        assert_eq!(told(&parse(line.as_bytes())), expected, "{line:?}");
+        assert_eq!(describe(&parse(line.as_bytes())), expected, "{line:?}");
         parsed(line.as_bytes());
         for end in ["\n", "\r\n", "\0", "\n\0"] {
             assert_eq!(parse(format!("{line}{end}").as_bytes()), parse(line.as_bytes()), "{line:?}");
@@ -268,7 +268,7 @@ fn structured_data_end_where_their_last_element_does() {
     let check = |rest: &str, data: Option<&str>, message: &str| {
         let line = format!("<13>1 - h a p m {rest}");
         let record = parse(line.as_bytes());
-        assert_eq!(record.form, Form::Ietf);
+        assert_eq!(record.form, SyslogFormat::Ietf);
         assert_eq!(record.structured_data, data.map(str::as_bytes), "{rest}");
         assert_eq!(record.message, message.as_bytes(), "{rest}");
         parsed(line.as_bytes());

@@ -6,8 +6,8 @@ mod conformance;
 mod programs;
 mod restart;
 
-use super::Hub;
-use crate::support::Driver;
+use super::NatsServerFixture;
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     async_nats_does_everything_that_it_can,
@@ -21,40 +21,40 @@ on_both_drivers! {
 /// The streams that all of them want.
 const STREAMS: &str = "--stream events=events.> --stream memory=memory.>:memory";
 
-fn async_nats_does_everything_that_it_can(driver: Driver) {
-    let hub = Hub::start(driver, STREAMS);
-    async_nats::everything(hub.nats());
-    hub.server.finish();
+fn async_nats_does_everything_that_it_can(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, STREAMS);
+    async_nats::everything(fixture.nats());
+    fixture.server.finish();
 }
 
-fn nats_go_does_everything_that_it_can(driver: Driver) {
-    let hub = Hub::start(driver, STREAMS);
-    programs::go("everything", hub.nats()).does_all_of_it();
-    hub.server.finish();
+fn nats_go_does_everything_that_it_can(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, STREAMS);
+    programs::go("everything", fixture.nats()).expect_complete();
+    fixture.server.finish();
 }
 
-fn nats_py_does_everything_that_it_can(driver: Driver) {
-    let hub = Hub::start(driver, STREAMS);
-    programs::python("everything", hub.nats()).does_all_of_it();
-    hub.server.finish();
+fn nats_py_does_everything_that_it_can(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, STREAMS);
+    programs::python("everything", fixture.nats()).expect_complete();
+    fixture.server.finish();
 }
 
 /// Row 0.4.
-fn async_nats_comes_back_to_a_server_that_was_killed(driver: Driver) {
-    let life = restart::live_through(driver, async_nats::restart);
+fn async_nats_comes_back_to_a_server_that_was_killed(driver: DriverUnderTest) {
+    let log = restart::live_through(driver, async_nats::restart);
     // It asks for its consumers again by itself, those that it is pushed to and those that it pulls from.
-    assert_eq!(life.pulled, life.delivered);
-    life.failed_only_by("timed out: didn't receive ack in time");
+    assert_eq!(log.pulled, log.delivered);
+    log.failed_only_by("timed out: didn't receive ack in time");
 }
 
 /// Row 0.4.
-fn nats_go_comes_back_to_a_server_that_was_killed(driver: Driver) {
-    let life = restart::live_through(driver, |address| programs::go("restart", address).tells());
-    life.failed_only_by("nats: timeout");
+fn nats_go_comes_back_to_a_server_that_was_killed(driver: DriverUnderTest) {
+    let log = restart::live_through(driver, |address| programs::go("restart", address).next_line());
+    log.failed_only_by("nats: timeout");
 }
 
 /// Row 0.4.
-fn nats_py_comes_back_to_a_server_that_was_killed(driver: Driver) {
-    let life = restart::live_through(driver, |address| programs::python("restart", address).tells());
-    life.failed_only_by("TimeoutError()");
+fn nats_py_comes_back_to_a_server_that_was_killed(driver: DriverUnderTest) {
+    let log = restart::live_through(driver, |address| programs::python("restart", address).next_line());
+    log.failed_only_by("TimeoutError()");
 }

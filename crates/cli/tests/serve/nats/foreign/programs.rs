@@ -12,14 +12,14 @@ use crate::support::HANG;
 pub(super) const ALL_OF_IT: &str = "all of it";
 
 /// A program that runs; it ends with its test.
-pub(super) struct Program {
-    child: Running,
+pub(super) struct ClientProgram {
+    child: GuardedClientProcess,
     lines: Receiver<String>,
 }
 
-struct Running(Child);
+struct GuardedClientProcess(Child);
 
-impl Drop for Running {
+impl Drop for GuardedClientProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -34,39 +34,39 @@ fn installed(path: &str) -> PathBuf {
 }
 
 /// nats-py.
-pub(super) fn python(task: &str, address: SocketAddr) -> Program {
+pub(super) fn python(task: &str, address: SocketAddr) -> ClientProgram {
     let mut command = Command::new(installed("nats-py/bin/python"));
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/nats/foreign/client.py"));
-    Program::start(command, task, address)
+    ClientProgram::start(command, task, address)
 }
 
 /// nats-py, case by case.
-pub(super) fn python_conformance(address: SocketAddr) -> Program {
+pub(super) fn python_conformance(address: SocketAddr) -> ClientProgram {
     let mut command = Command::new(installed("nats-py/bin/python"));
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/nats/foreign/conformance/client.py"));
-    Program::spawn(command, address, &[])
+    ClientProgram::spawn(command, address, &[])
 }
 
 /// The clients for Node, case by case. The program is read from beside its packages, where Node looks for them.
-pub(super) fn node(address: SocketAddr) -> Program {
+pub(super) fn node(address: SocketAddr) -> ClientProgram {
     let mut command = Command::new("node");
     command.arg(installed("nats-node/conformance.mjs"));
-    Program::spawn(command, address, &[])
+    ClientProgram::spawn(command, address, &[])
 }
 
 /// nats.go.
-pub(super) fn go(task: &str, address: SocketAddr) -> Program {
-    Program::start(Command::new(installed("nats-go/client")), task, address)
+pub(super) fn go(task: &str, address: SocketAddr) -> ClientProgram {
+    ClientProgram::start(Command::new(installed("nats-go/client")), task, address)
 }
 
-impl Program {
-    fn start(command: Command, task: &str, address: SocketAddr) -> Program {
-        Program::spawn(command, address, &[task])
+impl ClientProgram {
+    fn start(command: Command, task: &str, address: SocketAddr) -> ClientProgram {
+        ClientProgram::spawn(command, address, &[task])
     }
 
-    fn spawn(mut command: Command, address: SocketAddr, arguments: &[&str]) -> Program {
+    fn spawn(mut command: Command, address: SocketAddr, arguments: &[&str]) -> ClientProgram {
         command.arg(format!("nats://{address}")).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = Running(command.spawn().expect("the program runs"));
+        let mut child = GuardedClientProcess(command.spawn().expect("the program runs"));
         let out = BufReader::new(child.0.stdout.take().expect("it is piped"));
         let (told, lines) = channel();
         std::thread::spawn(move || {
@@ -76,12 +76,12 @@ impl Program {
                 }
             }
         });
-        Program { child, lines }
+        ClientProgram { child, lines }
     }
 
     /// Waits until it has done everything.
     #[track_caller]
-    pub(super) fn does_all_of_it(mut self) {
+    pub(super) fn expect_complete(mut self) {
         let mut said = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(HANG) {
             said.push(line);
@@ -93,13 +93,13 @@ impl Program {
 
     /// All lines that it tells.
     pub(super) fn lines(self) -> Vec<String> {
-        std::iter::from_fn(self.tells()).collect()
+        std::iter::from_fn(self.next_line()).collect()
     }
 
     /// The next line that it tells; `None` when it tells nothing more.
-    pub(super) fn tells(self) -> impl FnMut() -> Option<String> {
+    pub(super) fn next_line(self) -> impl FnMut() -> Option<String> {
         move || {
-            let Program { lines, .. } = &self;
+            let ClientProgram { lines, .. } = &self;
             lines.recv_timeout(HANG).ok()
         }
     }

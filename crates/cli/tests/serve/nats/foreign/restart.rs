@@ -15,16 +15,16 @@
 
 use std::net::SocketAddr;
 
-use super::super::Hub;
+use super::super::NatsServerFixture;
 use super::programs::ALL_OF_IT;
-use crate::support::Driver;
+use crate::support::DriverUnderTest;
 
 /// Acknowledgements before the server is killed.
 const BEFORE: usize = 100;
 
 /// What a client has told.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct RestartLog {
     acknowledged: Vec<(u64, u64)>,
     pub(super) delivered: Vec<(u64, u64)>,
     pub(super) pulled: Vec<(u64, u64)>,
@@ -37,9 +37,9 @@ pub(super) struct Life {
     has_ended: bool,
 }
 
-impl Life {
+impl RestartLog {
     #[track_caller]
-    fn hear(&mut self, line: Option<String>) {
+    fn record(&mut self, line: Option<String>) {
         let line = line.unwrap_or_else(|| panic!("it tells nothing more: {self:?}"));
         let (what, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let numbers = || {
@@ -60,7 +60,7 @@ impl Life {
     }
 }
 
-impl Life {
+impl RestartLog {
     /// What it was told of a message whose acknowledgement the server did not live to give, if there was one.
     #[track_caller]
     pub(super) fn failed_only_by(&self, why: &str) {
@@ -70,36 +70,36 @@ impl Life {
 
 /// Lets a client live through it: what it was told is so, nothing is lost, invented, stored twice or delivered twice.
 pub(super) fn live_through<T: FnMut() -> Option<String>>(
-    driver: Driver,
+    driver: DriverUnderTest,
     start: impl FnOnce(SocketAddr) -> T,
-) -> Life {
-    let hub = Hub::start_alone(driver, "");
-    let mut life = Life::default();
-    let mut tells = start(hub.nats());
-    while life.acknowledged.len() < BEFORE {
-        life.hear(tells());
+) -> RestartLog {
+    let fixture = NatsServerFixture::start_restartable(driver, "");
+    let mut log = RestartLog::default();
+    let mut next_line = start(fixture.nats());
+    while log.acknowledged.len() < BEFORE {
+        log.record(next_line());
     }
-    let hub = hub.crash_in_place(driver, "", || {
-        while life.connection.is_empty() {
-            life.hear(tells());
+    let fixture = fixture.crash_in_place(driver, "", || {
+        while log.connection.is_empty() {
+            log.record(next_line());
         }
     });
-    while !life.has_ended {
-        life.hear(tells());
+    while !log.has_ended {
+        log.record(next_line());
     }
-    let count = life.acknowledged.len();
-    let (records, behind) = hub.records("events", count);
+    let count = log.acknowledged.len();
+    let (records, behind) = fixture.records("events", count);
     let records: Vec<(u64, u64)> =
         records.into_iter().map(|(at, text)| (text.parse().expect("a number"), at)).collect();
     let numbers: Vec<u64> = records.iter().map(|record| record.0).collect();
-    assert_eq!(numbers, (1..=count as u64).collect::<Vec<_>>(), "{life:?}");
-    assert_eq!(behind, 0, "{life:?}");
-    assert_eq!(life.acknowledged, records);
-    assert_eq!(life.delivered, records);
+    assert_eq!(numbers, (1..=count as u64).collect::<Vec<_>>(), "{log:?}");
+    assert_eq!(behind, 0, "{log:?}");
+    assert_eq!(log.acknowledged, records);
+    assert_eq!(log.delivered, records);
     // Some say at the end that they have left.
-    assert_eq!(life.connection[..2], ["disconnected", "reconnected"], "{life:?}");
-    assert!(life.connection[2..].iter().all(|what| what == "disconnected") && life.heard == 1, "{life:?}");
-    drop(tells);
-    hub.server.finish();
-    life
+    assert_eq!(log.connection[..2], ["disconnected", "reconnected"], "{log:?}");
+    assert!(log.connection[2..].iter().all(|what| what == "disconnected") && log.heard == 1, "{log:?}");
+    drop(next_line);
+    fixture.server.finish();
+    log
 }

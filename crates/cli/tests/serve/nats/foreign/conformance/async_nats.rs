@@ -13,12 +13,12 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 /// After which a wait is a failure.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CASE_TIMEOUT: Duration = Duration::from_secs(20);
 
-type Outcome = Result<(), Box<dyn Error>>;
+type CaseResult = Result<(), Box<dyn Error>>;
 
 /// What a case uses.
-struct World {
+struct ConformanceContext {
     address: SocketAddr,
     client: Client,
     streams: Context,
@@ -27,8 +27,8 @@ struct World {
 
 macro_rules! cases {
     ($($name:ident)*) => {
-        async fn run_case(name: &'static str, world: &World) -> Outcome {
-            match name { $(stringify!($name) => $name(world).await,)* _ => Err("no such case".into()) }
+        async fn run_case(name: &'static str, context: &ConformanceContext) -> CaseResult {
+            match name { $(stringify!($name) => $name(context).await,)* _ => Err("no such case".into()) }
         }
 
         const CASES: &[&str] = &[$(stringify!($name)),*];
@@ -51,8 +51,8 @@ pub(super) fn all_cases(address: SocketAddr) -> Vec<String> {
     let mut told = Vec::new();
     for &name in CASES {
         let outcome = runtime.block_on(async {
-            let world = world(address, name).await?;
-            tokio::time::timeout(PATIENCE, run_case(name, &world)).await?
+            let context = context(address, name).await?;
+            tokio::time::timeout(CASE_TIMEOUT, run_case(name, &context)).await?
         });
         told.push(match outcome {
             Ok(()) => format!("ok {name}"),
@@ -63,17 +63,17 @@ pub(super) fn all_cases(address: SocketAddr) -> Vec<String> {
     told
 }
 
-async fn world(address: SocketAddr, name: &'static str) -> Result<World, Box<dyn Error>> {
+async fn context(address: SocketAddr, name: &'static str) -> Result<ConformanceContext, Box<dyn Error>> {
     let client = root().connect(address.to_string()).await?;
-    let streams = ContextBuilder::new().timeout(PATIENCE).build(client.clone());
-    Ok(World { address, client, streams, name })
+    let streams = ContextBuilder::new().timeout(CASE_TIMEOUT).build(client.clone());
+    Ok(ConformanceContext { address, client, streams, name })
 }
 
 fn root() -> ConnectOptions {
     ConnectOptions::with_user_and_password("root".to_owned(), "all".to_owned())
 }
 
-impl World {
+impl ConformanceContext {
     fn subject(&self, last: &str) -> String {
         format!("core.{}.{last}", self.name)
     }
@@ -101,16 +101,16 @@ impl World {
     }
 }
 
-fn equal<T: PartialEq + std::fmt::Debug>(got: T, expected: T) -> Outcome {
+fn equal<T: PartialEq + std::fmt::Debug>(got: T, expected: T) -> CaseResult {
     if got == expected { Ok(()) } else { Err(format!("{got:?}, expected {expected:?}").into()) }
 }
 
-fn demand(holds: bool, what: impl std::fmt::Debug) -> Outcome {
+fn demand(holds: bool, what: impl std::fmt::Debug) -> CaseResult {
     if holds { Ok(()) } else { Err(format!("{what:?}").into()) }
 }
 
 /// The error of something that is expected to fail.
-fn refused<T, E: std::fmt::Display>(outcome: Result<T, E>, words: &str) -> Outcome {
+fn refused<T, E: std::fmt::Display>(outcome: Result<T, E>, words: &str) -> CaseResult {
     match outcome {
         Ok(_) => Err(format!("it was taken, expected {words}").into()),
         Err(error) if error.to_string().to_lowercase().contains(words) => Ok(()),
@@ -128,22 +128,22 @@ async fn next(messages: &mut Subscriber) -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8(message.payload.to_vec())?)
 }
 
-async fn connect_describes_the_server(world: &World) -> Outcome {
-    let info = world.client.server_info();
-    equal((info.max_payload, info.headers, info.port), (1_048_576, true, world.address.port()))?;
+async fn connect_describes_the_server(context: &ConformanceContext) -> CaseResult {
+    let info = context.client.server_info();
+    equal((info.max_payload, info.headers, info.port), (1_048_576, true, context.address.port()))?;
     equal(info.client_ip.as_str(), "127.0.0.1")?;
     demand(!info.go.is_empty() && !info.host.is_empty() && info.client_id > 0, &info)?;
-    demand(world.client.is_server_compatible(2, 9, 0), &info.version)
+    demand(context.client.is_server_compatible(2, 9, 0), &info.version)
 }
 
-async fn connect_options(world: &World) -> Outcome {
+async fn connect_options(context: &ConformanceContext) -> CaseResult {
     for (number, options) in
         [root().no_echo(), root().name("a name"), root().retry_on_initial_connect()].into_iter().enumerate()
     {
-        let subject = world.subject(&number.to_string());
-        let mut got = world.client.subscribe(subject.clone()).await?;
-        settle(&world.client).await;
-        let other = world.other(options).await?;
+        let subject = context.subject(&number.to_string());
+        let mut got = context.client.subscribe(subject.clone()).await?;
+        settle(&context.client).await;
+        let other = context.other(options).await?;
         other.publish(subject, "x".into()).await?;
         settle(&other).await;
         equal(next(&mut got).await?.as_str(), "x")?;
@@ -151,16 +151,16 @@ async fn connect_options(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn wrong_password(world: &World) -> Outcome {
+async fn wrong_password(context: &ConformanceContext) -> CaseResult {
     let options = ConnectOptions::with_user_and_password("root".to_owned(), "wrong".to_owned());
-    refused(options.connect(world.address.to_string()).await, "authorization")
+    refused(options.connect(context.address.to_string()).await, "authorization")
 }
 
-async fn wildcards(world: &World) -> Outcome {
-    let mut one = world.client.subscribe(world.subject("*.c")).await?;
-    let mut rest = world.client.subscribe(world.subject(">")).await?;
+async fn wildcards(context: &ConformanceContext) -> CaseResult {
+    let mut one = context.client.subscribe(context.subject("*.c")).await?;
+    let mut rest = context.client.subscribe(context.subject(">")).await?;
     for subject in ["a.c", "b.c", "a.d", "a.c.e"] {
-        world.client.publish(world.subject(subject), subject.into()).await?;
+        context.client.publish(context.subject(subject), subject.into()).await?;
     }
     for subject in ["a.c", "b.c"] {
         equal(next(&mut one).await?.as_str(), subject)?;
@@ -171,17 +171,17 @@ async fn wildcards(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn headers_and_reply(world: &World) -> Outcome {
-    let subject = world.subject("a");
-    let mut got = world.client.subscribe(subject.clone()).await?;
+async fn headers_and_reply(context: &ConformanceContext) -> CaseResult {
+    let subject = context.subject("a");
+    let mut got = context.client.subscribe(subject.clone()).await?;
     let mut headers = HeaderMap::new();
     headers.append("A", "1");
     headers.append("A", "2");
-    world
+    context
         .client
         .publish_with_reply_and_headers(subject.clone(), "back.to", headers, vec![0, 255, 13, 10].into())
         .await?;
-    world.client.publish(subject, "".into()).await?;
+    context.client.publish(subject, "".into()).await?;
     let message = got.next().await.ok_or("no message comes")?;
     let values: Vec<_> = message.headers.ok_or("no headers")?.get_all("A").map(ToString::to_string).collect();
     equal(values, vec!["1".to_owned(), "2".to_owned()])?;
@@ -189,19 +189,19 @@ async fn headers_and_reply(world: &World) -> Outcome {
     equal(next(&mut got).await?.as_str(), "")
 }
 
-async fn queue_groups(world: &World) -> Outcome {
+async fn queue_groups(context: &ConformanceContext) -> CaseResult {
     let (told, mut counts) = mpsc::unbounded_channel();
     for (number, queue) in [Some("q"), Some("q"), None].into_iter().enumerate() {
-        let subject = world.subject("a");
+        let subject = context.subject("a");
         let mut got = match queue {
-            Some(queue) => world.client.queue_subscribe(subject, queue.to_owned()).await?,
-            None => world.client.subscribe(subject).await?,
+            Some(queue) => context.client.queue_subscribe(subject, queue.to_owned()).await?,
+            None => context.client.subscribe(subject).await?,
         };
         let told = told.clone();
         tokio::spawn(async move { while got.next().await.is_some_and(|_| told.send(number).is_ok()) {} });
     }
     for _ in 0..100 {
-        world.client.publish(world.subject("a"), "x".into()).await?;
+        context.client.publish(context.subject("a"), "x".into()).await?;
     }
     let mut all = [0; 3];
     for _ in 0..200 {
@@ -211,9 +211,9 @@ async fn queue_groups(world: &World) -> Outcome {
 }
 
 /// Answers requests with their payload behind `re:`.
-async fn answer(world: &World) -> Outcome {
-    let mut asked = world.client.subscribe(world.subject("a")).await?;
-    let client = world.client.clone();
+async fn answer(context: &ConformanceContext) -> CaseResult {
+    let mut asked = context.client.subscribe(context.subject("a")).await?;
+    let client = context.client.clone();
     tokio::spawn(async move {
         while let Some(request) = asked.next().await {
             let text = format!("re:{}", String::from_utf8_lossy(&request.payload));
@@ -225,69 +225,69 @@ async fn answer(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn request_reply(world: &World) -> Outcome {
-    answer(world).await?;
+async fn request_reply(context: &ConformanceContext) -> CaseResult {
+    answer(context).await?;
     for number in 0..50 {
-        let got = world.client.request(world.subject("a"), number.to_string().into()).await?;
+        let got = context.client.request(context.subject("a"), number.to_string().into()).await?;
         equal(&got.payload[..], format!("re:{number}").as_bytes())?;
     }
     let mut headers = HeaderMap::new();
     headers.insert("A", "1");
-    let got = world.client.request_with_headers(world.subject("a"), headers, "h".into()).await?;
+    let got = context.client.request_with_headers(context.subject("a"), headers, "h".into()).await?;
     equal(&got.payload[..], b"re:h")
 }
 
-async fn request_without_an_answer(world: &World) -> Outcome {
-    let _silent = world.client.subscribe(world.subject("a")).await?;
+async fn request_without_an_answer(context: &ConformanceContext) -> CaseResult {
+    let _silent = context.client.subscribe(context.subject("a")).await?;
     let request = async_nats::Request::new().payload("x".into()).timeout(Some(Duration::from_millis(100)));
-    let error = world.client.send_request(world.subject("a"), request).await.err().ok_or("an answer")?;
+    let error = context.client.send_request(context.subject("a"), request).await.err().ok_or("an answer")?;
     equal(error.kind(), RequestErrorKind::TimedOut)
 }
 
-async fn no_responders(world: &World) -> Outcome {
-    let error = world.client.request(world.subject("a"), "x".into()).await.err().ok_or("an answer")?;
+async fn no_responders(context: &ConformanceContext) -> CaseResult {
+    let error = context.client.request(context.subject("a"), "x".into()).await.err().ok_or("an answer")?;
     equal(error.kind(), RequestErrorKind::NoResponders)
 }
 
-async fn unsubscribe(world: &World) -> Outcome {
-    let mut ended = world.client.subscribe(world.subject("a")).await?;
-    let mut goes_on = world.client.subscribe(world.subject("a")).await?;
+async fn unsubscribe(context: &ConformanceContext) -> CaseResult {
+    let mut ended = context.client.subscribe(context.subject("a")).await?;
+    let mut goes_on = context.client.subscribe(context.subject("a")).await?;
     ended.unsubscribe().await?;
-    world.client.publish(world.subject("a"), "x".into()).await?;
+    context.client.publish(context.subject("a"), "x".into()).await?;
     equal(next(&mut goes_on).await?.as_str(), "x")?;
     demand(ended.next().await.is_none(), "a message for an ended subscription")
 }
 
-async fn unsubscribe_after_a_number_of_messages(world: &World) -> Outcome {
-    let mut limited = world.client.subscribe(world.subject("a")).await?;
+async fn unsubscribe_after_a_number_of_messages(context: &ConformanceContext) -> CaseResult {
+    let mut limited = context.client.subscribe(context.subject("a")).await?;
     limited.unsubscribe_after(3).await?;
     for number in 0..6 {
-        world.client.publish(world.subject("a"), number.to_string().into()).await?;
+        context.client.publish(context.subject("a"), number.to_string().into()).await?;
     }
     let got: Vec<_> = limited.map(|message| message.payload.to_vec()).collect().await;
     equal(got, vec![b"0".to_vec(), b"1".to_vec(), b"2".to_vec()])
 }
 
-async fn drain_of_a_subscription(world: &World) -> Outcome {
-    let mut subscription = world.client.subscribe(world.subject("a")).await?;
+async fn drain_of_a_subscription(context: &ConformanceContext) -> CaseResult {
+    let mut subscription = context.client.subscribe(context.subject("a")).await?;
     for _ in 0..50 {
-        world.client.publish(world.subject("a"), "x".into()).await?;
+        context.client.publish(context.subject("a"), "x".into()).await?;
     }
     // The client forgets a drained subscription at its next turn, whatever is on its way.
     for _ in 0..50 {
         next(&mut subscription).await?;
     }
     subscription.drain().await?;
-    world.client.publish(world.subject("a"), "late".into()).await?;
+    context.client.publish(context.subject("a"), "late".into()).await?;
     equal(subscription.count().await, 0)
 }
 
-async fn drain_of_a_connection(world: &World) -> Outcome {
-    let mut got = world.client.subscribe(world.subject("a")).await?;
-    settle(&world.client).await;
-    let other = world.other(root()).await?;
+async fn drain_of_a_connection(context: &ConformanceContext) -> CaseResult {
+    let mut got = context.client.subscribe(context.subject("a")).await?;
+    settle(&context.client).await;
+    let other = context.other(root()).await?;
     for number in 0..50 {
-        other.publish(world.subject("a"), number.to_string().into()).await?;
+        other.publish(context.subject("a"), number.to_string().into()).await?;
     }
     other.drain().await?;
     for number in 0..50 {
@@ -296,50 +296,50 @@ async fn drain_of_a_connection(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn flush_and_rtt(world: &World) -> Outcome {
-    world.client.flush().await?;
-    world.client.publish(world.subject("a"), "x".into()).await?;
-    world.client.flush().await?;
-    equal(world.client.connection_state(), async_nats::connection::State::Connected)
+async fn flush_and_rtt(context: &ConformanceContext) -> CaseResult {
+    context.client.flush().await?;
+    context.client.publish(context.subject("a"), "x".into()).await?;
+    context.client.flush().await?;
+    equal(context.client.connection_state(), async_nats::connection::State::Connected)
 }
 
-async fn a_message_of_max_payload(world: &World) -> Outcome {
-    let mut got = world.client.subscribe(world.subject("a")).await?;
-    let size = world.client.server_info().max_payload;
-    world.client.publish(world.subject("a"), vec![b'z'; size].into()).await?;
+async fn a_message_of_max_payload(context: &ConformanceContext) -> CaseResult {
+    let mut got = context.client.subscribe(context.subject("a")).await?;
+    let size = context.client.server_info().max_payload;
+    context.client.publish(context.subject("a"), vec![b'z'; size].into()).await?;
     equal(next(&mut got).await?.len(), size)
 }
 
-async fn a_message_over_max_payload(world: &World) -> Outcome {
-    let size = world.client.server_info().max_payload + 1;
-    refused(world.client.publish(world.subject("a"), vec![b'z'; size].into()).await, "payload")
+async fn a_message_over_max_payload(context: &ConformanceContext) -> CaseResult {
+    let size = context.client.server_info().max_payload + 1;
+    refused(context.client.publish(context.subject("a"), vec![b'z'; size].into()).await, "payload")
 }
 
-async fn no_echo(world: &World) -> Outcome {
-    let other = world.other(root().no_echo()).await?;
-    let mut own = other.subscribe(world.subject("a")).await?;
-    let mut foreign = world.client.subscribe(world.subject("a")).await?;
+async fn no_echo(context: &ConformanceContext) -> CaseResult {
+    let other = context.other(root().no_echo()).await?;
+    let mut own = other.subscribe(context.subject("a")).await?;
+    let mut foreign = context.client.subscribe(context.subject("a")).await?;
     settle(&other).await;
-    settle(&world.client).await;
-    other.publish(world.subject("a"), "own".into()).await?;
+    settle(&context.client).await;
+    other.publish(context.subject("a"), "own".into()).await?;
     equal(next(&mut foreign).await?.as_str(), "own")?;
-    world.client.publish(world.subject("a"), "foreign".into()).await?;
+    context.client.publish(context.subject("a"), "foreign".into()).await?;
     equal(next(&mut own).await?.as_str(), "foreign")
 }
 
-async fn invalid_publish_subjects_leave_the_connection_open(world: &World) -> Outcome {
+async fn invalid_publish_subjects_leave_the_connection_open(context: &ConformanceContext) -> CaseResult {
     let (told, mut events) = mpsc::unbounded_channel();
     let options = root().skip_subject_validation(true).event_callback(move |event| {
         let _ = told.send(event.to_string());
         std::future::ready(())
     });
-    let other = world.other(options).await?;
-    let mut got = other.subscribe(world.subject("a")).await?;
+    let other = context.other(options).await?;
+    let mut got = other.subscribe(context.subject("a")).await?;
     let (long, deep) = ("a".repeat(1200), format!("{}b", "a.".repeat(64)));
     for invalid in ["a..b", ".a", "a.", "a.*", "a.>", "*", ">", &long, &deep] {
         other.publish(invalid.to_owned(), "x".into()).await?;
     }
-    other.publish(world.subject("a"), "still".into()).await?;
+    other.publish(context.subject("a"), "still".into()).await?;
     equal(next(&mut got).await?.as_str(), "still")?;
     let mut all = Vec::new();
     while let Ok(event) = events.try_recv() {
@@ -348,10 +348,10 @@ async fn invalid_publish_subjects_leave_the_connection_open(world: &World) -> Ou
     equal(all, vec!["connected".to_owned()])
 }
 
-async fn permissions(world: &World) -> Outcome {
+async fn permissions(context: &ConformanceContext) -> CaseResult {
     let (told, mut events) = mpsc::unbounded_channel();
     let options = ConnectOptions::with_user_and_password("sensor".to_owned(), "s".to_owned());
-    let other = world
+    let other = context
         .other(options.event_callback(move |event| {
             let _ = told.send(event.to_string().to_lowercase());
             std::future::ready(())
@@ -359,8 +359,8 @@ async fn permissions(world: &World) -> Outcome {
         .await?;
     let inbox = other.new_inbox();
     let mut answers = other.subscribe(inbox.clone()).await?;
-    let mut watched = world.client.subscribe("sensors.async").await?;
-    settle(&world.client).await;
+    let mut watched = context.client.subscribe("sensors.async").await?;
+    settle(&context.client).await;
     other.publish("orders.a", "x".into()).await?;
     let _refused = other.subscribe("orders.b").await?;
     let mut told = String::new();
@@ -370,43 +370,43 @@ async fn permissions(world: &World) -> Outcome {
     }
     other.publish("sensors.async", "allowed".into()).await?;
     equal(next(&mut watched).await?.as_str(), "allowed")?;
-    world.client.publish(inbox, "y".into()).await?;
+    context.client.publish(inbox, "y".into()).await?;
     equal(next(&mut answers).await?.as_str(), "y")
 }
 
-async fn reconnect(world: &World) -> Outcome {
+async fn reconnect(context: &ConformanceContext) -> CaseResult {
     let (told, mut events) = mpsc::unbounded_channel();
     let options = root().event_callback(move |event| {
         let _ = told.send(event.to_string());
         std::future::ready(())
     });
-    let other = world.other(options).await?;
-    let mut got = other.subscribe(world.subject("a")).await?;
+    let other = context.other(options).await?;
+    let mut got = other.subscribe(context.subject("a")).await?;
     settle(&other).await;
     other.force_reconnect().await?;
     for expected in ["disconnected", "connected"] {
         while events.recv().await.ok_or("no event")? != expected {}
     }
     settle(&other).await;
-    world.client.publish(world.subject("a"), "afterwards".into()).await?;
+    context.client.publish(context.subject("a"), "afterwards".into()).await?;
     equal(next(&mut got).await?.as_str(), "afterwards")
 }
 
-async fn publish(world: &World) -> Outcome {
-    let first = world.streams.publish(world.event(), "1".into()).await?.await?;
-    let second = world.streams.publish(world.event(), "2".into()).await?.await?;
+async fn publish(context: &ConformanceContext) -> CaseResult {
+    let first = context.streams.publish(context.event(), "1".into()).await?.await?;
+    let second = context.streams.publish(context.event(), "2".into()).await?.await?;
     equal(
         (second.stream.as_str(), second.sequence, second.duplicate),
         ("events", first.sequence + 1, false),
     )?;
     let wrong = PublishMessage::build().payload("x".into()).expected_stream("memory");
-    refused(world.streams.send_publish(world.event(), wrong).await?.await, "stream does not match")
+    refused(context.streams.send_publish(context.event(), wrong).await?.await, "stream does not match")
 }
 
-async fn publish_async(world: &World) -> Outcome {
+async fn publish_async(context: &ConformanceContext) -> CaseResult {
     let mut answers = Vec::new();
     for number in 0..200 {
-        answers.push(world.streams.publish(world.event(), number.to_string().into()).await?);
+        answers.push(context.streams.publish(context.event(), number.to_string().into()).await?);
     }
     let mut last = None;
     for answer in answers {
@@ -417,35 +417,35 @@ async fn publish_async(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn publish_once_under_an_id(world: &World) -> Outcome {
+async fn publish_once_under_an_id(context: &ConformanceContext) -> CaseResult {
     let message = || PublishMessage::build().payload("1".into()).message_id("async-id");
-    let once = world.streams.send_publish(world.event(), message()).await?.await?;
-    let again = world.streams.send_publish(world.event(), message()).await?.await?;
+    let once = context.streams.send_publish(context.event(), message()).await?.await?;
+    let again = context.streams.send_publish(context.event(), message()).await?.await?;
     equal((again.sequence, again.duplicate), (once.sequence, true))
 }
 
-async fn publish_with_expectations(world: &World) -> Outcome {
-    let last = world.streams.publish(world.event(), "1".into()).await?.await?.sequence;
+async fn publish_with_expectations(context: &ConformanceContext) -> CaseResult {
+    let last = context.streams.publish(context.event(), "1".into()).await?.await?.sequence;
     let message = || PublishMessage::build().payload("2".into()).expected_last_sequence(last);
-    equal(world.streams.send_publish(world.event(), message()).await?.await?.sequence, last + 1)?;
-    let error = world.streams.send_publish(world.event(), message()).await?.await.err().ok_or("taken")?;
+    equal(context.streams.send_publish(context.event(), message()).await?.await?.sequence, last + 1)?;
+    let error = context.streams.send_publish(context.event(), message()).await?.await.err().ok_or("taken")?;
     equal(error.kind(), PublishErrorKind::WrongLastSequence)
 }
 
-async fn publish_without_a_stream(world: &World) -> Outcome {
-    let error = world.streams.publish("nowhere.async", "x".into()).await?.await.err().ok_or("taken")?;
+async fn publish_without_a_stream(context: &ConformanceContext) -> CaseResult {
+    let error = context.streams.publish("nowhere.async", "x".into()).await?.await.err().ok_or("taken")?;
     equal(error.kind(), PublishErrorKind::StreamNotFound)
 }
 
-async fn account_info(world: &World) -> Outcome {
-    let account = world.streams.query_account().await?;
+async fn account_info(context: &ConformanceContext) -> CaseResult {
+    let account = context.streams.query_account().await?;
     equal(account.streams, 2)
 }
 
-async fn stream_info(world: &World) -> Outcome {
-    let mut stream = world.stream().await?;
+async fn stream_info(context: &ConformanceContext) -> CaseResult {
+    let mut stream = context.stream().await?;
     let before = stream.info().await?.state.clone();
-    world.streams.publish(world.event(), "x".repeat(1000).into()).await?.await?;
+    context.streams.publish(context.event(), "x".repeat(1000).into()).await?.await?;
     let info = stream.info().await?;
     equal(
         (info.config.name.as_str(), info.config.subjects.clone()),
@@ -455,62 +455,62 @@ async fn stream_info(world: &World) -> Outcome {
     equal((state.messages, state.last_sequence), (before.messages + 1, before.last_sequence + 1))?;
     demand(state.bytes > before.bytes && state.first_timestamp.year() > 2023, state)?;
     demand(info.created.year() > 2023 && state.last_timestamp.year() > 2023, info)?;
-    refused(world.streams.get_stream("missing").await, "not found")
+    refused(context.streams.get_stream("missing").await, "not found")
 }
 
-async fn stream_lists(world: &World) -> Outcome {
-    let mut names: Vec<String> = world.streams.stream_names().try_collect().await?;
+async fn stream_lists(context: &ConformanceContext) -> CaseResult {
+    let mut names: Vec<String> = context.streams.stream_names().try_collect().await?;
     names.sort();
     equal(names, vec!["events".to_owned(), "memory".to_owned()])?;
-    let infos: Vec<stream::Info> = world.streams.streams().try_collect().await?;
+    let infos: Vec<stream::Info> = context.streams.streams().try_collect().await?;
     equal(infos.len(), 2)?;
-    equal(world.streams.stream_by_subject("events.x").await?.as_str(), "events")?;
-    demand(world.streams.stream_by_subject("nowhere.x").await.is_err(), "a stream for nowhere.x")
+    equal(context.streams.stream_by_subject("events.x").await?.as_str(), "events")?;
+    demand(context.streams.stream_by_subject("nowhere.x").await.is_err(), "a stream for nowhere.x")
 }
 
-async fn get_message(world: &World) -> Outcome {
+async fn get_message(context: &ConformanceContext) -> CaseResult {
     let mut headers = HeaderMap::new();
     headers.insert("A", "1");
-    let stored = world.streams.publish_with_headers(world.event(), headers, "got".into()).await?.await?;
-    let stream = world.stream().await?;
+    let stored = context.streams.publish_with_headers(context.event(), headers, "got".into()).await?.await?;
+    let stream = context.stream().await?;
     for message in [stream.get_raw_message(stored.sequence).await?, stream.direct_get(stored.sequence).await?]
     {
-        equal((message.subject.as_str(), &message.payload[..]), (world.event().as_str(), &b"got"[..]))?;
+        equal((message.subject.as_str(), &message.payload[..]), (context.event().as_str(), &b"got"[..]))?;
         equal(message.headers.get("A").map(async_nats::HeaderValue::as_str), Some("1"))?;
         equal(message.sequence, stored.sequence)?;
     }
-    let found = stream.direct_get_next_for_subject(world.event(), Some(1)).await?;
+    let found = stream.direct_get_next_for_subject(context.event(), Some(1)).await?;
     equal(found.sequence, stored.sequence)?;
     demand(stream.get_raw_message(999_999).await.is_err(), "a message that is not there")?;
     demand(stream.direct_get(999_999).await.is_err(), "a message that is not there")
 }
 
-fn ordered(world: &World, deliver_policy: DeliverPolicy) -> pull::OrderedConfig {
-    pull::OrderedConfig { filter_subject: world.event(), deliver_policy, ..pull::OrderedConfig::default() }
+fn ordered(context: &ConformanceContext, deliver_policy: DeliverPolicy) -> pull::OrderedConfig {
+    pull::OrderedConfig { filter_subject: context.event(), deliver_policy, ..pull::OrderedConfig::default() }
 }
 
-async fn ordered_push(world: &World) -> Outcome {
-    world.fill(&world.event(), 50).await?;
+async fn ordered_push(context: &ConformanceContext) -> CaseResult {
+    context.fill(&context.event(), 50).await?;
     let config = push::OrderedConfig {
-        deliver_subject: world.client.new_inbox(),
-        filter_subject: world.event(),
+        deliver_subject: context.client.new_inbox(),
+        filter_subject: context.event(),
         ..push::OrderedConfig::default()
     };
-    let mut messages = world.stream().await?.create_consumer(config).await?.messages().await?;
+    let mut messages = context.stream().await?.create_consumer(config).await?.messages().await?;
     for number in 0..50 {
         let message = messages.next().await.ok_or("no message comes")??;
         equal(&message.payload[..], number.to_string().as_bytes())?;
     }
-    world.streams.publish(world.event(), "new".into()).await?.await?;
+    context.streams.publish(context.event(), "new".into()).await?.await?;
     let message = messages.next().await.ok_or("no message comes")??;
     let pending = message.info().map_err(|error| error.to_string())?.pending;
     equal((&message.payload[..], pending), (&b"new"[..], 0))
 }
 
-async fn ordered_pull(world: &World) -> Outcome {
-    world.fill(&world.event(), 300).await?;
-    let config = ordered(world, DeliverPolicy::All);
-    let mut messages = world.stream().await?.create_consumer(config).await?.messages().await?;
+async fn ordered_pull(context: &ConformanceContext) -> CaseResult {
+    context.fill(&context.event(), 300).await?;
+    let config = ordered(context, DeliverPolicy::All);
+    let mut messages = context.stream().await?.create_consumer(config).await?.messages().await?;
     for number in 0..300 {
         let message = messages.next().await.ok_or("no message comes")??;
         equal(&message.payload[..], number.to_string().as_bytes())?;
@@ -519,49 +519,49 @@ async fn ordered_pull(world: &World) -> Outcome {
 }
 
 /// Requests expire without messages: the consumer asks again, and is not made again.
-async fn ordered_pull_stays_idle(world: &World) -> Outcome {
+async fn ordered_pull_stays_idle(context: &ConformanceContext) -> CaseResult {
     let config = pull::Config {
-        filter_subject: world.event(),
+        filter_subject: context.event(),
         ack_policy: AckPolicy::None,
         inactive_threshold: Duration::from_secs(30),
         ..pull::Config::default()
     };
-    let consumer = world.stream().await?.create_consumer(config).await?;
+    let consumer = context.stream().await?.create_consumer(config).await?;
     let request = consumer.stream().expires(Duration::from_secs(1)).heartbeat(Duration::from_millis(300));
     let mut messages = request.messages().await?;
-    world.fill(&world.event(), 1).await?;
+    context.fill(&context.event(), 1).await?;
     messages.next().await.ok_or("no message comes")??;
     let silence = tokio::time::timeout(Duration::from_millis(3500), messages.next()).await;
     demand(silence.is_err(), "a missed heartbeat, or another error, while nothing came")?;
-    world.fill(&world.event(), 1).await?;
+    context.fill(&context.event(), 1).await?;
     messages.next().await.ok_or("no message comes")??;
     Ok(())
 }
 
-async fn ordered_from_somewhere(world: &World) -> Outcome {
-    let sequences = world.fill(&world.event(), 5).await?;
-    let stream = world.stream().await?;
+async fn ordered_from_somewhere(context: &ConformanceContext) -> CaseResult {
+    let sequences = context.fill(&context.event(), 5).await?;
+    let stream = context.stream().await?;
     let first = stream.get_raw_message(sequences[0]).await?.time;
     for (policy, expected) in [
         (DeliverPolicy::All, "0"),
         (DeliverPolicy::ByStartSequence { start_sequence: sequences[2] }, "2"),
         (DeliverPolicy::ByStartTime { start_time: first }, "0"),
     ] {
-        let consumer = stream.create_consumer(ordered(world, policy)).await?;
+        let consumer = stream.create_consumer(ordered(context, policy)).await?;
         let message = consumer.messages().await?.next().await.ok_or("no message comes")??;
         equal(&message.payload[..], expected.as_bytes())?;
     }
     Ok(())
 }
 
-async fn fetch(world: &World) -> Outcome {
-    world.fill(&world.event(), 7).await?;
+async fn fetch(context: &ConformanceContext) -> CaseResult {
+    context.fill(&context.event(), 7).await?;
     let config = pull::Config {
-        filter_subject: world.event(),
+        filter_subject: context.event(),
         ack_policy: AckPolicy::None,
         ..pull::Config::default()
     };
-    let consumer = world.stream().await?.create_consumer(config).await?;
+    let consumer = context.stream().await?.create_consumer(config).await?;
     let count = async |batch: pull::Batch| batch.filter(|one| std::future::ready(one.is_ok())).count().await;
     equal(count(consumer.fetch().max_messages(4).messages().await?).await, 4)?;
     let batch = consumer.batch().max_messages(5).expires(Duration::from_millis(500)).messages().await?;
@@ -569,21 +569,21 @@ async fn fetch(world: &World) -> Outcome {
     equal(count(consumer.fetch().max_messages(5).messages().await?).await, 0)
 }
 
-async fn headers_only(world: &World) -> Outcome {
-    world.streams.publish(world.event(), "12345".into()).await?.await?;
-    let config = pull::OrderedConfig { headers_only: true, ..ordered(world, DeliverPolicy::All) };
-    let consumer = world.stream().await?.create_consumer(config).await?;
+async fn headers_only(context: &ConformanceContext) -> CaseResult {
+    context.streams.publish(context.event(), "12345".into()).await?.await?;
+    let config = pull::OrderedConfig { headers_only: true, ..ordered(context, DeliverPolicy::All) };
+    let consumer = context.stream().await?.create_consumer(config).await?;
     let message = consumer.messages().await?.next().await.ok_or("no message comes")??;
     let headers = message.headers.clone().ok_or("no headers")?;
     equal(headers.get("Nats-Msg-Size").map(ToString::to_string), Some("5".to_owned()))?;
     equal(message.payload.len(), 0)
 }
 
-async fn consumers(world: &World) -> Outcome {
-    let stream = world.stream().await?;
+async fn consumers(context: &ConformanceContext) -> CaseResult {
+    let stream = context.stream().await?;
     let config = pull::Config {
         name: Some("async-own".to_owned()),
-        filter_subject: world.event(),
+        filter_subject: context.event(),
         ack_policy: AckPolicy::None,
         ..pull::Config::default()
     };
@@ -598,28 +598,28 @@ async fn consumers(world: &World) -> Outcome {
     refused(stream.delete_consumer("async-own").await, "not found")
 }
 
-async fn api_errors(world: &World) -> Outcome {
-    refused(world.streams.delete_stream("missing").await, "not found")?;
+async fn api_errors(context: &ConformanceContext) -> CaseResult {
+    refused(context.streams.delete_stream("missing").await, "not found")?;
     let config = stream::Config { name: "missing".to_owned(), ..stream::Config::default() };
-    refused(world.streams.update_stream(config).await, "not found")
+    refused(context.streams.update_stream(config).await, "not found")
 }
 
-async fn an_identical_stream_is_there(world: &World) -> Outcome {
-    let config = world.stream().await?.cached_info().config.clone();
-    world.streams.create_stream(config.clone()).await?;
-    world.streams.update_stream(config).await?;
+async fn an_identical_stream_is_there(context: &ConformanceContext) -> CaseResult {
+    let config = context.stream().await?.cached_info().config.clone();
+    context.streams.create_stream(config.clone()).await?;
+    context.streams.update_stream(config).await?;
     Ok(())
 }
 
-async fn a_domain_that_is_not_there(world: &World) -> Outcome {
-    let elsewhere = jetstream::with_domain(world.client.clone(), "elsewhere");
+async fn a_domain_that_is_not_there(context: &ConformanceContext) -> CaseResult {
+    let elsewhere = jetstream::with_domain(context.client.clone(), "elsewhere");
     let error = elsewhere.query_account().await.err().ok_or("an answer")?.to_string();
     demand(!error.contains("timed out"), error)
 }
 
 /// What is not there says so.
-async fn refusals(world: &World) -> Outcome {
-    let stream = world.stream().await?;
+async fn refusals(context: &ConformanceContext) -> CaseResult {
+    let stream = context.stream().await?;
     let none = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };
     for (words, config) in [
         ("durable", pull::Config { durable_name: Some("d".to_owned()), ..none.clone() }),
@@ -635,10 +635,10 @@ async fn refusals(world: &World) -> Outcome {
         subjects: vec!["other.>".to_owned()],
         ..stream::Config::default()
     };
-    refused(world.streams.create_stream(other).await, "configuration")?;
+    refused(context.streams.create_stream(other).await, "configuration")?;
     let changed = stream::Config { max_messages: 5, ..stream.cached_info().config.clone() };
-    refused(world.streams.update_stream(changed).await, "max_msgs")?;
-    refused(world.streams.delete_stream("events").await, "configuration")?;
+    refused(context.streams.update_stream(changed).await, "max_msgs")?;
+    refused(context.streams.delete_stream("events").await, "configuration")?;
     demand(stream.purge().await.is_err(), "a purge")?;
     demand(stream.delete_message(1).await.is_err(), "a deletion")?;
     demand(stream.get_last_raw_message_by_subject("events.a").await.is_err(), "a last message")

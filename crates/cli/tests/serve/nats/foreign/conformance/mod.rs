@@ -3,9 +3,9 @@
 
 mod async_nats;
 
-use super::super::Hub;
+use super::super::NatsServerFixture;
 use super::programs;
-use crate::support::Driver;
+use crate::support::DriverUnderTest;
 
 on_both_drivers! {
     async_nats_gets_what_it_expects,
@@ -124,26 +124,26 @@ fn expect_all(told: &[String], own: &[&str]) {
     assert_eq!(told.last().map(String::as_str), Some("done"));
 }
 
-fn async_nats_gets_what_it_expects(driver: Driver) {
-    let hub = Hub::start(driver, OPTIONS);
-    expect_all(&async_nats::all_cases(hub.nats()), OF_ASYNC_NATS);
-    hub.server.finish();
+fn async_nats_gets_what_it_expects(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, OPTIONS);
+    expect_all(&async_nats::all_cases(fixture.nats()), OF_ASYNC_NATS);
+    fixture.server.finish();
 }
 
-fn nats_for_node_gets_what_it_expects(driver: Driver) {
-    let hub = Hub::start(driver, OPTIONS);
-    expect_all(&programs::node(hub.nats()).lines(), OF_NODE);
-    hub.server.finish();
+fn nats_for_node_gets_what_it_expects(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, OPTIONS);
+    expect_all(&programs::node(fixture.nats()).lines(), OF_NODE);
+    fixture.server.finish();
 }
 
-fn nats_go_gets_what_it_expects(driver: Driver) {
-    let hub = Hub::start(driver, OPTIONS);
-    expect_all(&programs::go("conformance", hub.nats()).lines(), OF_NATS_GO);
-    hub.server.finish();
+fn nats_go_gets_what_it_expects(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, OPTIONS);
+    expect_all(&programs::go("conformance", fixture.nats()).lines(), OF_NATS_GO);
+    fixture.server.finish();
 }
 
-fn nats_py_gets_what_it_expects(driver: Driver) {
-    let hub = Hub::start(driver, OPTIONS);
-    expect_all(&programs::python_conformance(hub.nats()).lines(), OF_NATS_PY);
-    hub.server.finish();
+fn nats_py_gets_what_it_expects(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, OPTIONS);
+    expect_all(&programs::python_conformance(fixture.nats()).lines(), OF_NATS_PY);
+    fixture.server.finish();
 }

@@ -1,0 +1,229 @@
+//! Compares what a stream holds with what was acknowledged.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::api::{JetStreamApi, ReplayedMessage};
+use super::super::collect_run::CollectRun;
+use super::super::error::CollectError;
+use super::super::limits::CHECK_INTERVAL;
+use super::super::pattern::PayloadId;
+use super::client::CrashClient;
+use super::target;
+use super::{CrashPlan, CrashReport};
+
+/// How long a stream whose oldest records go meanwhile is replayed again and again: a round of retention removes one segment
+/// after the other.
+const REPLAY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a server may take to say where a stream begins whose oldest records it has removed.
+const FIRST_KNOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Bytes of a segment: an eighth of the bound within these limits, and its header's block. Retention, which removes whole
+/// segments while more than the bound is written, may leave so much less than the bound.
+const SEGMENT_SIZE_MIN: u64 = 256 * 1024;
+const SEGMENT_SIZE_MAX: u64 = 64 * 1024 * 1024;
+const BLOCK_SIZE: u64 = 4096;
+
+/// What was found in earlier lives.
+#[derive(Default)]
+pub(super) struct CrashVerifier {
+    /// The last sequence that was compared.
+    last: u64,
+    /// The first sequence that was there at the last comparison.
+    first: u64,
+    /// Acknowledged messages that are there, by sequence.
+    known: BTreeMap<u64, PayloadId>,
+}
+
+impl CrashVerifier {
+    /// Replays what is new and compares it with what was acknowledged since the last comparison.
+    pub(super) fn compare(
+        &mut self,
+        api: &mut JetStreamApi,
+        plan: &CrashPlan,
+        run: &CollectRun,
+        clients: &mut [CrashClient],
+        report: &mut CrashReport,
+    ) -> Result<(), CollectError> {
+        let found = self.replay(api, plan, run, clients, report)?;
+        report.found += found;
+        self.verify_retention(plan, report)?;
+        let mut acknowledged = 0;
+        for client in clients {
+            for detail in client.refusals.drain(..) {
+                report.note("refused", || detail);
+            }
+            for (counter, sequence) in client.acknowledged.drain(..) {
+                acknowledged += 1;
+                let mark = PayloadId { client: client.number, counter };
+                let place = client.positions.get(usize::try_from(counter).unwrap_or(usize::MAX)).copied();
+                self.verify_acknowledged(mark, sequence, place.unwrap_or(0), plan, report);
+            }
+        }
+        report.acknowledged += acknowledged;
+        Ok(())
+    }
+
+    /// Replays from the last comparison on; tells how many messages of the clients there are.
+    fn replay(
+        &mut self,
+        api: &mut JetStreamApi,
+        plan: &CrashPlan,
+        run: &CollectRun,
+        clients: &mut [CrashClient],
+        report: &mut CrashReport,
+    ) -> Result<u64, CollectError> {
+        let mut found = 0;
+        let (first, last) = replay_behind(api, plan, self.last, |stored| {
+            found += u64::from(record_found(stored, run, clients, report));
+        })?;
+        (self.first, self.last) = (first, last);
+        Ok(found)
+    }
+
+    /// Whether what is gone may be gone: retention removes whole segments while more than the bound is written.
+    fn verify_retention(&mut self, plan: &CrashPlan, report: &mut CrashReport) -> Result<(), CollectError> {
+        let first = self.first;
+        let rest = self.known.split_off(&first);
+        let removed = std::mem::replace(&mut self.known, rest);
+        let Some(bound) = plan.retention_bytes else {
+            for (sequence, mark) in removed {
+                report.note("lost", || format!("{mark:?} at {sequence}; the stream begins at {first}"));
+            }
+            return Ok(());
+        };
+        report.removed = first.saturating_sub(1);
+        if first <= 1 {
+            return Ok(());
+        }
+        let Some(folder) = &plan.folder else { return Ok(()) };
+        let bytes = target::written(folder)
+            .map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))?;
+        let segment_size = (bound / 8).clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX) + BLOCK_SIZE;
+        let least = bound.saturating_sub(segment_size);
+        if bytes < least {
+            report.note("lost", || {
+                format!(
+                    "retention has removed everything before {first} and left {bytes} bytes; with its bound of {bound} it has to \
+                     leave {least}"
+                )
+            });
+        }
+        Ok(())
+    }
+
+    fn verify_acknowledged(
+        &mut self,
+        mark: PayloadId,
+        sequence: u64,
+        place: u64,
+        plan: &CrashPlan,
+        report: &mut CrashReport,
+    ) {
+        let (first, last) = (self.first, self.last);
+        if place == sequence {
+            if sequence >= first
+                && let Some(other) = self.known.insert(sequence, mark)
+            {
+                report.note("reordered", || format!("{sequence} was given to {other:?} and to {mark:?}"));
+            }
+        } else if place != 0 {
+            report.note("reordered", || format!("{mark:?} at {place}, acknowledged at {sequence}"));
+        } else if plan.retention_bytes.is_none() || sequence >= first {
+            report.note("lost", || {
+                format!("{mark:?}, acknowledged at {sequence}; the stream is from {first} to {last}")
+            });
+        }
+    }
+
+    /// Replays everything: what was there after an earlier kill has to be there after all of them.
+    pub(super) fn compare_all(
+        &mut self,
+        api: &mut JetStreamApi,
+        plan: &CrashPlan,
+        run: &CollectRun,
+        report: &mut CrashReport,
+    ) -> Result<(), CollectError> {
+        let mut missing = std::mem::take(&mut self.known);
+        let (first, _) = replay_behind(api, plan, 0, |stored| {
+            let acknowledged = missing.remove(&stored.sequence);
+            if let Some(acknowledged) =
+                acknowledged.filter(|mark| run.pattern.check(stored.payload) != Some(*mark))
+            {
+                let sequence = stored.sequence;
+                report.note("lost", || {
+                    format!("{acknowledged:?} at {sequence}, where there is something else now")
+                });
+            }
+        })?;
+        (self.first, self.known) = (first, missing);
+        self.verify_retention(plan, report)?;
+        for (sequence, mark) in std::mem::take(&mut self.known) {
+            report.note("lost", || format!("{mark:?} at {sequence}, which was there after an earlier kill"));
+        }
+        Ok(())
+    }
+}
+
+/// Replays what is stored behind `last`. Retention may remove what comes next; the replay then starts again where the stream
+/// begins. Returns the first sequence of the stream and the last that was replayed.
+fn replay_behind(
+    api: &mut JetStreamApi,
+    plan: &CrashPlan,
+    mut last: u64,
+    mut each: impl FnMut(&ReplayedMessage<'_>),
+) -> Result<(u64, u64), CollectError> {
+    let begun = Instant::now();
+    loop {
+        let first = api.stream_state(&plan.stream)?.first.max(1);
+        let outcome = api.replay(&plan.stream, first.max(last + 1), |stored| {
+            last = stored.sequence;
+            each(stored);
+            Ok(())
+        });
+        let Err(error) = outcome else { return Ok((first, last)) };
+        if begun.elapsed() > REPLAY_WITHIN {
+            return Err(error);
+        }
+        // What the failed replay is still sent must not reach the next one.
+        *api = JetStreamApi::connect(api.server(), plan.timeout)?;
+        // If records were removed, the server says where the stream begins now; everything else is an error.
+        let (expected, failed) = (first.max(last + 1), Instant::now());
+        while api.stream_state(&plan.stream)?.first <= expected {
+            if failed.elapsed() > FIRST_KNOWN_WITHIN {
+                return Err(error);
+            }
+            thread::sleep(CHECK_INTERVAL);
+        }
+    }
+}
+
+/// Notes a message of the stream; whether it is one of the clients'.
+fn record_found(
+    stored: &ReplayedMessage<'_>,
+    run: &CollectRun,
+    clients: &mut [CrashClient],
+    report: &mut CrashReport,
+) -> bool {
+    let sequence = stored.sequence;
+    let mark = run.pattern.check(stored.payload);
+    let client = mark.and_then(|mark| clients.get_mut(usize::from(mark.client)).map(|client| (mark, client)));
+    let Some((mark, client)) = client.filter(|(mark, client)| mark.counter < client.sent) else {
+        report.note("invented", || format!("a payload that no client sent, at {sequence}"));
+        return false;
+    };
+    let place = &mut client.positions[usize::try_from(mark.counter).unwrap_or(usize::MAX)];
+    if *place != 0 {
+        let first = *place;
+        report.note("stored_twice", || format!("{mark:?} at {first} and at {sequence}"));
+        return false;
+    }
+    *place = sequence;
+    if let Some(newest) = client.newest.filter(|newest| *newest > mark.counter) {
+        report.note("reordered", || format!("{mark:?} at {sequence}, behind number {newest} of its client"));
+    }
+    client.newest = client.newest.max(Some(mark.counter));
+    true
+}

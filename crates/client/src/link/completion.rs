@@ -1,0 +1,317 @@
+//! How a message leaves the link: by an answer, or with a reason. Each is counted once, its room is released once, and
+//! whoever waits is told once.
+
+use std::time::{Duration, Instant};
+
+use super::publish_response::{PublishResponse, parse_response};
+use super::send_window::{SendCause, SendStage};
+use super::{LinkState, PublisherLink};
+use crate::config::SpoolMode;
+use crate::connection_error::{ConnectionError, quote};
+use crate::handshake::ServerLimits;
+use crate::limits::{REJECTED_PASSED_MAX, REJECTED_SPOOL_DIVISOR};
+use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
+use crate::spool_entry::{SpoolEntry, StreamRejection};
+
+/// What the driver passes on to callers after each turn.
+#[derive(Debug, Default)]
+pub(crate) struct LinkUpdate {
+    /// The link's own figures.
+    pub(crate) counts: PublisherCounts,
+    /// Messages that are no longer held, and what they counted.
+    pub(crate) released: (u64, u64),
+    /// What was dropped without anybody waiting for it.
+    pub(crate) failures: Vec<PublishFailure>,
+    /// What was wrong last; nothing while the connection is there.
+    pub(crate) connection_error: Option<ConnectionError>,
+    /// The connection is there.
+    pub(crate) is_ready: bool,
+}
+
+impl PublisherLink {
+    /// What has happened since the last call.
+    pub(crate) fn take_update(&mut self) -> LinkUpdate {
+        LinkUpdate {
+            counts: self.counts,
+            released: std::mem::take(&mut self.released),
+            failures: std::mem::take(&mut self.failures),
+            connection_error: self.connection_error.clone(),
+            is_ready: matches!(self.state, LinkState::Ready { .. }),
+        }
+    }
+
+    /// An answer has come for the message with this token.
+    pub(super) fn handle_response(&mut self, now: Instant, token: u64, headers: &[u8], payload: &[u8]) {
+        let Some(flight) = self.window.get_mut(token) else {
+            self.counts.stray_answers += 1;
+            return;
+        };
+        let was_interrupted = matches!(flight.stage, SendStage::Sent { cause: SendCause::Interrupted, .. });
+        let response = parse_response(headers, payload);
+        let is_taken_again =
+            flight.entry.rejection.is_some() && matches!(response, PublishResponse::Stored { .. });
+        // The connection was to blame, and this one works; or the stream was, and it takes messages again. What the server
+        // itself has put off earns nothing: it may be flooded still.
+        if is_taken_again || was_interrupted && !matches!(response, PublishResponse::RetryLater(_)) {
+            self.budget.refund();
+        }
+        match response {
+            PublishResponse::Stored { stream, sequence, duplicate } => {
+                self.deliver(now, token, PublishOutcome::Delivered { stream, sequence, duplicate });
+            }
+            PublishResponse::RetryLater(hint) => {
+                self.counts.hints += 1;
+                // What was on its way when the first refusal came is refused for the same reason: that is one failure.
+                if self.resume_at.is_none_or(|at| now >= at) {
+                    self.backoff.record_failure();
+                    self.pause(now, hint.unwrap_or(Duration::ZERO));
+                } else if let Some(hint) = hint {
+                    self.resume_at = self.resume_at.max(Some(now + hint));
+                }
+                self.window.set(token, SendStage::Due(now, SendCause::Declined));
+                if let Some(flight) = self.window.get_mut(token) {
+                    flight.entry.attempts += 1;
+                }
+                self.review_due = true;
+            }
+            PublishResponse::StreamUnavailable(reason) => {
+                self.retry_or_drop_rejected(now, token, reason, Some(now + self.config.no_stream_timeout));
+            }
+            PublishResponse::DiskHung(reason) => {
+                self.retry_or_drop_rejected(now, token, reason, None);
+                self.review_due = true;
+            }
+            PublishResponse::Refused(reason) => self.drop_token(token, reason),
+        }
+    }
+
+    /// The message's stream does not take it now. It alone waits, longer each time and aside: the others have done nothing
+    /// wrong. Only when as many lie aside as may does it keep its place, so that a stream that comes back in time finds all
+    /// of its messages, however fast they came.
+    fn retry_or_drop_rejected(
+        &mut self,
+        now: Instant,
+        token: u64,
+        reason: DropReason,
+        until: Option<Instant>,
+    ) {
+        let Some(flight) = self.window.get_mut(token) else { return };
+        let before = flight.entry.rejection.as_ref().and_then(|rejection| rejection.until);
+        let until = until.map(|until| before.unwrap_or(until));
+        flight.entry.rejection = Some(StreamRejection { until, reason: reason.clone() });
+        let longest = self.config.backoff.wait_max;
+        let factor = 1 << flight.entry.attempts.min(16);
+        let wait = self.backoff.wait().checked_mul(factor).map_or(longest, |wait| wait.min(longest));
+        let wait = self.random.jitter(wait);
+        flight.entry.attempts += 1;
+        let is_exhausted = self.config.spool_mode == SpoolMode::Attempts
+            && flight.entry.attempts_made(self.failed_connections) >= u64::from(self.backoff.attempts());
+        let cost_max = self.config.spool_size / REJECTED_SPOOL_DIVISOR;
+        if is_exhausted || until.is_some_and(|until| now >= until) {
+            self.drop_token(token, reason);
+        } else {
+            self.window.park(token, cost_max);
+            let at = now + wait;
+            let at = until.map_or(at, |until| at.min(until));
+            self.window.set(token, SendStage::Due(at, SendCause::Declined));
+        }
+    }
+
+    /// Those that their stream has not taken in the time for it, and that nothing lets be tried once more; on disk, where the
+    /// oldest message keeps the room of all behind it, also those that too many have passed. Returns whether there were any.
+    pub(super) fn drop_expired_rejections(&mut self, now: Instant) -> bool {
+        self.rejection_deadline = None;
+        if self.window.due() == 0 {
+            return false;
+        }
+        let dropped_before = self.counts.dropped;
+        let is_on_disk = matches!(self.config.spool_mode, SpoolMode::Directory(_));
+        let cost_max = self.config.spool_size / REJECTED_SPOOL_DIVISOR;
+        let next = self.window.next_token();
+        let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
+            SendStage::Due(..) => {
+                let until = flight.entry.rejection.as_ref()?.until?;
+                let is_much =
+                    next - token > REJECTED_PASSED_MAX || self.window.cost_passed(flight) > cost_max;
+                let is_passed = is_on_disk && is_much;
+                Some((token, if is_passed { now } else { until }))
+            }
+            SendStage::Sent { .. } => None,
+        });
+        for (token, end) in ends.collect::<Vec<_>>() {
+            if now < end {
+                self.rejection_deadline = Some(self.rejection_deadline.map_or(end, |first| first.min(end)));
+            } else if let Some(flight) = self.window.get_mut(token)
+                && let Some(StreamRejection { reason, .. }) = flight.entry.rejection.clone()
+            {
+                self.drop_token(token, reason);
+            }
+        }
+        self.counts.dropped > dropped_before
+    }
+
+    /// The server has read everything before its last PONG.
+    pub(super) fn handle_pong(&mut self, now: Instant) {
+        let Some(barrier) = self.connection.barriers.pop_front() else { return };
+        self.connection.ping_sent_at = (!self.connection.barriers.is_empty()).then_some(now);
+        if !self.is_one_way() {
+            return;
+        }
+        for token in self.window.tokens().into_iter().take_while(|token| *token < barrier) {
+            let outcome = PublishOutcome::Delivered { stream: String::new(), sequence: 0, duplicate: false };
+            self.deliver(now, token, outcome);
+        }
+    }
+
+    /// The server has said `-ERR`.
+    pub(super) fn handle_server_error(
+        &mut self,
+        text: &[u8],
+        server_limits: ServerLimits,
+    ) -> Result<(), ConnectionError> {
+        /// What stands before the subject.
+        const PERMISSION: &[u8] = b"permissions violation for publish to ";
+        let lower = text.to_ascii_lowercase();
+        if lower.starts_with(PERMISSION) {
+            let subject = text[PERMISSION.len()..].trim_ascii();
+            let subject =
+                subject.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(subject);
+            for token in self.window.tokens() {
+                let is_it = self
+                    .window
+                    .get_mut(token)
+                    .is_some_and(|flight| flight.entry.message.subject().eq_ignore_ascii_case(subject));
+                if is_it {
+                    self.drop_token(token, DropReason::NotPermitted(quote(text)));
+                }
+            }
+            return Ok(());
+        }
+        if lower.starts_with(b"invalid publish subject") || lower.starts_with(b"invalid subject") {
+            // It does not say which one; its message will be late and tried again as often as allowed.
+            self.connection_error = Some(ConnectionError::from_server_text(text));
+            return Ok(());
+        }
+        if lower.starts_with(b"maximum payload") {
+            // Sent again it would end the next connection, too.
+            let size_of = |(token, flight): (u64, &super::send_window::InFlightMessage)| {
+                (flight.entry.message.size(), token)
+            };
+            if let Some((size, token)) = self.window.iter().map(size_of).max() {
+                self.drop_token(
+                    token,
+                    DropReason::TooLarge {
+                        size,
+                        size_max: server_limits.payload_size_max.min(size.saturating_sub(1)),
+                    },
+                );
+            }
+        }
+        Err(ConnectionError::from_server_text(text))
+    }
+
+    /// Those that were tried as often as the ladder allows: their callers go on without them, and where nothing keeps
+    /// them they are dropped. So are those whose callers have gone.
+    pub(super) fn review(&mut self) {
+        let (failed_connections, attempts) = (self.failed_connections, u64::from(self.backoff.attempts()));
+        let is_retained = self.config.spool_mode != SpoolMode::Attempts;
+        let stays = |entry: &mut SpoolEntry| {
+            let is_within_stream_timeout =
+                entry.rejection.as_ref().is_some_and(|rejection| rejection.until.is_some());
+            let is_exhausted =
+                entry.attempts_made(failed_connections) >= attempts && !is_within_stream_timeout;
+            if is_exhausted
+                && is_retained
+                && let Some(ticket) = entry.ticket.take()
+            {
+                ticket.complete(PublishOutcome::Queued);
+            }
+            !entry.is_cancelled() && (is_retained || !is_exhausted)
+        };
+        for token in self.window.tokens() {
+            let Some(flight) = self.window.get_mut(token) else { continue };
+            // What is with the server may still be answered.
+            if matches!(flight.stage, SendStage::Due(..)) && !stays(&mut flight.entry) {
+                let reason = self.drop_reason_of_token(token);
+                self.drop_token(token, reason);
+            }
+        }
+        for entry in self.spool.review(&mut |entry| stays(entry)) {
+            let reason = self.drop_reason_of_entry(&entry);
+            self.drop_entry(entry, reason);
+        }
+    }
+
+    fn drop_reason_of_token(&mut self, token: u64) -> DropReason {
+        let (failed_connections, connection_error) = (self.failed_connections, self.connection_error.clone());
+        self.window.get_mut(token).map_or(DropReason::Closed, |flight| {
+            give_up_reason(&flight.entry, failed_connections, connection_error)
+        })
+    }
+
+    fn drop_reason_of_entry(&self, entry: &SpoolEntry) -> DropReason {
+        give_up_reason(entry, self.failed_connections, self.connection_error.clone())
+    }
+
+    fn deliver(&mut self, now: Instant, token: u64, outcome: PublishOutcome) {
+        let Some(flight) = self.window.remove(token) else { return };
+        let entry = flight.entry;
+        self.backoff.record_success();
+        self.counts.delivered += 1;
+        self.counts.delivered_bytes += entry.message.payload().len() as u64;
+        let is_duplicate = matches!(outcome, PublishOutcome::Delivered { duplicate: true, .. });
+        self.counts.duplicates += u64::from(is_duplicate);
+        if let Some(since) = entry.since {
+            self.counts.record_send_time(now.saturating_duration_since(since));
+        }
+        self.release(entry.cost);
+        if let Some(ticket) = entry.ticket {
+            ticket.complete(outcome);
+        }
+    }
+
+    pub(super) fn drop_token(&mut self, token: u64, reason: DropReason) {
+        if let Some(flight) = self.window.remove(token) {
+            self.drop_entry(flight.entry, reason);
+        }
+    }
+
+    pub(super) fn drop_entry(&mut self, entry: SpoolEntry, reason: DropReason) {
+        let is_reported =
+            entry.ticket.as_ref().is_some_and(|it| it.complete(PublishOutcome::Dropped(reason.clone())));
+        // A caller who wanted it not to be sent any more has been told so already.
+        if is_reported || entry.is_cancelled() {
+            self.counts.dropped += 1;
+            self.release(entry.cost);
+        } else {
+            let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
+            self.count_drop(entry.cost, subject, entry.message.id(), reason);
+        }
+    }
+
+    /// A message is gone and nobody waits for it: that is told to whoever asks.
+    pub(super) fn count_drop(&mut self, cost: u64, subject: String, id: String, reason: DropReason) {
+        self.counts.dropped += 1;
+        self.failures.push(PublishFailure { subject, id, reason });
+        self.release(cost);
+    }
+
+    fn release(&mut self, cost: u64) {
+        self.released.0 += 1;
+        self.released.1 += cost;
+    }
+}
+
+fn give_up_reason(
+    entry: &SpoolEntry,
+    failed_connections: u64,
+    connection_error: Option<ConnectionError>,
+) -> DropReason {
+    if entry.is_cancelled() {
+        return DropReason::TimedOut;
+    }
+    DropReason::GaveUp {
+        attempts: u32::try_from(entry.attempts_made(failed_connections)).unwrap_or(u32::MAX),
+        connection_error,
+    }
+}

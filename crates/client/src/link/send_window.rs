@@ -1,0 +1,281 @@
+//! The messages that are with the server, or on their way to it again: in order, found by the token of their answers.
+//!
+//! ```text
+//!          base                        base + length
+//!   │ Due │ │ Sent │ gone │ Due │ Sent │
+//!    aside          in the row
+//! ```
+//!
+//! A message keeps its token when it is sent again, so that the answer to any of its attempts ends it. One that its stream
+//! does not take is put aside: it takes no place in the row, so that it costs the others nothing. Where no more may lie aside,
+//! it keeps its place: the row waits for its oldest message, and what is new waits in the spool.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use crate::limits::REJECTED_MAX;
+use crate::spool_entry::SpoolEntry;
+
+/// A message in the window.
+#[derive(Debug)]
+pub(super) struct InFlightMessage {
+    pub(super) entry: SpoolEntry,
+    pub(super) stage: SendStage,
+    /// What all that came before it count.
+    before: u64,
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SendStage {
+    /// It is to be sent, not before this time, and for this reason.
+    Due(Instant, SendCause),
+    /// It was written at this time, and ends at this byte of the connection's output.
+    Sent {
+        /// When.
+        at: Instant,
+        /// How many bytes the connection's output had, the message included.
+        end: u64,
+        /// Why it was written.
+        cause: SendCause,
+    },
+}
+
+/// Why a message is sent: what it costs, and what has to wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SendCause {
+    /// No server has had it. It costs nothing; later ones go after it.
+    First,
+    /// The connection ended before its answer came. It costs a permission; later ones go after it.
+    Interrupted,
+    /// The server did not take it, or not in time, on a connection that lives. It costs a permission, and nobody waits for
+    /// it: the server has broken the order already.
+    Declined,
+}
+
+/// Messages by their tokens.
+#[derive(Debug, Default)]
+pub(super) struct SendWindow {
+    base: u64,
+    in_flight: VecDeque<Option<InFlightMessage>>,
+    parked: BTreeMap<u64, InFlightMessage>,
+    /// What those aside count.
+    parked_cost: u64,
+    /// What all count that have come.
+    cost_pushed: u64,
+    /// What those of them count that are gone.
+    cost_removed: u64,
+    due: usize,
+}
+
+impl SendWindow {
+    /// Tokens from the oldest message of the row on, those of messages that are gone between them included.
+    pub(super) fn span(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// How many are to be sent again.
+    pub(super) fn due(&self) -> usize {
+        self.due
+    }
+
+    /// The token that the next message will have.
+    pub(super) fn next_token(&self) -> u64 {
+        self.base + self.in_flight.len() as u64
+    }
+
+    /// The place in the spool of the oldest message; beyond all places if there is none.
+    pub(super) fn oldest_id(&self) -> u64 {
+        // The oldest one of the row is never gone: `take` has cut off those before it.
+        let first = self.in_flight.front().and_then(Option::as_ref);
+        let parked = self.parked.values().next();
+        first.into_iter().chain(parked).map(|flight| flight.entry.id).min().unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn push(&mut self, entry: SpoolEntry, stage: SendStage) {
+        self.due += usize::from(matches!(stage, SendStage::Due(..)));
+        let before = self.cost_pushed;
+        self.cost_pushed += entry.cost;
+        self.in_flight.push_back(Some(InFlightMessage { entry, stage, before }));
+    }
+
+    /// Counts a message that comes behind all the others and is gone at once.
+    pub(super) fn skip(&mut self, cost: u64) {
+        self.cost_pushed += cost;
+        self.cost_removed += cost;
+    }
+
+    /// What those count that came after this message and are gone; for one that is not the oldest, perhaps less.
+    pub(super) fn cost_passed(&self, flight: &InFlightMessage) -> u64 {
+        // All that came before the oldest one is gone, too.
+        self.cost_removed.saturating_sub(flight.before)
+    }
+
+    /// What those count that came after the oldest message aside and are gone.
+    pub(super) fn cost_passed_parked(&self) -> u64 {
+        self.parked.values().next().map_or(0, |flight| self.cost_passed(flight))
+    }
+
+    pub(super) fn get_mut(&mut self, token: u64) -> Option<&mut InFlightMessage> {
+        match self.index_of(token).and_then(|at| self.in_flight.get_mut(at)?.as_mut()) {
+            Some(flight) => Some(flight),
+            None => self.parked.get_mut(&token),
+        }
+    }
+
+    /// Puts a message aside; false: as many lie there as may, or as many bytes, and it stays where it is.
+    pub(super) fn park(&mut self, token: u64, cost_max: u64) -> bool {
+        if self.parked.contains_key(&token) {
+            return true;
+        }
+        let Some(cost) = self.get_mut(token).map(|flight| flight.entry.cost) else { return false };
+        let is_full = self.parked.len() >= REJECTED_MAX || self.parked_cost.saturating_add(cost) > cost_max;
+        if is_full && !self.parked.is_empty() {
+            return false;
+        }
+        if let Some(flight) = self.remove_from_queue(token) {
+            self.parked_cost += cost;
+            self.parked.insert(token, flight);
+        }
+        true
+    }
+
+    /// Moves a message to another stage.
+    pub(super) fn set(&mut self, token: u64, stage: SendStage) {
+        if let Some(flight) = self.get_mut(token) {
+            let before = std::mem::replace(&mut flight.stage, stage);
+            self.due += usize::from(matches!(stage, SendStage::Due(..)));
+            self.due -= usize::from(matches!(before, SendStage::Due(..)));
+        }
+    }
+
+    /// Takes a message out; nothing if it is gone already or never was.
+    pub(super) fn remove(&mut self, token: u64) -> Option<InFlightMessage> {
+        let flight = match self.parked.remove(&token) {
+            Some(flight) => {
+                self.parked_cost -= flight.entry.cost;
+                flight
+            }
+            None => self.remove_from_queue(token)?,
+        };
+        self.due -= usize::from(matches!(flight.stage, SendStage::Due(..)));
+        self.cost_removed += flight.entry.cost;
+        Some(flight)
+    }
+
+    fn index_of(&self, token: u64) -> Option<usize> {
+        usize::try_from(token.checked_sub(self.base)?).ok()
+    }
+
+    fn remove_from_queue(&mut self, token: u64) -> Option<InFlightMessage> {
+        let at = self.index_of(token)?;
+        let flight = self.in_flight.get_mut(at)?.take()?;
+        while let Some(None) = self.in_flight.front() {
+            self.in_flight.pop_front();
+            self.base += 1;
+        }
+        Some(flight)
+    }
+
+    /// The tokens of those that are there, the oldest first.
+    pub(super) fn tokens(&self) -> Vec<u64> {
+        self.iter().map(|(token, _)| token).collect()
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &InFlightMessage)> {
+        let base = self.base;
+        let row = self.in_flight.iter().enumerate();
+        let mut row =
+            row.filter_map(move |(at, flight)| Some((base + at as u64, flight.as_ref()?))).peekable();
+        let mut parked = self.parked.iter().map(|(token, flight)| (*token, flight)).peekable();
+        std::iter::from_fn(move || match (parked.peek(), row.peek()) {
+            (Some((one, _)), Some((other, _))) if one > other => row.next(),
+            (Some(_), _) => parked.next(),
+            (None, _) => row.next(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spool_entry::OutgoingMessage;
+
+    #[test]
+    fn a_message_is_found_by_its_token_until_it_is_taken_once() {
+        let now = Instant::now();
+        let mut window = SendWindow::default();
+        for id in 0..4 {
+            let mut entry = SpoolEntry::new(OutgoingMessage::new(b"s", b"", b""), 1);
+            entry.id = 10 + id;
+            window.push(entry, SendStage::Sent { at: now, end: id, cause: SendCause::First });
+        }
+        assert_eq!((window.span(), window.next_token(), window.oldest_id()), (4, 4, 10));
+        assert!(window.remove(1).is_some());
+        assert!(window.remove(1).is_none(), "twice");
+        assert_eq!((window.span(), window.oldest_id()), (4, 10));
+        window.set(2, SendStage::Due(now, SendCause::Declined));
+        window.set(1, SendStage::Due(now, SendCause::Declined));
+        assert_eq!(window.due(), 1);
+        assert!(window.remove(0).is_some());
+        assert_eq!((window.span(), window.oldest_id(), window.tokens()), (2, 12, vec![2, 3]));
+        assert!(window.remove(2).is_some() && window.remove(3).is_some());
+        assert!(window.span() == 0 && window.remove(4).is_none());
+        assert_eq!((window.due(), window.oldest_id(), window.next_token()), (0, u64::MAX, 4));
+    }
+
+    #[test]
+    fn what_has_passed_a_message_is_counted_from_the_oldest_one_on() {
+        let now = Instant::now();
+        let mut window = SendWindow::default();
+        for cost in [1, 2, 4, 8, 16] {
+            let entry = SpoolEntry::new(OutgoingMessage::new(b"s", b"", b""), cost);
+            window.push(entry, SendStage::Due(now, SendCause::Declined));
+        }
+        assert!(window.remove(0).is_some());
+        assert_eq!(window.cost_passed_parked(), 0, "none is aside");
+        assert!(window.park(1, 100) && window.park(3, 100));
+        assert_eq!(window.cost_passed_parked(), 0, "none has passed");
+        assert!(window.remove(2).is_some());
+        assert_eq!(window.cost_passed_parked(), 4);
+        window.skip(32);
+        assert_eq!(window.cost_passed_parked(), 36);
+        assert!(window.remove(4).is_some());
+        assert_eq!(window.cost_passed_parked(), 52);
+        assert!(window.remove(1).is_some());
+        assert_eq!(window.cost_passed_parked(), 48);
+        assert!(window.remove(3).is_some());
+        assert_eq!(window.cost_passed_parked(), 0);
+    }
+
+    #[test]
+    fn a_message_aside_takes_no_place_and_is_found_all_the_same() {
+        let now = Instant::now();
+        let mut window = SendWindow::default();
+        for id in 0..6 {
+            let mut entry = SpoolEntry::new(OutgoingMessage::new(b"s", b"", b""), 1);
+            entry.id = 10 + id;
+            window.push(entry, SendStage::Due(now, SendCause::Declined));
+        }
+        assert!(window.park(0, 2) && window.park(3, 2) && window.park(3, 2));
+        assert!(!window.park(4, 2), "there is no room");
+        assert!(!window.park(9, 2), "it never was");
+        assert_eq!((window.span(), window.due(), window.oldest_id()), (5, 6, 10));
+        assert_eq!(window.tokens(), [0, 1, 2, 3, 4, 5]);
+        assert!(window.remove(1).is_some() && window.remove(2).is_some());
+        assert_eq!((window.span(), window.oldest_id(), window.tokens()), (2, 10, vec![0, 3, 4, 5]));
+        window.set(3, SendStage::Sent { at: now, end: 1, cause: SendCause::Declined });
+        assert_eq!(window.due(), 3);
+        assert!(window.remove(0).is_some() && window.remove(0).is_none());
+        assert_eq!((window.due(), window.oldest_id()), (2, 13));
+        assert!(window.park(4, 2), "there is room again");
+        assert!(window.remove(5).is_some());
+        assert_eq!((window.span(), window.next_token(), window.tokens()), (0, 6, vec![3, 4]));
+        assert!(window.remove(3).is_some() && window.remove(4).is_some());
+        assert_eq!((window.due(), window.oldest_id()), (0, u64::MAX));
+        let large = SpoolEntry::new(OutgoingMessage::new(b"s", b"", b""), 9);
+        window.push(large, SendStage::Due(now, SendCause::Declined));
+        assert!(window.park(6, 2), "one alone always may");
+    }
+}

@@ -1,0 +1,106 @@
+//! A crowd of publishers and a server that takes less than they give: the crowd backs off, the server stays busy and not more,
+//! and when the flood is over all is delivered and the pace is the old one.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::fixture::{CapturedPublish, LinkFixture, config, stored};
+use crate::config::PublisherConfig;
+
+/// Publishers.
+const PUBLISHERS: usize = 20;
+/// Between two looks at everybody.
+const STEP_MS: u64 = 10;
+
+struct OverloadScenario {
+    publishers: Vec<LinkFixture>,
+    queue: VecDeque<(usize, CapturedPublish)>,
+    /// Messages that the server can take in one step, and that may wait for it.
+    capacity: usize,
+    queue_max: usize,
+    sequence: u64,
+    refused: u64,
+    given: u64,
+    random: crate::backoff::JitterRng,
+}
+
+impl OverloadScenario {
+    /// One step in which `offered` messages are given in all.
+    fn step(&mut self, offered: usize) {
+        for _ in 0..offered {
+            let publisher = self.random.next_u64() as usize % PUBLISHERS;
+            self.publishers[publisher].submit_without_ticket("a", b"x");
+            self.given += 1;
+        }
+        for (publisher, fixture) in self.publishers.iter_mut().enumerate() {
+            fixture.pass(Duration::from_millis(STEP_MS));
+            for one in fixture.published() {
+                if self.queue.len() < self.queue_max {
+                    self.queue.push_back((publisher, one));
+                } else {
+                    self.refused += 1;
+                    fixture.answer(&one, "NATS/1.0 429\r\n\r\n", b"");
+                }
+            }
+        }
+        for _ in 0..self.capacity.min(self.queue.len()) {
+            if let Some((publisher, one)) = self.queue.pop_front() {
+                self.sequence += 1;
+                self.publishers[publisher].answer(&one, "", &stored(self.sequence, false));
+            }
+        }
+    }
+
+    fn held(&mut self) -> u64 {
+        self.publishers.iter_mut().map(|fixture| fixture.counts().held).sum()
+    }
+}
+
+/// Rows 0.17, 0.26, 0.28 and 0.29: nothing is lost in the flood, the server is used all the time, and after the flood what is
+/// pending goes to nothing, at the server's full rate, and every publisher is at rest again within five seconds of that.
+#[test]
+fn a_flooded_server_recovers_because_its_publishers_back_off() {
+    let publishers = (0..PUBLISHERS as u64)
+        .map(|seed| LinkFixture::new(PublisherConfig { seed: Some(seed), unacknowledged: 64, ..config() }));
+    let mut scenario = OverloadScenario {
+        publishers: publishers.collect(),
+        queue: VecDeque::new(),
+        capacity: 10,
+        queue_max: 200,
+        sequence: 0,
+        refused: 0,
+        given: 0,
+        random: crate::backoff::JitterRng::new(1),
+    };
+    for fixture in &mut scenario.publishers {
+        fixture.complete_handshake();
+    }
+    // Ten seconds of three times what the server takes.
+    for _ in 0..1000 {
+        scenario.step(30);
+    }
+    let (taken, refused, backlog) = (scenario.sequence, scenario.refused, scenario.held());
+    assert!(taken >= 9_500, "the server is busy all the time: {taken} of 10000");
+    assert!(refused < taken, "it is not asked in vain all the time: {refused} refusals for {taken}");
+    // Then half of what it takes: the backlog goes at the rate that is left.
+    let mut steps = 0;
+    while scenario.held() > 50 {
+        scenario.step(5);
+        steps += 1;
+        assert!(steps < 10_000, "{} are still held", scenario.held());
+    }
+    let least = backlog / 5;
+    assert!(steps < least * 3 / 2, "{steps} steps for {backlog} messages, {least} at the full rate");
+    for _ in 0..500 {
+        scenario.step(5);
+    }
+    assert!(scenario.publishers.iter().all(|fixture| fixture.exponent() == 0), "everybody is at rest");
+    let delivered: u64 = scenario.publishers.iter_mut().map(|fixture| fixture.counts().delivered).sum();
+    assert!(scenario.given - delivered < 50, "{delivered} of {}", scenario.given);
+    assert!(
+        scenario
+            .publishers
+            .iter_mut()
+            .all(|fixture| fixture.counts().dropped == 0 && fixture.counts().is_balanced())
+    );
+}

@@ -1,0 +1,193 @@
+//! What callers and the publisher's thread share: messages on their way to it, the room they take, the figures, the
+//! failures that nobody has asked for yet. One lock, held for a few instructions; nothing waits while it holds it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::connection_error::ConnectionError;
+use crate::limits::FAILURES_MAX;
+use crate::link::LinkUpdate;
+use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
+use crate::spool_entry::SpoolEntry;
+
+/// What is called with each failure.
+pub(crate) type Callback = Box<dyn FnMut(&PublishFailure) + Send>;
+
+/// The shared state.
+pub(crate) struct SharedState {
+    state: Mutex<PublisherState>,
+    changed: Condvar,
+    waker: mio::Waker,
+}
+
+/// What the lock protects.
+#[derive(Default)]
+pub(crate) struct PublisherState {
+    pub(crate) submissions: VecDeque<SpoolEntry>,
+    /// Messages held and what they count, those in `submissions` included.
+    pub(crate) held: (u64, u64),
+    pub(crate) submitted: u64,
+    pub(crate) recovered: u64,
+    /// Dropped before they came to the thread.
+    pub(crate) dropped: u64,
+    pub(crate) link: PublisherCounts,
+    pub(crate) failures: VecDeque<PublishFailure>,
+    pub(crate) failures_lost: u64,
+    pub(crate) callback: Option<Callback>,
+    pub(crate) connection_error: Option<ConnectionError>,
+    pub(crate) is_ready: bool,
+    pub(crate) stop: bool,
+    /// The thread has ended.
+    pub(crate) ended: bool,
+    /// The thread sleeps and has to be woken.
+    is_asleep: bool,
+}
+
+impl fmt::Debug for PublisherState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("held", &self.held).field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for SharedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").finish_non_exhaustive()
+    }
+}
+
+impl PublisherState {
+    pub(crate) fn counts(&self) -> PublisherCounts {
+        PublisherCounts {
+            submitted: self.submitted,
+            recovered: self.recovered,
+            dropped: self.link.dropped + self.dropped,
+            held: self.held.0,
+            held_bytes: self.held.1,
+            ..self.link
+        }
+    }
+
+    pub(crate) fn fail(&mut self, failure: PublishFailure) {
+        if self.failures.len() >= FAILURES_MAX {
+            self.failures.pop_front();
+            self.failures_lost += 1;
+        }
+        self.failures.push_back(failure);
+    }
+}
+
+impl SharedState {
+    pub(crate) fn new(waker: mio::Waker) -> SharedState {
+        SharedState { state: Mutex::default(), changed: Condvar::new(), waker }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PublisherState> {
+        // The state is whole between any two statements that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change until `deadline`; false: it has passed.
+    pub(crate) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, PublisherState>,
+        deadline: Option<Instant>,
+    ) -> (MutexGuard<'a, PublisherState>, bool) {
+        let Some(deadline) = deadline else {
+            return (self.changed.wait(state).unwrap_or_else(PoisonError::into_inner), true);
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return (state, false);
+        }
+        (self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0, true)
+    }
+
+    /// Lets the thread look again.
+    pub(crate) fn wake(&self, state: &mut PublisherState) {
+        if std::mem::take(&mut state.is_asleep) {
+            // A waker that does not work any more belongs to a thread that has ended.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// The thread is about to sleep; false: there is something to do.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        let mut state = self.lock();
+        state.is_asleep = state.submissions.is_empty() && !state.stop;
+        state.is_asleep
+    }
+
+    /// The thread is awake.
+    pub(crate) fn set_awake(&self) {
+        self.lock().is_asleep = false;
+    }
+
+    /// Tells callers what has happened.
+    pub(crate) fn apply_update(&self, update: LinkUpdate) {
+        let (callback, failures) = {
+            let mut state = self.lock();
+            let LinkUpdate { counts, released, failures, connection_error, is_ready } = update;
+            state.link = counts;
+            state.held.0 -= released.0;
+            state.held.1 -= released.1;
+            state.connection_error = connection_error;
+            state.is_ready = is_ready;
+            let callback = if failures.is_empty() { None } else { state.callback.take() };
+            if callback.is_none() {
+                for failure in failures {
+                    state.fail(failure);
+                }
+                self.changed.notify_all();
+                return;
+            }
+            self.changed.notify_all();
+            (callback, failures)
+        };
+        // The caller's own code runs without the lock: it may use the publisher. It panics on its own account: it is told no
+        // more, and what comes is kept for whoever asks.
+        if let Some(mut callback) = callback {
+            let mut notified = 0;
+            let notify = || {
+                for failure in &failures {
+                    notified += 1;
+                    callback(failure);
+                }
+            };
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(notify)).is_err();
+            let mut state = self.lock();
+            if panicked {
+                for failure in failures.into_iter().skip(notified) {
+                    state.fail(failure);
+                }
+                self.changed.notify_all();
+            } else {
+                state.callback.get_or_insert(callback);
+            }
+        }
+    }
+
+    /// The thread has ended. Whoever waits for a message that it has not taken is told so. What it has taken and not done with
+    /// is gone, if nothing keeps it: then it has panicked.
+    pub(crate) fn end(&self, is_retained: bool) {
+        let mut state = self.lock();
+        state.ended = true;
+        state.is_ready = false;
+        for entry in std::mem::take(&mut state.submissions) {
+            state.held.0 -= 1;
+            state.held.1 -= entry.cost;
+            state.dropped += 1;
+            let reason = DropReason::Closed;
+            if !entry.ticket.as_ref().is_some_and(|it| it.complete(PublishOutcome::Dropped(reason.clone()))) {
+                let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
+                state.fail(PublishFailure { subject, id: entry.message.id(), reason });
+            }
+        }
+        if !is_retained {
+            let (held, _) = std::mem::take(&mut state.held);
+            state.dropped += held;
+        }
+        self.changed.notify_all();
+    }
+}

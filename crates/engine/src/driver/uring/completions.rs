@@ -1,0 +1,303 @@
+//! Completions become events: bookkeeping first, then the check for staleness, then the news.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use io_uring::cqueue;
+use io_uring::types::RecvMsgOut;
+use rustix::io::Errno;
+use socket2::{SockAddr, SockAddrStorage};
+
+use super::direct_table::DirectTable;
+use super::queue::{Completion, UringOp};
+use super::source::{AcceptRequest, ArmedOps};
+use super::{AcceptedSocket, Uring};
+use crate::driver::accept::AcceptFailure;
+use crate::driver::pktinfo::{self, CONTROL_SIZE};
+use crate::driver::role::SourceRole;
+use crate::driver::{BufferId, Datagram, DriverEvent, IncompleteSend};
+use crate::limits::{DATAGRAM_SIZE_MAX, RECEIVE_BUFFER_SIZE};
+use crate::token::Token;
+
+pub(super) type UringEvents = Vec<DriverEvent<OwnedFd, AcceptedSocket>>;
+
+impl Uring {
+    /// Turns everything in the completion queue into events and stops.
+    pub(super) fn process_completions(&mut self, stops: &mut Vec<IncompleteSend>, events: &mut UringEvents) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.queue.drain(&mut completions);
+        for completion in completions.drain(..) {
+            self.complete(completion, stops, events);
+        }
+        self.completions = completions;
+    }
+
+    fn complete(
+        &mut self,
+        completion: Completion,
+        stops: &mut Vec<IncompleteSend>,
+        events: &mut UringEvents,
+    ) {
+        let token = Token::from_bits(completion.user_data);
+        let result = completion.result;
+        match UringOp::of(completion.user_data) {
+            UringOp::Ignore => {}
+            UringOp::Wake => {
+                events.push(DriverEvent::Woken);
+                self.arm_wake();
+            }
+            UringOp::Send => stops.push(short_send(completion.user_data as u32, result)),
+            UringOp::Accept => self.complete_accept(token, completion, events),
+            UringOp::Receive => self.complete_receive(token, completion, events),
+            UringOp::Readable => {
+                if self.finish_operation(token, ArmedOps::READABLE, events) {
+                    events.push(match result {
+                        _ if result >= 0 => DriverEvent::Readable { token },
+                        _ if result == -libc::ECANCELED => DriverEvent::ReceiveCancelled { token },
+                        _ => self.failed(token, result),
+                    });
+                }
+            }
+            UringOp::Writable => {
+                if self.finish_operation(token, ArmedOps::WRITABLE, events) {
+                    events.push(DriverEvent::Writable { token });
+                }
+            }
+            UringOp::Connect => {
+                if self.finish_operation(token, ArmedOps::CONNECT, events) {
+                    events.push(match result {
+                        0 => DriverEvent::Connected { token },
+                        _ => self.failed(token, result),
+                    });
+                }
+            }
+            UringOp::CloseAfterSend => {
+                if let Some(source) = self.sources.get_mut(token) {
+                    source.closing = true;
+                }
+                self.finish_operation(token, ArmedOps::LINKED_CLOSE, events);
+            }
+            UringOp::Close => {
+                self.finish_operation(token, ArmedOps::CLOSE, events);
+            }
+            UringOp::Socket => self.complete_socket(token, result, events),
+            UringOp::Shutdown => self.complete_shutdown(token, events),
+            UringOp::Install => self.complete_install(token, result, events),
+            UringOp::SlotClosed => self.release_slot(),
+            UringOp::ReceiveNow => debug_assert!(false, "its caller takes it"),
+        }
+    }
+
+    /// Notes that an operation is over. True if the shard wants to hear of it; for a closing source
+    /// the last operation to end yields its `Closed` instead.
+    pub(super) fn finish_operation(
+        &mut self,
+        token: Token,
+        what: ArmedOps,
+        events: &mut UringEvents,
+    ) -> bool {
+        let Some(source) = self.sources.get_mut(token) else {
+            self.counters.stale += 1;
+            return false;
+        };
+        source.disarm(what);
+        if !source.closing {
+            return !source.armed.has(ArmedOps::FAILED);
+        }
+        if what != ArmedOps::CLOSE && what != ArmedOps::LINKED_CLOSE {
+            self.counters.stale += 1;
+        }
+        if source.in_flight == 0 {
+            let direct = source.handle.is_direct();
+            self.sources.free(token);
+            if direct {
+                self.release_slot();
+            }
+            events.push(DriverEvent::Closed { token });
+        }
+        false
+    }
+
+    fn release_slot(&mut self) {
+        if let Some(table) = &mut self.table {
+            table.count_freed();
+        }
+    }
+
+    /// The news that a connection is dead, which answers everything that is armed on it. A datagram socket
+    /// lives on, and has nothing else armed.
+    pub(super) fn failed(&mut self, token: Token, result: i32) -> DriverEvent<OwnedFd, AcceptedSocket> {
+        if let Some(source) = self.sources.get_mut(token)
+            && source.role != SourceRole::Datagram
+        {
+            source.set_mark(ArmedOps::FAILED);
+        }
+        DriverEvent::Failed { token, error: error(result) }
+    }
+
+    fn complete_receive(&mut self, token: Token, completion: Completion, events: &mut UringEvents) {
+        // The buffer comes first: it is ours now, whoever the completion was for.
+        let buffer = cqueue::buffer_select(completion.flags).map(BufferId);
+        if let Some(buffer) = buffer {
+            self.buffers.lend(buffer);
+        }
+        let more = cqueue::more(completion.flags);
+        let alive = match self.sources.get_mut(token) {
+            Some(source) if more => !source.closing,
+            _ => self.finish_operation(token, ArmedOps::RECEIVE, events),
+        };
+        if !alive {
+            return buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
+        }
+        let source = self.sources.get_mut(token).expect("it is alive");
+        let datagrams = source.role == SourceRole::Datagram;
+        let reports_local = source.armed.has(ArmedOps::REPORTS_LOCAL);
+        source.expects_data = cqueue::sock_nonempty(completion.flags);
+        let detaching = source.detaching;
+        if completion.result != -libc::ENOBUFS {
+            source.clear_mark(ArmedOps::STARVED);
+        }
+        let mut rearm = datagrams && !more;
+        match (completion.result, buffer) {
+            (len, Some(buffer)) if len > 0 => {
+                events.push(if datagrams {
+                    self.buffers.set_reports_local(buffer, reports_local);
+                    DriverEvent::Datagram { token, buffer }
+                } else {
+                    DriverEvent::Received { token, buffer, len: len as u32 }
+                });
+            }
+            (result, buffer) => {
+                if let Some(buffer) = buffer {
+                    self.buffers.release(buffer);
+                }
+                match -result {
+                    libc::ENOBUFS if !detaching => {
+                        self.counters.starved += u64::from(source.set_mark(ArmedOps::STARVED));
+                        source.set_mark(ArmedOps::WAITING);
+                        self.starved.push_back(token);
+                        rearm = false;
+                    }
+                    libc::ECANCELED | libc::ENOBUFS => {
+                        events.push(DriverEvent::ReceiveCancelled { token });
+                        rearm = false;
+                    }
+                    libc::EINTR | libc::EAGAIN => rearm = true,
+                    // An error of an earlier datagram (such as "port unreachable") ends nothing.
+                    _ if datagrams => {}
+                    0 => events.push(DriverEvent::Ended { token }),
+                    _ => events.push(self.failed(token, result)),
+                }
+            }
+        }
+        if rearm && !detaching {
+            self.arm_receive(token);
+        } else if rearm && datagrams {
+            // It has ended by itself before the cancel reached it.
+            events.push(DriverEvent::ReceiveCancelled { token });
+        }
+    }
+
+    fn complete_accept(&mut self, listener: Token, completion: Completion, events: &mut UringEvents) {
+        let result = completion.result;
+        let socket = (result >= 0).then(|| self.accepted_socket(result));
+        let ended = !cqueue::more(completion.flags);
+        let alive = match self.sources.get_mut(listener) {
+            Some(source) if !ended => !source.closing,
+            _ => self.finish_operation(listener, ArmedOps::ACCEPT, events),
+        };
+        if !alive {
+            return;
+        }
+        if let Some(socket) = socket {
+            events.push(DriverEvent::Accepted { listener, socket });
+        }
+        if !ended {
+            return;
+        }
+        // It may also end without anybody's fault, when completions overflow.
+        let failed = result < 0
+            && result != -libc::ECANCELED
+            && AcceptFailure::of(Errno::from_raw_os_error(-result)) != AcceptFailure::Transient;
+        // Without a slot for it, the kernel has accepted the connection and closed it.
+        let slotless = result == -libc::ENFILE && self.table.as_ref().is_some_and(DirectTable::is_full);
+        let source = self.sources.get_mut(listener).expect("it is alive");
+        let was = source.accepting;
+        source.accepting =
+            if failed || was == AcceptRequest::No { AcceptRequest::No } else { AcceptRequest::Yes };
+        if failed || was != AcceptRequest::Yes {
+            let error = failed.then(|| error(result));
+            events.push(DriverEvent::AcceptStopped { listener, error, refused: u32::from(slotless) });
+        }
+        if !failed && was != AcceptRequest::No {
+            self.arm_accept(listener);
+        }
+    }
+}
+
+fn error(result: i32) -> io::Error {
+    io::Error::from_raw_os_error(-result)
+}
+
+fn short_send(position: u32, result: i32) -> IncompleteSend {
+    match result {
+        _ if result >= 0 => IncompleteSend { position, sent: result as u32, error: None },
+        _ if result == -libc::EAGAIN || result == -libc::EINTR => {
+            IncompleteSend { position, sent: 0, error: None }
+        }
+        _ => IncompleteSend { position, sent: 0, error: Some(error(result)) },
+    }
+}
+
+/// `struct io_uring_recvmsg_out`: four 32-bit words before the address (io_uring_prep_recvmsg(3)).
+const HEADER_SIZE: usize = 16;
+
+const _: () = assert!(
+    HEADER_SIZE + size_of::<libc::sockaddr_storage>() + CONTROL_SIZE + DATAGRAM_SIZE_MAX
+        <= RECEIVE_BUFFER_SIZE
+);
+
+/// How a multishot `recvmsg` lays datagrams out: header, address, control messages, payload.
+pub(super) struct RecvmsgLayout {
+    header: Box<libc::msghdr>,
+    control_size: usize,
+}
+
+impl RecvmsgLayout {
+    /// With so many bytes for control messages.
+    pub(super) fn new(control_size: usize) -> Self {
+        // SAFETY: an all-zero msghdr is a valid empty one.
+        let mut header: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
+        header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_controllen = control_size as _;
+        RecvmsgLayout { header, control_size }
+    }
+
+    /// What a receive is asked for with; it stays where it is.
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &*self.header
+    }
+
+    /// Reads a datagram of this shape.
+    pub(super) fn datagram<'a>(&self, bytes: &'a [u8]) -> Datagram<'a> {
+        let out = RecvMsgOut::parse(bytes, &self.header).expect("buffers hold more than the header");
+        let mut storage = SockAddrStorage::zeroed();
+        let name = out.name_data();
+        // SAFETY: the storage is plain memory larger than any address, which the kernel wrote.
+        unsafe {
+            let view = storage.view_as::<[u8; size_of::<libc::sockaddr_storage>()]>();
+            view[..name.len()].copy_from_slice(name);
+        }
+        // SAFETY: the storage holds an address of that length as the kernel wrote it.
+        let address = unsafe { SockAddr::new(storage, name.len() as libc::socklen_t) };
+        let from = address.as_socket().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let local = pktinfo::local_address(out.control_data());
+        // Found by its offset, because the view above ends with this function. Without control messages there is room for
+        // more than any socket is promised.
+        let start = HEADER_SIZE + size_of::<libc::sockaddr_storage>() + self.control_size;
+        let len = out.payload_data().len().min(DATAGRAM_SIZE_MAX);
+        let truncated = out.is_payload_truncated() || len < out.payload_data().len();
+        Datagram { from, local, payload: &bytes[start..start + len], truncated }
+    }
+}

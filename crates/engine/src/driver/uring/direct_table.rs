@@ -1,0 +1,145 @@
+//! The ring's own descriptor table, and the sockets that live in it while nobody has attached them.
+//!
+//! The kernel chooses the slots: accepting and making sockets both ask it for a free one. So a slot is known
+//! when a completion brings it, and free again when its close has completed. An accepted connection that is
+//! dropped instead of attached cannot close itself: it leaves its slot in a list that the driver closes in its
+//! next turn.
+//!
+//! Needs Linux 6.13. Earlier kernels let go of a direct descriptor only when every operation of the ring that
+//! began before its close is over: one idle connection would keep all that close after it from telling their
+//! peers. [`DirectTable::check`] finds out which kind of kernel this is.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+
+use io_uring::{Probe, opcode, types};
+use stilling_ring::Time;
+
+use super::queue::{UringOp, UringQueue};
+use crate::driver::Wait;
+use crate::limits::{DIRECT_DESCRIPTORS_MAX, TURN_LIST_CAPACITY};
+
+/// A connection that is not attached: in the process's descriptor table or in a ring's. Dropping it closes it.
+#[derive(Debug)]
+pub enum AcceptedSocket {
+    /// An ordinary descriptor.
+    Plain(OwnedFd),
+    /// A slot of one ring's table; of use to that ring's driver alone.
+    Direct(Direct),
+}
+
+impl From<OwnedFd> for AcceptedSocket {
+    fn from(fd: OwnedFd) -> Self {
+        AcceptedSocket::Plain(fd)
+    }
+}
+
+/// An owned slot of a ring's table.
+#[derive(Debug)]
+pub struct Direct {
+    /// Empty once somebody else has taken charge of it.
+    slot: Option<u32>,
+    dropped: Rc<RefCell<Vec<u32>>>,
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.dropped.borrow_mut().push(slot);
+        }
+    }
+}
+
+/// What the driver knows of its table.
+#[derive(Debug)]
+pub(super) struct DirectTable {
+    size: u32,
+    used: u32,
+    /// Slots whose owner was dropped, to be closed.
+    dropped: Rc<RefCell<Vec<u32>>>,
+}
+
+impl DirectTable {
+    /// Registers a table of `size` slots with the ring.
+    pub(super) fn register(queue: &mut UringQueue, size: u32) -> io::Result<Self> {
+        if size > DIRECT_DESCRIPTORS_MAX {
+            let words = format!("{size} direct descriptors are more than {DIRECT_DESCRIPTORS_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+        }
+        let submitter = queue.ring().submitter();
+        submitter.register_files_sparse(size)?;
+        // Shutdowns are the one operation that the kernel gives to threads of its own: one of them is enough.
+        submitter.register_iowq_max_workers(&mut [1, 1])?;
+        let dropped = Rc::new(RefCell::new(Vec::with_capacity(TURN_LIST_CAPACITY)));
+        Ok(DirectTable { size, used: 0, dropped })
+    }
+
+    /// A slot has come into use.
+    pub(super) fn count_used(&mut self) {
+        self.used += 1;
+    }
+
+    /// A slot is free again.
+    pub(super) fn count_freed(&mut self) {
+        debug_assert!(self.used > 0, "more slots come back than were taken");
+        self.used -= 1;
+    }
+
+    /// Whether the next accepted connection finds no slot.
+    pub(super) fn is_full(&self) -> bool {
+        self.used == self.size
+    }
+
+    /// The owner of a slot that a completion brought.
+    pub(super) fn own(&self, slot: u32) -> Direct {
+        Direct { slot: Some(slot), dropped: Rc::clone(&self.dropped) }
+    }
+
+    /// The slot of a socket that is attached now. A socket of another ring comes back.
+    pub(super) fn claim(&self, mut socket: Direct) -> Result<u32, Direct> {
+        if !Rc::ptr_eq(&self.dropped, &socket.dropped) {
+            return Err(socket);
+        }
+        Ok(socket.slot.take().expect("it is taken once, here"))
+    }
+
+    /// A slot whose owner was dropped and that nobody has closed yet.
+    pub(super) fn next_dropped(&self) -> Option<u32> {
+        self.dropped.borrow_mut().pop()
+    }
+
+    /// Whether this kernel has all operations and lets go of a closed file at once. For a ring of its own.
+    pub(super) fn check(queue: &mut UringQueue) -> io::Result<()> {
+        let mut probe = Probe::new();
+        queue.ring().submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Socket::CODE,
+            opcode::SetSockOpt::CODE,
+            opcode::Bind::CODE,
+            opcode::FixedFdInstall::CODE,
+        ];
+        if !needed.iter().all(|code| probe.is_supported(*code)) || !closes_at_once(queue)? {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "they need Linux 6.13"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether closing one direct descriptor reaches its peer while an operation on another is armed.
+fn closes_at_once(queue: &mut UringQueue) -> io::Result<bool> {
+    let (_idle_peer, idle) = UnixStream::pair()?;
+    let (mut peer, closing) = UnixStream::pair()?;
+    peer.set_nonblocking(true)?;
+    DirectTable::register(queue, 2)?;
+    queue.ring().submitter().register_files_update(0, &[idle.as_raw_fd(), closing.as_raw_fd()])?;
+    drop((idle, closing));
+    let wait =
+        opcode::PollAdd::new(types::Fixed(0), libc::POLLIN as u32).build().user_data(UringOp::Ignore.bits());
+    queue.push(&wait);
+    queue.push(&opcode::Close::new(types::Fixed(1)).build().user_data(UringOp::Ignore.bits()));
+    queue.enter(Time::ZERO, Wait::No)?;
+    Ok(matches!(peer.read(&mut [0]), Ok(0)))
+}

@@ -1,0 +1,106 @@
+//! What the service orders at the end of a turn: connects, adoptions, the drain, the end.
+
+use super::Shard;
+use super::connection::{ConnectionState, ConnectionTimer};
+use super::datagram_io::DatagramSender;
+use super::output::TurnStage;
+use super::session::{AdoptContext, NO_FREE_SLOT, Service, Session, ShardCommand, ShardControl};
+use crate::close_reason::CloseReason;
+use crate::driver::{Destination, Driver};
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    pub(super) fn run_service_turn(&mut self) {
+        let pending_arrivals = self.pending_arrivals();
+        let open = self.slots.open();
+        let datagram_sockets = self.datagram_sockets();
+        let adopt_context = AdoptContext {
+            sockets: &mut self.adopted,
+            store: &mut self.held_input,
+            slots: self.config.capacity.saturating_sub(open),
+        };
+        let room = self.output.room_at_turn_end();
+        let datagrams = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, room);
+        let mut control = ShardControl {
+            now: self.now,
+            open,
+            pending_arrivals,
+            datagram_sockets,
+            commands: &mut self.commands,
+            adopt_context,
+            datagrams,
+        };
+        self.service_deadline = self.service.turn(&mut control);
+        self.has_acted |= !self.commands.is_empty();
+        let mut commands = std::mem::take(&mut self.commands);
+        for order in commands.drain(..) {
+            match order {
+                ShardCommand::Connect(to, session) => self.start_connect(&to, session),
+                ShardCommand::Adopt(session, input) => {
+                    let socket = self.adopted.pop_front().expect("one for each order");
+                    self.insert_adopted(socket, session, input);
+                }
+                ShardCommand::CloseListeners(backlog) => self.close_listeners(backlog),
+                ShardCommand::CloseDatagramSockets => self.close_datagram_sockets(),
+                ShardCommand::Drain => self.drain_notify_from = Some(0),
+                ShardCommand::AbortAll(reason) => self.abort_all(reason),
+                ShardCommand::Stop => self.is_stopping = true,
+            }
+        }
+        self.commands = commands;
+        self.notify_drain();
+    }
+
+    /// Tells the sessions that the server drains, slot by slot, in as many turns as it takes: while events
+    /// wait to be handed out, a connection whose request is among them looks idle and would be closed with
+    /// it; and what the sessions say to that needs room like everything else.
+    fn notify_drain(&mut self) {
+        while let Some(at) = self.drain_notify_from {
+            if self.dispatched < self.events.len() || !self.output.has_room_for(TurnStage::Events) {
+                return;
+            }
+            self.drain_notify_from = (at + 1 < self.slots.used_slots()).then_some(at + 1);
+            self.has_acted = true;
+            if let Some(token) = self.slots.token_at(at)
+                && self.is_in_state(token, ConnectionState::Open)
+            {
+                self.call(token, Session::draining);
+            }
+        }
+    }
+
+    /// Closes all connections, drops those that wait for a slot, and lets nobody in any more.
+    fn abort_all(&mut self, reason: CloseReason) {
+        self.aborting = Some(reason);
+        self.counters.refused_full.add(self.waiting.len() as u64);
+        self.waiting.clear();
+        for at in 0..self.slots.used_slots() {
+            if let Some(token) = self.slots.token_at(at) {
+                self.abort(token, reason);
+            }
+        }
+    }
+
+    fn start_connect(&mut self, to: &Destination, mut session: V::Session) {
+        if self.slots.is_exhausted() || self.aborting.is_some() {
+            self.counters.closed(CloseReason::ConnectFailed).add(1);
+            session.refused(&NO_FREE_SLOT.into(), &mut self.service);
+            return session.closed(CloseReason::ConnectFailed, &mut self.service);
+        }
+        let token = self.slots.insert(session).expect("there is a free slot");
+        self.slots.mark_outgoing(token);
+        let connection = &mut self.slots.get(token).expect("just inserted").connection;
+        connection.state = ConnectionState::Connecting;
+        let deadline = self.now.after(self.config.connect_timeout);
+        connection.timer = ConnectionTimer::Connect(deadline);
+        self.note_open();
+        self.wheel.set(token.index(), deadline);
+        if let Err(error) = self.driver.connect(token, to) {
+            let slot = self.slots.get(token).expect("just inserted");
+            slot.connection.reason = CloseReason::ConnectFailed;
+            if let Some(session) = &mut slot.session {
+                session.refused(&error, &mut self.service);
+            }
+            self.on_closed(token);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The shared blocks of a shard: memory that long reads receive into, and that payloads are referenced in from there.
+//!
+//! ```text
+//!  current   │ read 1 │ read 2 │ copied │ spare ◀─ the next long read                 full: retired
+//!  retired   [ oldest ] [ … ] [ newest ]    each is used again when nothing refers to it any more
+//! ```
+//!
+//! A block to which nothing refers is filled anew from its start before each long read, so a shard whose sessions share
+//! nothing stays in one block.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use stilling_ring::{BlockWriter, SharedBlock, Time};
+
+use crate::limits::{
+    BLOCK_SIZE, BLOCK_TRIM_INTERVAL, BLOCKS_CHECKED_MAX, BLOCKS_MAX, LONG_READ_SIZE, SHARED_MIN,
+    SPARE_BLOCKS_MAX,
+};
+
+const _: () = assert!(BLOCK_SIZE >= LONG_READ_SIZE && SPARE_BLOCKS_MAX < BLOCKS_MAX);
+
+/// The blocks of a shard. None exists before the first long read or copy.
+pub(super) struct InputBlocks {
+    /// The block that is being filled.
+    current: Option<BlockWriter>,
+    /// Blocks that were full, the one retired first in front. Something may still refer to each.
+    retired: VecDeque<BlockWriter>,
+    /// The current block is being shown to a session: copies must not retire it.
+    is_shown: bool,
+    /// The next superfluous block is not released before.
+    trim_at: Time,
+}
+
+impl InputBlocks {
+    pub(super) fn new() -> InputBlocks {
+        InputBlocks { current: None, retired: VecDeque::new(), is_shown: false, trim_at: Time::ZERO }
+    }
+
+    /// Memory for a long read; none if references to all blocks exist. What is read is to be [committed](Self::commit).
+    pub(super) fn long_read(&mut self) -> Option<&mut [u8]> {
+        // A block that is not referenced is in the processor's cache, probably.
+        let is_ready = self
+            .current
+            .as_mut()
+            .is_some_and(|current| current.renew() || current.spare_len() >= LONG_READ_SIZE);
+        if !is_ready && !self.replace_current() {
+            return None;
+        }
+        self.current.as_mut().map(|current| &mut current.spare()[..LONG_READ_SIZE])
+    }
+
+    /// Commits the first bytes of a long read. Returns a reference to them.
+    pub(super) fn commit(&mut self, count: usize) -> (SharedBlock, Range<usize>) {
+        let current = self.current.as_mut().expect("a long read has a block");
+        let start = current.committed();
+        current.commit(count);
+        (current.share(), start..start + count)
+    }
+
+    /// Says whether the current block is being shown to a session.
+    pub(super) fn set_shown(&mut self, is_shown: bool) {
+        self.is_shown = is_shown;
+    }
+
+    /// A reference to bytes of at least [`SHARED_MIN`]: where they lie if that is the current block, else to a copy in it. None
+    /// for fewer bytes, and if no block has room for a copy.
+    #[inline]
+    pub(super) fn share(&mut self, bytes: &[u8]) -> Option<(&SharedBlock, Range<usize>)> {
+        if bytes.len() < SHARED_MIN {
+            return None;
+        }
+        let position = self.current.as_ref().and_then(|current| current.position(bytes));
+        let range = match position {
+            Some(range) => range,
+            None => self.copy(bytes)?,
+        };
+        Some((self.current.as_ref()?.shared(), range))
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Option<Range<usize>> {
+        let has_room = |current: &BlockWriter| current.spare_len() >= bytes.len();
+        if !self.current.as_ref().is_some_and(has_room) {
+            let is_impossible = bytes.len() > BLOCK_SIZE || self.is_shown;
+            if is_impossible
+                || !(self.current.as_mut().is_some_and(BlockWriter::renew) || self.replace_current())
+            {
+                return None;
+            }
+        }
+        self.current.as_mut()?.append(bytes)
+    }
+
+    /// Retires the current block for an empty one. False, and nothing changes: there is none.
+    fn replace_current(&mut self) -> bool {
+        let Some(next) = self.reuse_retired().or_else(|| self.allocate()) else { return false };
+        self.retired.extend(self.current.replace(next));
+        true
+    }
+
+    /// A retired block to which nothing refers, begun anew.
+    fn reuse_retired(&mut self) -> Option<BlockWriter> {
+        for _ in 0..self.retired.len().min(BLOCKS_CHECKED_MAX) {
+            let mut oldest = self.retired.pop_front()?;
+            if oldest.renew() {
+                return Some(oldest);
+            }
+            // The others have their turn the next time.
+            self.retired.push_back(oldest);
+        }
+        None
+    }
+
+    fn allocate(&self) -> Option<BlockWriter> {
+        (self.count() < BLOCKS_MAX).then(|| BlockWriter::new(BLOCK_SIZE))
+    }
+
+    /// How many blocks there are.
+    pub(super) fn count(&self) -> usize {
+        self.retired.len() + usize::from(self.current.is_some())
+    }
+
+    /// Releases a superfluous block, if one is due and nothing refers to it.
+    #[inline]
+    pub(super) fn trim(&mut self, now: Time) {
+        if self.retired.len() > SPARE_BLOCKS_MAX && now >= self.trim_at {
+            self.trim_at = now.after(BLOCK_TRIM_INTERVAL);
+            drop(self.reuse_retired());
+        }
+    }
+
+    /// When the next superfluous block is to be released.
+    pub(super) fn next_trim(&self) -> Option<Time> {
+        (self.retired.len() > SPARE_BLOCKS_MAX).then_some(self.trim_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `count` bytes of one value.
+    fn read(blocks: &mut InputBlocks, value: u8, count: usize) -> Option<(SharedBlock, Range<usize>)> {
+        blocks.long_read()?[..count].fill(value);
+        Some(blocks.commit(count))
+    }
+
+    #[test]
+    fn an_unreferenced_block_is_filled_anew_from_its_start() {
+        let mut blocks = InputBlocks::new();
+        assert_eq!(blocks.count(), 0, "no memory before the first read");
+        for _ in 0..100 {
+            let (_, range) = read(&mut blocks, 1, LONG_READ_SIZE).expect("there is room");
+            assert_eq!(range, 0..LONG_READ_SIZE);
+        }
+        assert_eq!(blocks.count(), 1);
+    }
+
+    #[test]
+    fn a_referenced_block_is_filled_to_its_end_and_used_again_when_the_references_end() {
+        let mut blocks = InputBlocks::new();
+        let mut kept = Vec::new();
+        for value in 0..2 * (BLOCK_SIZE / LONG_READ_SIZE) as u8 {
+            kept.push(read(&mut blocks, value, LONG_READ_SIZE).expect("there is room"));
+        }
+        assert_eq!(blocks.count(), 2);
+        for (value, (block, range)) in (0_u8..).zip(&kept) {
+            assert!(block.bytes(range.clone()).iter().all(|byte| *byte == value), "read {value} has changed");
+        }
+        let first = kept[0].0.bytes(0..1).as_ptr();
+        let (_, second_half) = kept.split_at(BLOCK_SIZE / LONG_READ_SIZE);
+        kept = second_half.to_vec();
+        let (block, range) = read(&mut blocks, 9, 10).expect("the first block is free");
+        assert_eq!((block.bytes(range).as_ptr(), blocks.count()), (first, 2));
+        drop(kept);
+    }
+
+    #[test]
+    fn bytes_of_the_current_block_are_shared_where_they_lie() {
+        let mut blocks = InputBlocks::new();
+        let (block, range) = read(&mut blocks, 7, 2 * SHARED_MIN).expect("there is room");
+        let shown = block.bytes(range);
+        let (shared, range) = blocks.share(&shown[5..5 + SHARED_MIN]).expect("it is long enough");
+        assert!(shared.is_same(&block));
+        assert_eq!(range, 5..5 + SHARED_MIN);
+        assert!(blocks.share(&shown[..SHARED_MIN - 1]).is_none());
+    }
+
+    #[test]
+    fn other_bytes_are_copied_but_never_push_out_the_block_that_is_shown() {
+        let mut blocks = InputBlocks::new();
+        let bytes = [3; SHARED_MIN];
+        let (shared, range) = blocks.share(&bytes).expect("there is room");
+        assert_eq!((shared.bytes(range.clone()), range), (&bytes[..], 0..SHARED_MIN));
+        assert!(blocks.share(&vec![0; BLOCK_SIZE + 1]).is_none());
+        let (shown, _) = read(&mut blocks, 1, 10).expect("there is room");
+        blocks.set_shown(true);
+        assert!(blocks.share(&vec![0; BLOCK_SIZE]).is_none() && blocks.count() == 1);
+        blocks.set_shown(false);
+        let (shared, range) = blocks.share(&vec![5; BLOCK_SIZE]).expect("another block has room");
+        assert!(!shared.is_same(&shown));
+        assert_eq!((range, blocks.count()), (0..BLOCK_SIZE, 2));
+    }
+
+    #[test]
+    fn without_free_blocks_nothing_is_shared_and_memory_goes_down_when_they_are_free() {
+        let mut blocks = InputBlocks::new();
+        let mut kept = Vec::new();
+        while let Some((block, _)) = read(&mut blocks, 1, LONG_READ_SIZE) {
+            kept.push(block);
+            assert!(kept.len() <= BLOCKS_MAX * BLOCK_SIZE / LONG_READ_SIZE);
+        }
+        assert_eq!(blocks.count(), BLOCKS_MAX);
+        assert!(blocks.share(&[0; SHARED_MIN]).is_none());
+        let mut now = Time::ZERO;
+        blocks.trim(now);
+        assert_eq!((blocks.count(), blocks.next_trim()), (BLOCKS_MAX, Some(now.after(BLOCK_TRIM_INTERVAL))));
+        kept.clear();
+        assert!(blocks.share(&[0; SHARED_MIN]).is_some(), "the current block begins anew");
+        while let Some(at) = blocks.next_trim() {
+            now = at;
+            blocks.trim(now);
+        }
+        assert_eq!(blocks.count(), SPARE_BLOCKS_MAX + 1);
+        assert!(now <= Time::ZERO.after(BLOCK_TRIM_INTERVAL * BLOCKS_MAX as u32));
+    }
+}

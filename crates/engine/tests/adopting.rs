@@ -1,0 +1,350 @@
+//! A connection leaves its shard for another thread: to be served synchronously there, or to get an event loop of its
+//! own. On both real drivers, with a real client, while the first shard goes on.
+#![cfg(target_os = "linux")]
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use stilling_engine::counters::EngineCounters;
+use stilling_engine::driver::{Driver, poll::Poll, uring::Uring};
+use stilling_engine::net::{self, ListenOptions};
+use stilling_engine::{
+    AdoptError, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, ShardControl,
+};
+use stilling_ring::{Clock, Time, Wake};
+use stilling_simulation::suite::system::{DirectUring, SystemDriver};
+
+/// Only so long may one read take before the test counts as hanging.
+const HANG: Duration = Duration::from_secs(20);
+
+/// Connections that leave, one after the other, in each test.
+const CONNECTIONS: usize = 20;
+
+type DetachedLines = Detached<OwnedFd, LineEchoSession>;
+
+/// Sockets for a shard, from another thread.
+type AdoptQueue = Arc<Mutex<VecDeque<DetachedLines>>>;
+
+/// Answers lines with a word of its own and the line.
+struct LineEchoSession {
+    word: &'static str,
+}
+
+/// A shard's service: what its sessions say, and where its connections come from.
+struct LineService {
+    word: &'static str,
+    arrivals: AdoptQueue,
+    /// Set by the test: the loop ends once nobody is left.
+    over: Arc<Mutex<bool>>,
+}
+
+impl Service for LineService {
+    type Session = LineEchoSession;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> LineEchoSession {
+        LineEchoSession { word: self.word }
+    }
+
+    fn has_mail(&self) -> bool {
+        *self.over.lock().expect("nobody panicked")
+            || !self.arrivals.lock().expect("nobody panicked").is_empty()
+    }
+
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
+        let mut arrivals = self.arrivals.lock().expect("nobody panicked");
+        while let Some(it) = arrivals.pop_front() {
+            let word = self.word;
+            if let Err(AdoptError { error_kind, .. }) =
+                control.adopt(it.with_session(|_| LineEchoSession { word }))
+            {
+                panic!("there is room for everybody: {error_kind:?}");
+            }
+        }
+        if *self.over.lock().expect("nobody panicked") {
+            control.close_listeners();
+            if control.is_empty() {
+                control.stop();
+            }
+        }
+        None
+    }
+}
+
+impl Session for LineEchoSession {
+    type Service = LineService;
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut LineService) -> usize {
+        let mut done = 0;
+        while let Some(len) = bytes[done..].iter().position(|byte| *byte == b'\n') {
+            let line = &bytes[done..=done + len];
+            done += line.len();
+            io.send(self.word.as_bytes()).expect("there is room");
+            io.send(line).expect("there is room");
+            if line == b"leave\n" {
+                io.detach();
+                break;
+            }
+        }
+        done
+    }
+}
+
+/// A shard on a thread of its own, until it is told that it is over.
+struct LoopThread {
+    arrivals: AdoptQueue,
+    over: Arc<Mutex<bool>>,
+    wake: Arc<Wake>,
+    counters: Arc<EngineCounters>,
+    thread: thread::JoinHandle<io::Result<()>>,
+}
+
+impl LoopThread {
+    fn open<D: SystemDriver>(
+        word: &'static str,
+        listener: Option<OwnedFd>,
+        to: mpsc::Sender<DetachedLines>,
+    ) -> Self {
+        let (arrivals, over) = (AdoptQueue::default(), Arc::default());
+        let counters = Arc::<EngineCounters>::default();
+        let service = LineService { word, arrivals: Arc::clone(&arrivals), over: Arc::clone(&over) };
+        let (tell, told) = mpsc::channel();
+        let counting = Arc::clone(&counters);
+        let thread = thread::spawn(move || {
+            // A driver is made by the thread that turns it.
+            let driver = D::start()?;
+            let handle = driver.wake_handle();
+            let wake = Arc::new(Wake::new(move || handle.wake()));
+            tell.send(Arc::clone(&wake)).expect("the test waits");
+            let config = ShardConfig::default();
+            let mut shard = Shard::new(driver, service, config, Clock::real(), wake, counting);
+            shard.on_detached(move |_, it| to.send(it).expect("somebody takes it"));
+            if let Some(listener) = listener {
+                shard.listen(listener, false)?;
+            }
+            shard.run()
+        });
+        let wake = told.recv().expect("the system grants the driver");
+        LoopThread { arrivals, over, wake, counters, thread }
+    }
+
+    fn adopt(&self, it: DetachedLines) {
+        self.arrivals.lock().expect("nobody panicked").push_back(it);
+        self.wake.notify();
+    }
+
+    /// Ends it when its last connection has ended; returns its counters.
+    fn close(self) -> Arc<EngineCounters> {
+        *self.over.lock().expect("nobody panicked") = true;
+        self.wake.notify();
+        self.thread.join().expect("it did not panic").expect("the driver works");
+        self.counters
+    }
+}
+
+fn listener() -> (OwnedFd, SocketAddr) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = net::listen_tcp(any, &ListenOptions::default()).expect("a free port");
+    let address = net::local_addr(&listener).expect("it is bound");
+    (listener, address)
+}
+
+/// A client that says lines and expects each back behind a word.
+struct LineClient(BufReader<TcpStream>);
+
+impl LineClient {
+    fn new(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        LineClient(BufReader::new(stream))
+    }
+
+    fn send_lines(&mut self, lines: &str) {
+        self.0.get_mut().write_all(lines.as_bytes()).expect("it reads");
+    }
+
+    #[track_caller]
+    fn expect_lines(&mut self, expected: &str) {
+        let mut heard = String::new();
+        self.0.read_line(&mut heard).expect("an answer");
+        assert_eq!(heard, expected);
+    }
+
+    #[track_caller]
+    fn expect_end(mut self) {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).expect("the end");
+        assert_eq!(rest, "");
+    }
+}
+
+/// Says two lines before and two behind the one with which its connection leaves, all at once or in two pieces, then talks
+/// to `elsewhere` and to the first shard in turns.
+fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
+    let (mut client, mut other) = (LineClient::new(address), LineClient::new(address));
+    client.send_lines(if at_once { "one\ntwo\nleave\nthree\nfour\n" } else { "one\ntwo\nleave\n" });
+    for line in ["one", "two", "leave"] {
+        client.expect_lines(&format!("first: {line}\n"));
+    }
+    if !at_once {
+        client.send_lines("three\nfour\n");
+    }
+    for round in 0..3 {
+        other.send_lines("hello\n");
+        other.expect_lines("first: hello\n");
+        if round == 0 {
+            client.expect_lines(&format!("{elsewhere}three\n"));
+            client.expect_lines(&format!("{elsewhere}four\n"));
+        } else {
+            client.send_lines("more\n");
+            client.expect_lines(&format!("{elsewhere}more\n"));
+        }
+    }
+    client.0.get_ref().shutdown(std::net::Shutdown::Write).expect("it is open");
+    client.expect_end();
+}
+
+/// What user code in a worker does with a socket of its own: blocking reads and writes.
+fn serve_synchronously(it: DetachedLines) -> io::Result<()> {
+    net::set_blocking(&it.socket)?;
+    let mut stream = TcpStream::from(it.socket);
+    stream.set_read_timeout(Some(HANG))?;
+    let mut lines = BufReader::new(it.unread.as_slice().chain(stream.try_clone()?));
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        stream.write_all(format!("worker: {line}").as_bytes())?;
+        line.clear();
+    }
+    Ok(())
+}
+
+fn a_worker_serves_synchronously<D: SystemDriver>() {
+    let (listener, address) = listener();
+    let (to, from) = mpsc::channel();
+    let first_loop = LoopThread::open::<D>("first: ", Some(listener), to);
+    let worker = thread::spawn(move || from.into_iter().try_for_each(serve_synchronously));
+    for at in 0..CONNECTIONS {
+        a_client_that_moves(address, at % 2 == 0, "worker: ");
+    }
+    let counters = first_loop.close();
+    worker.join().expect("it did not panic").expect("every client is served to its end");
+    assert_eq!(counters.accepted.get(), 2 * CONNECTIONS as u64);
+    assert_eq!(counters.closed(CloseReason::Detached).get(), CONNECTIONS as u64);
+    assert_eq!(counters.closed(CloseReason::PeerClosed).get(), CONNECTIONS as u64);
+}
+
+/// Row 4.4: a connection's socket goes to another thread, which serves it with blocking calls.
+#[test]
+fn a_worker_serves_a_connection_of_uring_synchronously() {
+    a_worker_serves_synchronously::<Uring>();
+}
+
+/// Row 4.4: the same on the readiness driver, whose sockets do not block until they are told to.
+#[test]
+fn a_worker_serves_a_connection_of_poll_synchronously() {
+    a_worker_serves_synchronously::<Poll>();
+}
+
+/// Row 4.4: the same out of a ring's own descriptor table.
+#[test]
+fn a_worker_serves_a_direct_connection_of_uring_synchronously() {
+    a_worker_serves_synchronously::<DirectUring>();
+}
+
+fn a_worker_runs_an_event_loop<D: SystemDriver, E: SystemDriver>() {
+    let (listener, address) = listener();
+    let (to, from) = mpsc::channel();
+    let (nowhere, never) = mpsc::channel();
+    let first_loop = LoopThread::open::<D>("first: ", Some(listener), to);
+    let second_loop = LoopThread::open::<E>("annex: ", None, nowhere);
+    let clients = thread::spawn(move || {
+        for at in 0..CONNECTIONS {
+            a_client_that_moves(address, at % 2 == 0, "annex: ");
+        }
+    });
+    for _ in 0..CONNECTIONS {
+        second_loop.adopt(from.recv_timeout(HANG).expect("a connection leaves"));
+    }
+    clients.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (first, second) = (first_loop.close(), second_loop.close());
+    assert_eq!(first.closed(CloseReason::Detached).get(), CONNECTIONS as u64);
+    assert_eq!((second.accepted.get(), second.adopted.get()), (0, CONNECTIONS as u64));
+    assert_eq!(second.closed(CloseReason::PeerClosed).get(), CONNECTIONS as u64);
+    assert!(never.try_recv().is_err(), "nobody leaves twice");
+}
+
+/// Row 4.5: a connection's socket gets an event loop on another thread, while its shard goes on.
+#[test]
+fn a_connection_of_uring_gets_a_loop_on_uring() {
+    a_worker_runs_an_event_loop::<Uring, Uring>();
+}
+
+/// Row 4.5: the same from io_uring to readiness.
+#[test]
+fn a_connection_of_uring_gets_a_loop_on_poll() {
+    a_worker_runs_an_event_loop::<Uring, Poll>();
+}
+
+/// Row 4.5: the same out of a ring's own descriptor table.
+#[test]
+fn a_direct_connection_of_uring_gets_a_loop_on_uring() {
+    a_worker_runs_an_event_loop::<DirectUring, DirectUring>();
+}
+
+/// Row 4.5: the same from readiness to io_uring.
+#[test]
+fn a_connection_of_poll_gets_a_loop_on_uring() {
+    a_worker_runs_an_event_loop::<Poll, Uring>();
+}
+
+/// Row 4.5: the same on readiness alone.
+#[test]
+fn a_connection_of_poll_gets_a_loop_on_poll() {
+    a_worker_runs_an_event_loop::<Poll, Poll>();
+}
+
+/// Row 4.5: a thread that has a connection of its own makes a shard for it: adopt, turn until it has ended.
+fn a_shard_for_one<D: SystemDriver>() {
+    let (client, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let loop_of_its_own = thread::spawn(move || {
+        let driver = D::start().expect("the system grants the driver");
+        let handle = driver.wake_handle();
+        let wake = Arc::new(Wake::new(move || handle.wake()));
+        let service = LineService { word: "alone: ", arrivals: AdoptQueue::default(), over: Arc::default() };
+        let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
+        let mut shard = Shard::new(driver, service, config, Clock::real(), wake, Arc::default());
+        let unread = b"to be".to_vec();
+        let it =
+            Detached { socket: OwnedFd::from(ours), session: LineEchoSession { word: "alone: " }, unread };
+        assert!(shard.adopt(it).is_ok());
+        while shard.open() > 0 {
+            shard.turn(true).expect("the driver works");
+        }
+        shard.counters().closed(CloseReason::PeerClosed).get()
+    });
+    let mut client = client;
+    client.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    client.write_all(b" continued\n").expect("it reads");
+    client.shutdown(std::net::Shutdown::Write).expect("it is open");
+    let mut heard = String::new();
+    client.read_to_string(&mut heard).expect("an answer and the end");
+    assert_eq!(heard, "alone: to be continued\n");
+    assert_eq!(loop_of_its_own.join().expect("it did not panic"), 1);
+}
+
+/// Row 4.5: on io_uring.
+#[test]
+fn a_connection_gets_a_shard_of_its_own_on_uring() {
+    a_shard_for_one::<Uring>();
+}
+
+/// Row 4.5: on readiness.
+#[test]
+fn a_connection_gets_a_shard_of_its_own_on_poll() {
+    a_shard_for_one::<Poll>();
+}

@@ -1,0 +1,198 @@
+//! What the disk has written goes out: records to subscriptions and consumers, then acknowledgements.
+//!
+//! ```text
+//!   answers ─▶ releases of each stream, in order ─▶ a batch of each stream in turn ─▶ deliveries
+//!                                                    └─ a queue over its bound: the other streams come on first
+//! ```
+//!
+//! A shard that has all its pieces holds up no release: what goes to it waits in its queue. A release waits when its next record
+//! would add to a queue that is over its bound, with those of its stream behind it. What is asked of the hub meanwhile goes on:
+//! only answers of the same stream to messages that it has taken before, and the ends of connections, come behind it. Records of
+//! a stream that consumers follow wait for all queues, since a consumer may have them sent anywhere. Acknowledgements wait for
+//! the queues of other shards than their client's own: what a shard's own connections are answered is bounded by what they have
+//! published, and the hub takes no more of that meanwhile.
+
+use stilling_journal::{Batch, JournalAnswer, Record, RecordKind};
+use stilling_ring::planted;
+use stilling_wire::nats::strip_status;
+
+use super::{Hub, OutboundMessage, Outlets};
+use crate::deliveries::{PublishOutcome, RefusalReason};
+use crate::fan_out::{MessageSender, VisibleRecord};
+use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
+use crate::loss::Loss;
+use crate::payload::Payload;
+use crate::publication_batch::Ingress;
+use crate::storage::Storage;
+use crate::stream_writer::{AckTarget, PendingAck, Release};
+use crate::time::{SteadyNanos, UnixNanos};
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Takes what the journal answers, and lets go what it has written.
+    pub(super) fn release_written(&mut self, now_ns: SteadyNanos) {
+        loop {
+            self.release_all(now_ns);
+            let Some((answer, batch)) = self.storage.next_answer() else { return };
+            self.streams.stalls().of(self.storage.writer(answer.stream())).end();
+            self.take_answer(answer, batch, now_ns);
+        }
+    }
+
+    /// Notes what has become of a stream, or of its oldest batch under way.
+    fn take_answer(&mut self, answer: JournalAnswer, batch: Option<Batch>, now_ns: SteadyNanos) {
+        let number = answer.stream() as usize;
+        let stream = &mut self.streams[number];
+        let (watermark, is_frozen) = match answer {
+            JournalAnswer::Durable { watermark, .. } => {
+                // The next batch under way has been with the journal since now at the latest.
+                stream.end_stall();
+                (watermark, false)
+            }
+            JournalAnswer::Frozen { frozen, is_batch_lost: false, .. } if batch.is_none() => {
+                return stream.freeze(frozen);
+            }
+            JournalAnswer::Frozen { watermark, frozen, .. } => {
+                stream.freeze(frozen);
+                (watermark, true)
+            }
+            JournalAnswer::Waiting { reason, kind, .. } => return stream.wait(&reason, kind, now_ns),
+            JournalAnswer::WriteFailed { reason, .. } => return stream.health.write_failed(&reason),
+            JournalAnswer::Resumed { .. } => return stream.resume(now_ns),
+            JournalAnswer::Retained { first, removed, .. } => {
+                return stream.retained(first, removed.as_ref().err());
+            }
+        };
+        // A batch that does not come back has gone with the journal.
+        let is_lost = batch.as_ref().map_or(is_frozen, |batch| batch.next() - 1 > watermark);
+        let release = stream.answered(batch, watermark);
+        if is_lost {
+            for ingress in Ingress::ALL {
+                self.losses.count(ingress, Loss::Frozen, release.acks.records(ingress));
+            }
+        }
+        self.streams.queue_release(number, release);
+    }
+
+    /// Goes on with releases, a batch of each stream in turn, until none is left or all that are left find no room.
+    pub(super) fn release_all(&mut self, now_ns: SteadyNanos) {
+        let mut without_room = 0;
+        while without_room < self.streams.releasing().len()
+            && let Some((number, mut release)) = self.streams.next_release()
+        {
+            let is_done =
+                self.send_records(number, &mut release, now_ns) && self.send_acks(number, &mut release);
+            if is_done {
+                without_room = 0;
+                if let Some(batch) = self.streams.end_release(number, release) {
+                    self.storage.return_batch(number as u32, batch);
+                }
+            } else {
+                without_room += 1;
+                self.streams.put_release_back(number, release);
+            }
+        }
+    }
+
+    /// Sends the records of a release to subscriptions and consumers. Returns whether there was room for all.
+    fn send_records(&mut self, number: usize, release: &mut Release, now_ns: SteadyNanos) -> bool {
+        let last = release.last();
+        let Release { batch, block, acks, next_record, next_sender, .. } = release;
+        let Some(batch) = batch else { return true };
+        let is_wanted = self.router.listeners(number) > 0 || self.consumers.table.has_following(number);
+        if is_wanted && *next_record <= last {
+            let mut found = std::mem::take(&mut self.scratch.found);
+            let mut stripped = std::mem::take(&mut self.scratch.stripped);
+            // One reference for all of its records: what is delivered refers to it.
+            let block = &*block.get_or_insert_with(|| batch.share());
+            for (sequence, record) in batch.records() {
+                if sequence < *next_record {
+                    continue;
+                }
+                if sequence > last || !self.delivery().finish_unsent() {
+                    break;
+                }
+                if self.fan_out.is_any_over() {
+                    self.router.find(record.subject, &mut found);
+                    let is_followed = self.consumers.table.has_following(number);
+                    if is_followed || self.fan_out.is_over_for(&self.router, &found, None) {
+                        break;
+                    }
+                }
+                // What waits for a shard keeps no batch from the disk.
+                let is_long = record.payload.len() >= SHARED_PAYLOAD_SIZE_MIN && !self.fan_out.is_waiting();
+                let range = if is_long { batch.payload_range(&record) } else { None };
+                let payload = range.map_or(record.payload.into(), |range| Payload::shared(block, range));
+                let record = record.with_payload(payload);
+                if record.kind == RecordKind::Ordinary {
+                    self.router.find(record.subject, &mut found);
+                    let sender = acks.of_record(sequence, next_sender);
+                    let reply = match sender.map(|sender| sender.to) {
+                        Some(AckTarget::Reply(start, size)) => acks.reply(start, size),
+                        _ => b"",
+                    };
+                    let from = sender.map(|PendingAck { client, no_echo, .. }| MessageSender {
+                        client,
+                        no_echo,
+                        position: None,
+                    });
+                    let Record { subject, headers, payload, .. } = record;
+                    let headers = strip_status(headers, &mut stripped);
+                    self.send(&found, from, &OutboundMessage { subject, reply, headers, payload });
+                }
+                // Consumers pass over what is not for them.
+                let time_ns = UnixNanos::from_nanos(batch.time_ns());
+                let visible = VisibleRecord { stream: number, sequence, time_ns, now_ns };
+                self.delivery().follow(visible, &record);
+                *next_record = sequence + 1;
+            }
+            (self.scratch.found, self.scratch.stripped) = (found, stripped);
+            if *next_record <= last {
+                return false;
+            }
+        }
+        // Passed over without listeners: a later subscriber does not get it.
+        *next_record = (*next_record).max(last + 1);
+        self.consumers.table.note_offered(number, last);
+        true
+    }
+
+    /// Gives the acknowledgements of a release. Returns whether there was room for all.
+    fn send_acks(&mut self, number: usize, release: &mut Release) -> bool {
+        let stream = number as u32;
+        while let Some(ack) = release.acks.get(release.next_ack) {
+            let PendingAck { client, sequence, is_duplicate, to, .. } = ack;
+            if matches!(to, AckTarget::Reply(_, 0)) {
+                // Only the sender of a record had to be known: no answer, so no room is needed.
+                release.next_ack += 1;
+                continue;
+            }
+            if !self.delivery().finish_unsent() {
+                return false;
+            }
+            if let AckTarget::Reply(start, size) = to
+                && let reply = release.acks.reply(start, size)
+                && self.fan_out.is_over_for_subject(&self.router, reply, Some(client))
+            {
+                return false;
+            }
+            release.next_ack += 1;
+            let outcome = if sequence <= release.watermark {
+                PublishOutcome::Stored { stream, sequence, duplicate: is_duplicate }
+            } else {
+                PublishOutcome::Refused(RefusalReason::Frozen { stream })
+            };
+            match to {
+                AckTarget::Close => self.note_answered(client),
+                AckTarget::Ticket(ticket) => self.answer(client, Some(ticket), b"", outcome),
+                AckTarget::Reply(start, size) => {
+                    let reply = release.acks.reply(start, size);
+                    self.answer(client, None, reply, outcome);
+                    if planted!("double acknowledgement") && sequence.is_multiple_of(8) {
+                        self.answer(client, None, reply, outcome);
+                    }
+                }
+            }
+        }
+        true
+    }
+}

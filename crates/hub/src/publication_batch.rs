@@ -1,0 +1,569 @@
+//! What a shard hands to the hub: all requests of its sessions in a turn, in order, in one piece of memory.
+//!
+//! ```text
+//!   bytes       │ subject reply headers payload │ filter queue │ …          copied once, from the receive buffer
+//!   requests    [ Publish 0.. ] [ Register .. ] [ Barrier ] …               where in `bytes` its parts lie
+//!   blocks      [ block 0 ] [ block 1 ] …                                   where payloads lie that are not copied
+//! ```
+//!
+//! Intakes go round: the hub gives them back empty, and they keep their memory.
+
+use stilling_ring::SharedBlock;
+
+use crate::limits::PUBLICATION_BATCH_SIZE;
+use crate::loss::Loss;
+use crate::payload::{Payload, keep_block};
+use crate::time::UnixNanos;
+
+/// A connection as the hub knows it: its shard, and the name it has there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct ClientId {
+    /// Which shard has it.
+    pub shard: u32,
+    /// What that shard calls it.
+    pub token: u64,
+}
+
+/// What a client's connection is and can, as it matters to the hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClientOptions {
+    /// It understands headers; they are left out otherwise.
+    pub headers: bool,
+    /// It wants to hear at once that nobody listens to a request.
+    pub no_responders: bool,
+    /// It does not want to get back what it published itself.
+    pub no_echo: bool,
+}
+
+/// Which door something came through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ingress {
+    /// The NATS client protocol.
+    #[default]
+    Nats,
+    /// `POST /publish`.
+    Http,
+    /// Syslog.
+    Syslog,
+    /// A protocol of the embedding program.
+    Custom,
+}
+
+impl Ingress {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Ingress; 4] = [Ingress::Nats, Ingress::Http, Ingress::Syslog, Ingress::Custom];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Ingress::Nats => "nats",
+            Ingress::Http => "http",
+            Ingress::Syslog => "syslog",
+            Ingress::Custom => "custom",
+        }
+    }
+}
+
+/// A message on its way in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Publication<'a> {
+    /// Which way it came.
+    pub ingress: Ingress,
+    /// Where to; a checked subject.
+    pub subject: &'a [u8],
+    /// Where an answer is expected; a checked subject, or nothing.
+    pub reply: &'a [u8],
+    /// The NATS header block, or nothing.
+    pub headers: &'a [u8],
+    /// The payload.
+    pub payload: Payload<'a>,
+    /// The connection wants a verdict under this number instead of an answer to `reply`.
+    pub ticket: Option<u32>,
+}
+
+/// What a session asks of the hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HubRequest<'a> {
+    /// To take a message.
+    Publish(Publication<'a>),
+    /// To note what the connections of the shard are subscribed to; made by its
+    /// [`ShardTable`](crate::ShardTable).
+    Interest(InterestChange<'a>),
+    /// To answer `PONG` when all before it has been processed.
+    Barrier,
+    /// To go on with a consumer, whose last messages have left the server.
+    MarkReached {
+        /// The mark that stood behind them.
+        mark: u64,
+    },
+    /// To end the connection's requests for messages of consumers, since the server drains.
+    CancelPulls,
+    /// To have the connection closed when all that it has published is answered.
+    CloseAfterAcks,
+    /// To forget the connection, which is gone.
+    Disconnect,
+    /// To note what did not get so far.
+    LossReport(LossReport<'a>),
+}
+
+/// How a shard calls what it has registered: a filter without a queue, or one subscription of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RegistrationId {
+    /// Its place in the shard's table.
+    pub number: u32,
+    /// Tells it from others that had or will have its place.
+    pub serial: u32,
+}
+
+/// A change of what the connections of a shard are subscribed to. The connection is the one that makes the request, unless
+/// something else is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterestChange<'a> {
+    /// It is the first one of the shard that is subscribed to this filter, or it is a member of a queue.
+    Register {
+        /// How the shard calls it.
+        id: RegistrationId,
+        /// To what; a checked filter.
+        filter: &'a [u8],
+        /// Each message goes to one member of the queue; empty without one.
+        queue: &'a [u8],
+    },
+    /// Besides it, which was the only one, others are subscribed.
+    Share {
+        /// How the shard calls it.
+        id: RegistrationId,
+        /// To what: if the hub had no room for it, it is registered now.
+        filter: &'a [u8],
+    },
+    /// It is the only one that is subscribed still.
+    Unshare {
+        /// How the shard calls it.
+        id: RegistrationId,
+    },
+    /// The shard is to be told how many of its requests are processed, behind everything that it was sent.
+    Sync,
+    /// It was the only one, and is subscribed no longer; or several were, all of which are gone.
+    Unregister {
+        /// How the shard calls it.
+        id: RegistrationId,
+        /// It ends after so many messages in all; `None`: now.
+        after: Option<u32>,
+        /// Several were subscribed.
+        is_shared: bool,
+    },
+}
+
+/// Messages that were refused, shed or lost before the hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LossReport<'a> {
+    /// Which way they came.
+    pub ingress: Ingress,
+    /// Where to: the stream of this subject gets a marker. Nothing: they are counted only.
+    pub subject: &'a [u8],
+    /// Why.
+    pub loss: Loss,
+    /// How many.
+    pub count: u64,
+    /// When the first was lost.
+    pub from_ns: UnixNanos,
+    /// When the last was.
+    pub to_ns: UnixNanos,
+}
+
+/// Requests of one shard, in order.
+#[derive(Debug, Default)]
+pub struct PublicationBatch {
+    /// How many requests the shard has made before the first one here.
+    first: u64,
+    bytes: Vec<u8>,
+    entries: Vec<EncodedRequest>,
+    /// The blocks of payloads that are passed on by reference.
+    blocks: Vec<SharedBlock>,
+    /// Bytes of these payloads.
+    shared_size: usize,
+}
+
+/// Bytes of a growing intake from the start.
+const GROWING_SIZE_MIN: usize = 256;
+
+/// Requests for which an intake has memory from its first use on: as many as make it full without their bytes.
+const ENTRIES_RESERVED: usize = PUBLICATION_BATCH_SIZE / size_of::<EncodedRequest>() + 1;
+
+/// The block of a payload that lies in `bytes`.
+const NO_BLOCK: u32 = u32::MAX;
+
+/// A request whose bytes lie in the intake, one part behind the other from `start`, a payload perhaps in a block.
+#[derive(Clone, Copy, Debug)]
+struct EncodedRequest {
+    token: u64,
+    client_options: ClientOptions,
+    start: u32,
+    kind: RequestKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RequestKind {
+    Publish {
+        ingress: Ingress,
+        subject: u16,
+        reply: u16,
+        headers: u32,
+        payload: u32,
+        /// Which block the payload lies in, from where; or [`NO_BLOCK`].
+        block: u32,
+        block_start: u32,
+        ticket: Option<u32>,
+    },
+    Register {
+        id: RegistrationId,
+        filter: u16,
+        queue: u16,
+    },
+    Share {
+        id: RegistrationId,
+        filter: u16,
+    },
+    Unshare {
+        id: RegistrationId,
+    },
+    Sync,
+    Unregister {
+        id: RegistrationId,
+        after: Option<u32>,
+        is_shared: bool,
+    },
+    Barrier,
+    MarkReached {
+        mark: u64,
+    },
+    CancelPulls,
+    CloseAfterAcks,
+    Disconnect,
+    LossReport {
+        ingress: Ingress,
+        subject: u16,
+        loss: Loss,
+        count: u64,
+        from_ns: UnixNanos,
+        to_ns: UnixNanos,
+    },
+}
+
+impl PublicationBatch {
+    /// An empty one. Its memory comes with its first use.
+    #[must_use]
+    pub fn new() -> PublicationBatch {
+        PublicationBatch::default()
+    }
+
+    /// An empty one whose memory grows with what is in it.
+    pub(crate) fn growing() -> PublicationBatch {
+        PublicationBatch { bytes: Vec::with_capacity(GROWING_SIZE_MIN), ..PublicationBatch::default() }
+    }
+
+    /// Whether it is as full as it should be; what a session has begun may still go in.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<EncodedRequest>()
+            >= PUBLICATION_BATCH_SIZE
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many requests the shard has made before the first one here.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Sets how many requests the shard has made before the first one here.
+    pub(crate) fn set_first(&mut self, first: u64) {
+        self.first = first;
+    }
+
+    /// How many requests are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Puts a request of the connection `token` behind the others. Sizes are those that codecs let pass: subjects,
+    /// queues and sids below 64 KiB, messages below 4 GiB.
+    #[inline]
+    pub fn push(&mut self, token: u64, client_options: ClientOptions, request: &HubRequest<'_>) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(PUBLICATION_BATCH_SIZE + PUBLICATION_BATCH_SIZE / 4);
+            self.entries.reserve(ENTRIES_RESERVED);
+        }
+        let start = self.bytes.len() as u32;
+        let kind = match *request {
+            HubRequest::Publish(Publication { ingress, subject, reply, headers, payload, ticket }) => {
+                for part in [subject, reply, headers] {
+                    self.bytes.extend_from_slice(part);
+                }
+                let (block, block_start) = match payload.block() {
+                    None => {
+                        self.bytes.extend_from_slice(payload.bytes());
+                        (NO_BLOCK, 0)
+                    }
+                    Some((block, range)) => {
+                        self.shared_size += range.len();
+                        // A block is shorter than 4 GiB.
+                        (keep_block(&mut self.blocks, block), range.start as u32)
+                    }
+                };
+                RequestKind::Publish {
+                    ingress,
+                    subject: subject.len() as u16,
+                    reply: reply.len() as u16,
+                    headers: headers.len() as u32,
+                    payload: payload.len() as u32,
+                    block,
+                    block_start,
+                    ticket,
+                }
+            }
+            HubRequest::Interest(InterestChange::Register { id, filter, queue }) => {
+                self.bytes.extend_from_slice(filter);
+                self.bytes.extend_from_slice(queue);
+                RequestKind::Register { id, filter: filter.len() as u16, queue: queue.len() as u16 }
+            }
+            HubRequest::Interest(InterestChange::Share { id, filter }) => {
+                self.bytes.extend_from_slice(filter);
+                RequestKind::Share { id, filter: filter.len() as u16 }
+            }
+            HubRequest::Interest(InterestChange::Unshare { id }) => RequestKind::Unshare { id },
+            HubRequest::Interest(InterestChange::Sync) => RequestKind::Sync,
+            HubRequest::Interest(InterestChange::Unregister { id, after, is_shared }) => {
+                RequestKind::Unregister { id, after, is_shared }
+            }
+            HubRequest::Barrier => RequestKind::Barrier,
+            HubRequest::MarkReached { mark } => RequestKind::MarkReached { mark },
+            HubRequest::CancelPulls => RequestKind::CancelPulls,
+            HubRequest::CloseAfterAcks => RequestKind::CloseAfterAcks,
+            HubRequest::Disconnect => RequestKind::Disconnect,
+            HubRequest::LossReport(LossReport { ingress, subject, loss, count, from_ns, to_ns }) => {
+                self.bytes.extend_from_slice(subject);
+                RequestKind::LossReport {
+                    ingress,
+                    subject: subject.len() as u16,
+                    loss,
+                    count,
+                    from_ns,
+                    to_ns,
+                }
+            }
+        };
+        self.entries.push(EncodedRequest { token, client_options, start, kind });
+    }
+
+    /// The request at `index`, and whose it is.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<(u64, ClientOptions, HubRequest<'_>)> {
+        let EncodedRequest { token, client_options, start, kind } = *self.entries.get(index)?;
+        let mut rest = &self.bytes[start as usize..];
+        let mut part = |size: usize| {
+            let (part, behind) = rest.split_at(size);
+            rest = behind;
+            part
+        };
+        let request = match kind {
+            RequestKind::Publish {
+                ingress,
+                subject,
+                reply,
+                headers,
+                payload,
+                block,
+                block_start,
+                ticket,
+            } => HubRequest::Publish(Publication {
+                ingress,
+                subject: part(subject.into()),
+                reply: part(reply.into()),
+                headers: part(headers as usize),
+                payload: if block == NO_BLOCK {
+                    part(payload as usize).into()
+                } else {
+                    let range = block_start as usize..block_start as usize + payload as usize;
+                    Payload::shared(&self.blocks[block as usize], range)
+                },
+                ticket,
+            }),
+            RequestKind::Register { id, filter, queue } => HubRequest::Interest(InterestChange::Register {
+                id,
+                filter: part(filter.into()),
+                queue: part(queue.into()),
+            }),
+            RequestKind::Share { id, filter } => {
+                HubRequest::Interest(InterestChange::Share { id, filter: part(filter.into()) })
+            }
+            RequestKind::Unshare { id } => HubRequest::Interest(InterestChange::Unshare { id }),
+            RequestKind::Sync => HubRequest::Interest(InterestChange::Sync),
+            RequestKind::Unregister { id, after, is_shared } => {
+                HubRequest::Interest(InterestChange::Unregister { id, after, is_shared })
+            }
+            RequestKind::Barrier => HubRequest::Barrier,
+            RequestKind::MarkReached { mark } => HubRequest::MarkReached { mark },
+            RequestKind::CancelPulls => HubRequest::CancelPulls,
+            RequestKind::CloseAfterAcks => HubRequest::CloseAfterAcks,
+            RequestKind::Disconnect => HubRequest::Disconnect,
+            RequestKind::LossReport { ingress, subject, loss, count, from_ns, to_ns } => {
+                HubRequest::LossReport(LossReport {
+                    ingress,
+                    subject: part(subject.into()),
+                    loss,
+                    count,
+                    from_ns,
+                    to_ns,
+                })
+            }
+        };
+        Some((token, client_options, request))
+    }
+
+    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+        (self.first, self.shared_size) = (0, 0);
+        self.entries.clear();
+        self.bytes.clear();
+        // Only the lines of one body are ever more than these.
+        self.entries.shrink_to(ENTRIES_RESERVED);
+        if self.bytes.capacity() > 4 * PUBLICATION_BATCH_SIZE {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_ring::BlockWriter;
+
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_in_order() {
+        let message = Publication {
+            ingress: Ingress::Http,
+            subject: b"a.b",
+            reply: b"inbox",
+            headers: b"NATS/1.0\r\n\r\n",
+            payload: b"payload".into(),
+            ticket: Some(7),
+        };
+        let id = RegistrationId { number: 3, serial: 7 };
+        let requests = [
+            HubRequest::Interest(InterestChange::Register { id, filter: b"a.*", queue: b"q" }),
+            HubRequest::Publish(message),
+            HubRequest::Barrier,
+            HubRequest::Publish(Publication {
+                reply: b"",
+                headers: b"",
+                payload: b"".into(),
+                ticket: None,
+                ..message
+            }),
+            HubRequest::Interest(InterestChange::Unregister { id, after: Some(3), is_shared: false }),
+            HubRequest::Interest(InterestChange::Share { id, filter: b"a" }),
+            HubRequest::Interest(InterestChange::Unshare { id }),
+            HubRequest::MarkReached { mark: 1 << 40 },
+            HubRequest::LossReport(LossReport {
+                ingress: Ingress::Syslog,
+                subject: b"a.c",
+                loss: Loss::Shed,
+                count: 1 << 33,
+                from_ns: UnixNanos::from_nanos(1),
+                to_ns: UnixNanos::from_nanos(2),
+            }),
+            HubRequest::CancelPulls,
+            HubRequest::CloseAfterAcks,
+            HubRequest::Disconnect,
+        ];
+        let client_options = ClientOptions { headers: true, ..ClientOptions::default() };
+        let mut publication_batch = PublicationBatch::new();
+        for round in 0..2 {
+            for (token, request) in requests.iter().enumerate() {
+                publication_batch.push(token as u64, client_options, request);
+            }
+            assert_eq!(publication_batch.len(), requests.len());
+            for (token, request) in requests.iter().enumerate() {
+                assert_eq!(
+                    publication_batch.get(token),
+                    Some((token as u64, client_options, *request)),
+                    "round {round}"
+                );
+            }
+            assert_eq!(publication_batch.get(requests.len()), None);
+            publication_batch.clear();
+            assert!(publication_batch.is_empty());
+        }
+    }
+
+    #[test]
+    fn payloads_of_blocks_stay_where_they_are_and_count_as_what_is_in_it() {
+        let mut writer = BlockWriter::new(PUBLICATION_BATCH_SIZE);
+        let mut publication_batch = PublicationBatch::new();
+        let message = Publication {
+            ingress: Ingress::Nats,
+            subject: b"a",
+            reply: b"r",
+            headers: b"h",
+            payload: b"inline".into(),
+            ticket: None,
+        };
+        let mut ranges = Vec::new();
+        for part in 0..4 {
+            let range = writer.append(&[part; PUBLICATION_BATCH_SIZE / 4]).expect("there is room");
+            assert!(!publication_batch.is_full());
+            let payload = Payload::shared(writer.shared(), range.clone());
+            publication_batch.push(
+                1,
+                ClientOptions::default(),
+                &HubRequest::Publish(Publication { payload, ..message }),
+            );
+            publication_batch.push(1, ClientOptions::default(), &HubRequest::Publish(message));
+            ranges.push(range);
+        }
+        assert!(publication_batch.is_full() && publication_batch.bytes.len() < 100);
+        assert_eq!(publication_batch.blocks.len(), 1, "a block is there once");
+        for (part, range) in ranges.into_iter().enumerate() {
+            let Some((_, _, HubRequest::Publish(shared))) = publication_batch.get(2 * part) else {
+                panic!("a message")
+            };
+            let (block, at) = shared.payload.block().expect("it is shared");
+            assert!(block.is_same(writer.shared()) && at == range);
+            assert_eq!(shared.payload.bytes(), [part as u8; PUBLICATION_BATCH_SIZE / 4]);
+            assert_eq!((shared.subject, shared.reply, shared.headers), (&b"a"[..], &b"r"[..], &b"h"[..]));
+            assert_eq!(
+                publication_batch.get(2 * part + 1),
+                Some((1, ClientOptions::default(), HubRequest::Publish(message)))
+            );
+        }
+        assert!(!writer.renew());
+        publication_batch.clear();
+        assert!(writer.renew() && !publication_batch.is_full());
+    }
+
+    #[test]
+    fn the_memory_of_a_burst_of_short_requests_is_given_back() {
+        let mut publication_batch = PublicationBatch::new();
+        for _ in 0..2 * ENTRIES_RESERVED {
+            publication_batch.push(1, ClientOptions::default(), &HubRequest::Barrier);
+        }
+        assert!(publication_batch.entries.capacity() >= 2 * ENTRIES_RESERVED);
+        publication_batch.clear();
+        assert_eq!(publication_batch.entries.capacity(), ENTRIES_RESERVED);
+    }
+
+    /// A request is copied for each message, short ones as well.
+    #[test]
+    fn a_request_is_no_longer_than_it_was_without_blocks() {
+        assert!(size_of::<EncodedRequest>() <= 48, "{}", size_of::<EncodedRequest>());
+    }
+}

@@ -1,0 +1,67 @@
+//! A stream as its directory was found.
+
+use std::sync::Arc;
+
+use stilling_journal::{BatchView, Extent, Gap};
+
+use crate::dedup::DedupWindow;
+use crate::hash_key::HashKey;
+use crate::health_log::HealthLog;
+use crate::stream::{ResumePoint, StreamConfig};
+use crate::time::UnixNanos;
+
+/// A stream as its directory was found: where it goes on, and the message ids in its de-duplication window. It is made beside
+/// the hub, because reading takes time.
+#[derive(Debug)]
+pub struct RecoveredStream(Box<RecoveredParts>);
+
+#[derive(Debug)]
+pub(crate) struct RecoveredParts {
+    pub(crate) resumed: ResumePoint,
+    pub(crate) dedup: DedupWindow,
+    /// When the last record came, if that is known.
+    pub(crate) newest_ns: Option<UnixNanos>,
+    pub(crate) health: HealthLog,
+    /// Where the journal counts what the stream has on disk.
+    pub(crate) extent: Option<Arc<Extent>>,
+}
+
+impl RecoveredStream {
+    /// A stream that goes on at this place and has no message ids yet.
+    #[must_use]
+    pub fn new(config: &StreamConfig, key: HashKey, resumed: ResumePoint) -> RecoveredStream {
+        RecoveredStream(Box::new(RecoveredParts {
+            resumed,
+            dedup: DedupWindow::new(key, config.dedup_time_ns()),
+            newest_ns: None,
+            health: HealthLog::default(),
+            extent: None,
+        }))
+    }
+
+    /// Notes where the journal counts what the stream has on disk.
+    pub fn set_extent(&mut self, extent: Arc<Extent>) {
+        self.0.extent = Some(extent);
+    }
+
+    /// As [`Hub::restore_ids`](crate::Hub::restore_ids).
+    pub fn restore_ids(&mut self, batch: BatchView<'_>) {
+        self.0.newest_ns = Some(UnixNanos::from_nanos(batch.time_ns));
+        self.0.dedup.restore_ids(batch);
+    }
+
+    /// As [`Hub::report_findings`](crate::Hub::report_findings).
+    pub fn report_findings(&mut self, findings: &str) {
+        self.0.health.found_at_start(findings);
+    }
+
+    /// As [`Hub::report_unreadable`](crate::Hub::report_unreadable).
+    pub fn report_unreadable(&mut self, gap: Gap) {
+        self.0.health.skipped(gap);
+    }
+
+    /// What was found.
+    pub(crate) fn into_stream(self) -> RecoveredParts {
+        *self.0
+    }
+}

@@ -1,0 +1,232 @@
+//! The subscriptions to one filter, from the oldest to the youngest, and the connections that have them.
+
+use std::collections::HashMap;
+
+use super::ReportedSubscribers;
+use crate::hash_key::HashKey;
+
+/// Subscriptions by their ages and places. Most filters have one.
+#[derive(Debug, Default)]
+pub(super) enum FilterSubscriptions {
+    #[default]
+    None,
+    One {
+        age: u64,
+        slot: u32,
+        token: u64,
+        /// It gets what the hub had sent before it ended.
+        has_ended: bool,
+    },
+    Many(Box<SubscriptionList>),
+}
+
+#[derive(Debug)]
+pub(super) struct SubscriptionList {
+    /// In the order of their ages. A place is [`GONE`] until the list is compacted.
+    members: Vec<(u64, u32)>,
+    gone: usize,
+    /// How many subscriptions each connection has that have not ended.
+    clients: HashMap<u64, u32, HashKey>,
+}
+
+/// The place of a subscription that was removed.
+const GONE: u32 = u32::MAX;
+
+/// A list with fewer removed places is not compacted.
+const GONE_KEPT: usize = 16;
+
+impl FilterSubscriptions {
+    /// Adds the youngest one, of the connection `token`.
+    pub(super) fn add(&mut self, age: u64, slot: u32, token: u64, key: HashKey) {
+        if let FilterSubscriptions::One { age, slot, token, has_ended } = *self {
+            let mut clients = HashMap::with_hasher(key);
+            if !has_ended {
+                clients.insert(token, 1);
+            }
+            *self = FilterSubscriptions::Many(Box::new(SubscriptionList {
+                members: vec![(age, slot)],
+                gone: 0,
+                clients,
+            }));
+        }
+        match self {
+            FilterSubscriptions::Many(list) => {
+                list.members.push((age, slot));
+                *list.clients.entry(token).or_insert(0) += 1;
+            }
+            FilterSubscriptions::None | FilterSubscriptions::One { .. } => {
+                *self = FilterSubscriptions::One { age, slot, token, has_ended: false };
+            }
+        }
+    }
+
+    /// One of the connection `token` has ended, but stays.
+    pub(super) fn end(&mut self, token: u64) {
+        match self {
+            FilterSubscriptions::None => {}
+            FilterSubscriptions::One { has_ended, .. } => *has_ended = true,
+            FilterSubscriptions::Many(list) => list.end(token),
+        }
+    }
+
+    /// Removes one that has [ended](Self::end).
+    pub(super) fn remove(&mut self, age: u64) {
+        match self {
+            FilterSubscriptions::None => {}
+            FilterSubscriptions::One { .. } => *self = FilterSubscriptions::None,
+            FilterSubscriptions::Many(list) => {
+                list.remove(age);
+                if list.gone == list.members.len() {
+                    *self = FilterSubscriptions::None;
+                }
+            }
+        }
+    }
+
+    /// The age of the only one that there is.
+    pub(super) fn only(&self) -> Option<u64> {
+        match self {
+            FilterSubscriptions::One { age, .. } => Some(*age),
+            FilterSubscriptions::None | FilterSubscriptions::Many(_) => None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, FilterSubscriptions::None)
+    }
+
+    /// The connections, as the hub is told of them.
+    pub(super) fn clients(&self) -> ReportedSubscribers {
+        match self {
+            FilterSubscriptions::None => ReportedSubscribers::None,
+            FilterSubscriptions::One { has_ended: true, .. } => ReportedSubscribers::None,
+            FilterSubscriptions::One { token, .. } => ReportedSubscribers::One(*token),
+            FilterSubscriptions::Many(list) => match list.clients.keys().next() {
+                Some(token) if list.clients.len() == 1 => ReportedSubscribers::One(*token),
+                Some(_) => ReportedSubscribers::Many,
+                None => ReportedSubscribers::None,
+            },
+        }
+    }
+
+    /// The places of those that are at least so old in the order of ages, with their ages.
+    pub(super) fn from(&self, age: u64) -> impl Iterator<Item = (u64, u32)> {
+        let one = match self {
+            FilterSubscriptions::One { age: own, slot, .. } if *own >= age => Some((*own, *slot)),
+            FilterSubscriptions::None | FilterSubscriptions::One { .. } | FilterSubscriptions::Many(_) => {
+                None
+            }
+        };
+        let list = match self {
+            FilterSubscriptions::Many(list) => list.from(age),
+            FilterSubscriptions::None | FilterSubscriptions::One { .. } => &[],
+        };
+        one.into_iter().chain(list.iter().copied().filter(|(_, slot)| *slot != GONE))
+    }
+}
+
+impl SubscriptionList {
+    fn from(&self, age: u64) -> &[(u64, u32)] {
+        // From the beginning without a search, as usual.
+        let start = if age == 0 { 0 } else { self.members.partition_point(|(own, _)| *own < age) };
+        &self.members[start..]
+    }
+
+    fn end(&mut self, token: u64) {
+        if let Some(count) = self.clients.get_mut(&token) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&token);
+            }
+        }
+    }
+
+    fn remove(&mut self, age: u64) {
+        if let Ok(at) = self.members.binary_search_by_key(&age, |(own, _)| *own) {
+            self.members[at].1 = GONE;
+            self.gone += 1;
+        }
+        if self.gone > GONE_KEPT && self.gone > self.members.len() / 2 {
+            self.members.retain(|(_, slot)| *slot != GONE);
+            self.members.shrink_to(2 * self.members.len());
+            self.gone = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: HashKey = HashKey(1, 2);
+
+    fn slots(members: &FilterSubscriptions, from: u64) -> Vec<u32> {
+        members.from(from).map(|(_, slot)| slot).collect()
+    }
+
+    fn remove(members: &mut FilterSubscriptions, age: u64, token: u64) {
+        members.end(token);
+        members.remove(age);
+    }
+
+    #[test]
+    fn members_stand_in_the_order_of_their_ages_whatever_goes() {
+        let mut members = FilterSubscriptions::default();
+        assert!(members.is_empty() && slots(&members, 0).is_empty());
+        for number in 0..100_u32 {
+            members.add(u64::from(number) + 1, number, u64::from(number % 3), KEY);
+        }
+        assert_eq!(members.clients(), ReportedSubscribers::Many);
+        assert_eq!(slots(&members, 99), [98, 99]);
+        for number in (0..100_u32).filter(|number| number % 3 != 1) {
+            remove(&mut members, u64::from(number) + 1, u64::from(number % 3));
+        }
+        let expected: Vec<_> = (0..100).filter(|number| number % 3 == 1).collect();
+        assert_eq!((slots(&members, 0), members.clients()), (expected, ReportedSubscribers::One(1)));
+        assert_eq!(slots(&members, 96), [97], "the rest of a message that was begun");
+        for number in (0..100_u32).filter(|number| number % 3 == 1) {
+            remove(&mut members, u64::from(number) + 1, 1);
+        }
+        assert!(members.is_empty() && members.clients() == ReportedSubscribers::None);
+    }
+
+    #[test]
+    fn one_that_has_ended_stays_until_it_is_removed() {
+        let mut members = FilterSubscriptions::default();
+        members.add(1, 7, 5, KEY);
+        members.end(5);
+        assert_eq!(
+            (members.clients(), slots(&members, 0), members.only()),
+            (ReportedSubscribers::None, vec![7], Some(1))
+        );
+        members.add(2, 8, 6, KEY);
+        assert_eq!(
+            (members.clients(), slots(&members, 0), members.only()),
+            (ReportedSubscribers::One(6), vec![7, 8], None)
+        );
+        members.end(6);
+        members.remove(1);
+        assert_eq!((members.clients(), slots(&members, 0)), (ReportedSubscribers::None, vec![8]));
+        members.remove(2);
+        assert!(members.is_empty());
+    }
+
+    #[test]
+    fn several_subscriptions_of_one_connection_are_one_to_the_hub() {
+        let mut members = FilterSubscriptions::default();
+        members.add(1, 7, 5, KEY);
+        assert_eq!(
+            (members.clients(), slots(&members, 0), slots(&members, 2)),
+            (ReportedSubscribers::One(5), vec![7], vec![])
+        );
+        members.add(2, 8, 5, KEY);
+        assert_eq!(members.clients(), ReportedSubscribers::One(5));
+        members.add(3, 9, 6, KEY);
+        assert_eq!(members.clients(), ReportedSubscribers::Many);
+        remove(&mut members, 3, 6);
+        remove(&mut members, 1, 5);
+        assert_eq!((members.clients(), slots(&members, 0)), (ReportedSubscribers::One(5), vec![8]));
+        remove(&mut members, 2, 5);
+        assert!(members.is_empty());
+    }
+}

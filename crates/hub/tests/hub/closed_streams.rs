@@ -1,0 +1,76 @@
+//! A stream whose directory is not open yet: what is asked of it is answered with a retryable error, and what waits for its
+//! records gets them when it has been opened.
+
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::consumers::{READER, api_request, create, fill, take};
+use crate::fixture_requests::publish_for;
+use crate::rig::HubFixture;
+
+const REASON: &str = "the old server still has it";
+
+/// A disk with the records 1 to 5.
+fn disk_with_records() -> SimulatedDisk {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
+    fill(&mut rig, "disk", 1..6);
+    disk
+}
+
+#[test]
+fn questions_about_a_closed_stream_are_answered_with_a_retryable_error() {
+    let (mut rig, recovered) = HubFixture::unopened(&disk_with_records());
+    rig.subscribe(READER, "answers.*", "1");
+    rig.hub.keep_closed(0, REASON.into());
+    let new = r#"{"config":{"ack_policy":"none","deliver_subject":"push"}}"#;
+    for (subject, payload) in [
+        ("STREAM.INFO.disk", ""),
+        ("STREAM.CREATE.disk", r#"{"subjects":["disk.>"]}"#),
+        ("STREAM.MSG.GET.disk", r#"{"seq":3}"#),
+        ("CONSUMER.CREATE.disk", new),
+        ("CONSUMER.INFO.disk.p", ""),
+        ("CONSUMER.LIST.disk", ""),
+        ("CONSUMER.NAMES.disk", ""),
+    ] {
+        let answer = api_request(&mut rig, subject, payload);
+        assert!(answer.contains(r#""code":503"#) && answer.contains(r#""err_code":10023"#), "{answer}");
+        assert!(answer.contains(REASON) && !answer.contains("last_seq"), "{subject}: {answer}");
+    }
+    for subject in ["DIRECT.GET.disk", "CONSUMER.MSG.NEXT.disk.p"] {
+        rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), r#"{"seq":3}"#, "answers.1")]);
+        let received = rig.received(READER);
+        assert!(received.contains("NATS/1.0 503 the stream is not open yet: "), "{subject}: {received}");
+    }
+    let list = api_request(&mut rig, "STREAM.LIST", "");
+    assert!(list.contains(r#""missing":["disk"]"#) && list.contains(r#""total":1"#), "{list}");
+    assert!(api_request(&mut rig, "STREAM.INFO.memory", "").contains(r#""last_seq":0"#), "others are open");
+    assert!(api_request(&mut rig, "STREAM.INFO.nobody", "").contains(r#""err_code":10059"#));
+
+    rig.hub.open(0, recovered);
+    rig.hub.storage_mut().orders_max = usize::MAX;
+    assert!(api_request(&mut rig, "STREAM.INFO.disk", "").contains(r#""last_seq":5"#));
+    assert!(api_request(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":3}"#).contains(r#""seq":3"#));
+    assert!(!api_request(&mut rig, "STREAM.LIST", "").contains("missing"));
+}
+
+/// Consumers that were there before the opening get what it found, without waiting for the next record.
+#[test]
+fn consumers_get_what_the_opening_found() {
+    let numbers: Vec<(u64, String)> = (1..6).map(|number| (number, number.to_string())).collect();
+    for config in [r#""deliver_subject":"push""#, r#""name":"p""#] {
+        let (mut rig, recovered) = HubFixture::unopened(&disk_with_records());
+        rig.subscribe(READER, "answers.*", "1");
+        rig.subscribe(READER, "push", "2");
+        create(&mut rig, "disk", config);
+        if config.contains("name") {
+            let next = r#"{"batch":5,"expires":60000000000}"#;
+            rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", next, "push")]);
+        }
+        rig.run_until_settled();
+        rig.hub.keep_closed(0, REASON.into());
+        assert_eq!(take(&mut rig), []);
+        rig.hub.open(0, recovered);
+        rig.hub.storage_mut().orders_max = usize::MAX;
+        assert_eq!(take(&mut rig), numbers, "{config}");
+    }
+}

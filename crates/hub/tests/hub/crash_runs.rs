@@ -1,0 +1,55 @@
+//! Whole lives of the hub, cut off at any point: see [`world`](crate::rig::crash_simulation).
+
+use crate::rig::crash_simulation::{RunCounts, simulate_runs};
+
+/// "1,000 seeds of publishers, subscribers, crashes and disk faults with the ledger equation, order and durability as
+/// checkers".
+#[test]
+fn a_thousand_lives_keep_every_promise() {
+    let mut stories = RunCounts::default();
+    for seed in 0..1000 {
+        match simulate_runs(seed) {
+            Ok(counts) => stories.add(&counts),
+            Err(complaint) => panic!("seed {seed}: {complaint}"),
+        }
+    }
+    // What was never tried proves nothing.
+    let RunCounts {
+        acknowledged,
+        received_records,
+        duplicates,
+        refused,
+        crashes,
+        frozen,
+        unanswered,
+        parked,
+        queued,
+    } = stories;
+    for (what, count) in [
+        ("acknowledged", acknowledged),
+        ("seen", received_records),
+        ("duplicates", duplicates),
+        ("refused", refused),
+        ("crashes", crashes),
+        ("frozen", frozen),
+        ("unanswered", unanswered),
+        ("parked", parked),
+        ("queued", queued),
+    ] {
+        assert!(count > 100, "only {count} {what}");
+    }
+}
+
+impl RunCounts {
+    fn add(&mut self, other: &RunCounts) {
+        self.acknowledged += other.acknowledged;
+        self.received_records += other.received_records;
+        self.duplicates += other.duplicates;
+        self.refused += other.refused;
+        self.crashes += other.crashes;
+        self.frozen += other.frozen;
+        self.unanswered += other.unanswered;
+        self.parked += other.parked;
+        self.queued += other.queued;
+    }
+}

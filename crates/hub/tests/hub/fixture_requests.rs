@@ -1,0 +1,92 @@
+//! What tests ask of the rig step by step.
+
+use stilling_hub::{ClientId, HubRequest, Ingress, Publication, StreamConfig};
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest};
+
+impl HubFixture {
+    /// One with room enough, on an empty disk.
+    pub(crate) fn new() -> HubFixture {
+        HubFixture::on(&SimulatedDisk::new(), 8, 1 << 20).0
+    }
+
+    /// The same with something changed in its streams.
+    pub(crate) fn with(change: impl FnOnce(&mut Vec<StreamConfig>)) -> HubFixture {
+        HubFixture::changed(&SimulatedDisk::new(), (8, 1 << 20), change).0
+    }
+
+    /// Time passes.
+    pub(crate) fn advance_time(&mut self, span_ns: u64) {
+        self.now_ns += span_ns;
+    }
+
+    /// The same where there has to be room.
+    pub(crate) fn ask_all<'a>(&mut self, from: ClientId, requests: &[impl Into<ShardRequest<'a>> + Copy]) {
+        assert_eq!(self.ask(from, ABLE, requests), requests.len());
+    }
+
+    /// Publications that are stored, sent or refused; those of parked connections are not.
+    pub(crate) fn processed(&self) -> usize {
+        self.hub.counters().messages.get() as usize
+    }
+
+    /// Connections that are parked.
+    pub(crate) fn parked(&self) -> usize {
+        self.hub.counters().parked.get() as usize
+    }
+
+    /// Has the hub take requests of which a stream has no room for all. Returns how many publications are processed before
+    /// the connection is parked.
+    pub(crate) fn send_until_parked<'a>(
+        &mut self,
+        from: ClientId,
+        requests: &[impl Into<ShardRequest<'a>> + Copy],
+    ) -> usize {
+        let (processed, parked) = (self.processed(), self.parked());
+        self.ask_all(from, requests);
+        assert_eq!(self.parked(), parked + 1, "everything is processed");
+        self.processed() - processed
+    }
+
+    pub(crate) fn subscribe(&mut self, from: ClientId, filter: &str, sid: &str) {
+        self.ask_all(
+            from,
+            &[ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }],
+        );
+    }
+
+    /// What else a connection has been told.
+    pub(crate) fn outputs(&mut self, by: ClientId) -> Vec<ConnectionOutput> {
+        self.poll_shards();
+        let mut all = Vec::new();
+        self.outputs.retain(|(client, outputs)| {
+            if *client == by {
+                all.push(outputs.clone());
+            }
+            *client != by
+        });
+        all
+    }
+}
+
+/// A publication without anything beside its payload.
+pub(crate) fn publication<'a>(subject: &'a str, payload: &'a str) -> Publication<'a> {
+    Publication {
+        ingress: Ingress::Nats,
+        subject: subject.as_bytes(),
+        reply: b"",
+        headers: b"",
+        payload: payload.as_bytes().into(),
+        ticket: None,
+    }
+}
+
+pub(crate) fn publish<'a>(subject: &'a str, payload: &'a str) -> HubRequest<'a> {
+    HubRequest::Publish(publication(subject, payload))
+}
+
+/// One that is to be answered.
+pub(crate) fn publish_for<'a>(subject: &'a str, payload: &'a str, reply: &'a str) -> HubRequest<'a> {
+    HubRequest::Publish(Publication { reply: reply.as_bytes(), ..publication(subject, payload) })
+}

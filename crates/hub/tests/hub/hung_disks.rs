@@ -1,0 +1,263 @@
+//! Disks that hang: how long publications and connections wait for them, and that others do not.
+
+use stilling_hub::limits::{BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS};
+use stilling_hub::{ClientId, Durability, HubRequest, Ingress, Loss};
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::fixture_requests::{publish, publish_for};
+use crate::rig::{ConnectionOutput, HubFixture, stream};
+
+const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+const BOB: ClientId = ClientId { shard: 1, token: 2 };
+
+/// A disk that never answers: its streams refuse in the end what they cannot take, and what has nothing to do with it goes on.
+/// The process may stand still without anything being refused for that.
+#[test]
+fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
+    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let payload = "x".repeat(3000);
+    let mut requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
+    requests.push(publish_for("memory.a", "other", "inbox.2"));
+    requests.push(HubRequest::Barrier);
+    let done = rig.send_until_parked(ALICE, &requests);
+    // An hour without a look.
+    for span_ns in [3_600_000_000_000, 1_000_000_000] {
+        rig.advance_time(span_ns);
+        rig.turn();
+        assert_eq!((rig.processed(), rig.parked()), (done, 1), "it waits");
+    }
+    for _ in 0..DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
+        assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= DISK_CHECK_EVERY_NS.into()));
+        rig.advance_time(DISK_CHECK_EVERY_NS);
+        rig.turn();
+    }
+    assert_eq!((rig.processed(), rig.parked()), (13, 0), "it goes on");
+    let received = rig.received(ALICE);
+    let hung = (12 - done) as u64;
+    assert_eq!(received.matches(r#""code":503,"err_code":10023"#).count() as u64, hung, "{received}");
+    assert!(
+        received.contains(r#"{"stream":"memory","seq":1}"#) && received.ends_with("PONG\r\n"),
+        "{received}"
+    );
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), hung);
+    // It answers after all: what it had been given is acknowledged, and the stream goes on.
+    rig.run_until_settled();
+    rig.ask_all(ALICE, &[publish_for("disk.a", "afterwards", "inbox.3")]);
+    rig.run_until_settled();
+    let received = rig.received(ALICE);
+    assert_eq!(received.matches(r#"{"stream":"disk""#).count(), done + 1, "{received}");
+    assert!(received.contains(&format!(r#"{{"stream":"disk","seq":{}}}"#, done + 1)), "{received}");
+}
+
+/// Two streams on disk, each with a journal of its own as behind a hot restart. The disk of `disk` never answers; that of
+/// `other` writes when [`write_other`] is called.
+fn one_of_two_disks_hangs() -> HubFixture {
+    let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (64, 1 << 20), |streams| {
+        streams.push(stream("other", &["other.>"], Durability::Disk));
+    });
+    rig.hub.storage_mut().is_apart = true;
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.subscribe(BOB, "reply.>", "1");
+    rig
+}
+
+/// Has BOB publish to the healthy stream, and its disk write. Returns what BOB hears.
+fn write_other(rig: &mut HubFixture) -> String {
+    rig.ask_all(BOB, &[publish_for("other.a", "x", "reply.1")]);
+    rig.turn();
+    let waiting = &mut rig.hub.storage_mut().waiting;
+    let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
+    waiting.swap(0, other);
+    rig.hub.storage_mut().complete_write();
+    rig.turn();
+    rig.received(BOB)
+}
+
+/// Two streams on disk, which one journal writes.
+fn one_journal_for_two_streams() -> HubFixture {
+    let mut rig = one_of_two_disks_hangs();
+    rig.hub.storage_mut().is_apart = false;
+    rig
+}
+
+/// Lets a second pass, and a turn, as often as it takes until a disk counts as hung.
+fn exceed_stall_timeout(rig: &mut HubFixture) {
+    for _ in 0..=DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
+        rig.advance_time(DISK_CHECK_EVERY_NS);
+        rig.turn();
+    }
+}
+
+/// Row 2.5: one disk of two hangs. Publications to the other stream are stored all the time, and those to the hung one are
+/// refused after the same time as if the other were not there. What is behind them of the same connection goes on then.
+#[test]
+fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
+    let mut rig = one_of_two_disks_hangs();
+    let payload = "x".repeat(6000);
+    let mut requests: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
+    requests.push(publish_for("memory.a", "behind", "inbox.2"));
+    let done = rig.send_until_parked(ALICE, &requests);
+    assert_eq!(done, BATCHES_PER_STREAM_MAX, "one record fits into a batch");
+    let (mut seconds, hung) = (0, requests.len() - 1 - done);
+    while rig.parked() > 0 {
+        assert!(seconds <= 1 + DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS, "it waits after {seconds} s");
+        let received = write_other(&mut rig);
+        seconds += 1;
+        assert!(received.contains(&format!(r#"{{"stream":"other","seq":{seconds}}}"#)), "{received}");
+        rig.advance_time(DISK_CHECK_EVERY_NS);
+        rig.turn();
+    }
+    assert!(seconds >= DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS, "refused after {seconds} s");
+    let received = rig.received(ALICE);
+    assert_eq!(received.matches(r#""code":503,"err_code":10023"#).count(), hung, "{received}");
+    assert!(received.contains(r#"{"stream":"memory","seq":1}"#), "{received}");
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), hung as u64);
+    let received = write_other(&mut rig);
+    assert!(
+        received.contains(r#"{"stream":"other","seq":"#),
+        "it is not refused with the hung one: {received}"
+    );
+}
+
+/// Row 2.5: the same for connections that close: one whose messages wait for the hung disk keeps its place no longer than the
+/// disk is waited for, and one that closes afterwards waits for the healthy disk alone.
+#[test]
+fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
+    let mut rig = one_of_two_disks_hangs();
+    rig.ask_all(ALICE, &[publish_for("disk.a", "never written", "inbox.1"), HubRequest::CloseAfterAcks]);
+    rig.turn();
+    for second in 0..DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
+        assert!(!rig.outputs(ALICE).contains(&ConnectionOutput::Close), "it is waited for, after {second} s");
+        write_other(&mut rig);
+        rig.advance_time(DISK_CHECK_EVERY_NS);
+        rig.turn();
+    }
+    assert!(rig.outputs(ALICE).contains(&ConnectionOutput::Close));
+    let carol = ClientId { shard: 0, token: 3 };
+    rig.subscribe(carol, "answers", "1");
+    rig.ask_all(carol, &[publish_for("other.a", "x", "answers"), HubRequest::CloseAfterAcks]);
+    rig.turn();
+    assert!(!rig.outputs(carol).contains(&ConnectionOutput::Close), "its own message is not written");
+    write_other(&mut rig);
+    let outputs = rig.outputs(carol);
+    let is_answer = |outputs: &ConnectionOutput| matches!(outputs, ConnectionOutput::Text(text) if text.contains(r#"{"stream":"other""#));
+    assert!(outputs.iter().any(is_answer) && outputs.last() == Some(&ConnectionOutput::Close), "{outputs:?}");
+    // It answers after all, and no connection is closed twice.
+    let waiting = rig.hub.storage_mut().waiting.len();
+    (0..waiting).for_each(|_| rig.hub.storage_mut().complete_write());
+    rig.turn();
+    assert!(
+        !rig.outputs(ALICE).contains(&ConnectionOutput::Close)
+            && !rig.outputs(carol).contains(&ConnectionOutput::Close)
+    );
+    assert!(rig.hub.is_settled());
+    assert_eq!(rig.hub.counters().streams[0].pending.get(), 0);
+}
+
+/// Row 2.5: the other stream has nothing to store while the disk hangs, and is not taken to hang with it: a burst that fills its
+/// batches waits, and a connection that leaves behind it is answered.
+#[test]
+fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
+    let mut rig = one_of_two_disks_hangs();
+    let payload = "x".repeat(6000);
+    let to_hung: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
+    assert_eq!(rig.send_until_parked(ALICE, &to_hung), BATCHES_PER_STREAM_MAX);
+    exceed_stall_timeout(&mut rig);
+    assert_eq!((rig.processed(), rig.parked()), (to_hung.len(), 0), "the disk counts as hung");
+    let refused = rig.hub.counters().losses(Ingress::Nats, Loss::Hung);
+    assert_eq!(refused as usize, to_hung.len() - BATCHES_PER_STREAM_MAX);
+    let carol = ClientId { shard: 0, token: 3 };
+    rig.subscribe(carol, "answers", "1");
+    let burst: Vec<_> = (0..40).map(|_| publish_for("other.a", &payload, "answers")).collect();
+    assert_eq!(rig.send_until_parked(carol, &burst), BATCHES_PER_STREAM_MAX, "the burst waits");
+    while rig.parked() > 0 {
+        let waiting = &mut rig.hub.storage_mut().waiting;
+        let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
+        waiting.swap(0, other);
+        rig.hub.storage_mut().complete_write();
+        rig.turn();
+    }
+    rig.ask_all(carol, &[HubRequest::CloseAfterAcks]);
+    rig.turn();
+    assert!(!rig.outputs(carol).contains(&ConnectionOutput::Close), "its messages are not written");
+    while let Some(other) = rig.hub.storage_mut().waiting.iter().position(|(stream, ..)| *stream == 3) {
+        rig.hub.storage_mut().waiting.swap(0, other);
+        rig.hub.storage_mut().complete_write();
+        rig.turn();
+    }
+    assert_eq!(rig.outputs(carol).last(), Some(&ConnectionOutput::Close));
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), refused);
+}
+
+/// Connections that close while a disk hangs keep their places no longer than it is waited for, and later ones do not wait.
+#[test]
+fn a_disk_that_hangs_does_not_keep_those_who_leave() {
+    let mut rig = HubFixture::new();
+    rig.ask_all(ALICE, &[publish("disk.a", "never written"), HubRequest::CloseAfterAcks]);
+    rig.turn();
+    assert!(!rig.outputs(ALICE).contains(&ConnectionOutput::Close), "it is waited for");
+    for _ in 0..DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
+        assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= DISK_CHECK_EVERY_NS.into()));
+        rig.advance_time(DISK_CHECK_EVERY_NS);
+        rig.turn();
+    }
+    assert!(rig.outputs(ALICE).contains(&ConnectionOutput::Close));
+    rig.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
+    rig.turn();
+    assert!(rig.outputs(BOB).contains(&ConnectionOutput::Close), "at once");
+    // It answers after all, and no connection is closed twice.
+    rig.run_until_settled();
+    assert_eq!((rig.outputs(ALICE), rig.outputs(BOB)), (Vec::new(), Vec::new()));
+}
+
+/// Row 2.5: the hub looks again within a second of a write, also when nothing else happens after it.
+#[test]
+fn a_write_is_watched_from_its_beginning() {
+    let mut rig = HubFixture::new();
+    assert_eq!(rig.hub.next_check_in(), None);
+    rig.ask_all(ALICE, &[publish("disk.a", "x"), HubRequest::CloseAfterAcks]);
+    assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= DISK_CHECK_EVERY_NS.into()));
+}
+
+/// Row 2.5: a burst behind a write that has been out for too long is refused without waiting once more.
+#[test]
+fn a_burst_to_a_disk_that_hangs_is_refused_at_once() {
+    let mut rig = HubFixture::new();
+    rig.ask_all(ALICE, &[publish("disk.a", "never written")]);
+    exceed_stall_timeout(&mut rig);
+    let payload = "x".repeat(6000);
+    rig.ask_all(ALICE, &vec![publish("disk.a", &payload); 40]);
+    assert!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung) > 0);
+}
+
+/// Row 2.5: the same of another stream that the same journal writes, which has not answered for too long.
+#[test]
+fn a_burst_to_a_journal_that_hangs_is_refused_at_once() {
+    let mut rig = one_journal_for_two_streams();
+    let payload = "x".repeat(6000);
+    let to_hung = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
+    assert_eq!(rig.send_until_parked(ALICE, &to_hung), BATCHES_PER_STREAM_MAX);
+    exceed_stall_timeout(&mut rig);
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), 1, "what was parked");
+    rig.ask_all(BOB, &vec![publish("other.a", &payload); BATCHES_PER_STREAM_MAX + 8]);
+    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), 1 + 8);
+}
+
+/// Rows 2.5, 0.14: a journal that has reported a full disk does not hang: a burst to another stream of it waits, however long
+/// ago the report was.
+#[test]
+fn a_full_disk_is_no_disk_that_hangs() {
+    let mut rig = one_journal_for_two_streams();
+    let payload = "x".repeat(6000);
+    let to_full = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
+    assert_eq!(rig.send_until_parked(ALICE, &to_full), BATCHES_PER_STREAM_MAX, "the last one waits");
+    rig.hub.storage_mut().report_full_disk(0);
+    exceed_stall_timeout(&mut rig);
+    let to_other = vec![publish("other.a", &payload); BATCHES_PER_STREAM_MAX + 8];
+    assert_eq!(rig.parked(), 0, "what has no room is refused");
+    assert_eq!(rig.send_until_parked(BOB, &to_other), BATCHES_PER_STREAM_MAX, "the others wait");
+    let counters = rig.hub.counters();
+    let losses = |loss| counters.losses(Ingress::Nats, loss);
+    assert_eq!((losses(Loss::NoRoom), losses(Loss::Hung)), (1, 0));
+}

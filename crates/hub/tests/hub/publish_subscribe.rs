@@ -1,0 +1,300 @@
+//! Publish and subscribe without streams.
+
+use stilling_hub::limits::DELIVERY_BATCH_SIZE;
+use stilling_hub::{
+    ClientOptions, DeliveryBatch, DeliveryItem, HubRequest, Now, Payload, Publication, PublicationBatch,
+};
+use stilling_ring::BlockWriter;
+
+use crate::fixture_requests::{publication, publish, publish_for};
+use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client, publish_with};
+
+const ALICE: stilling_hub::ClientId = stilling_hub::ClientId { shard: 0, token: 1 };
+const BOB: stilling_hub::ClientId = stilling_hub::ClientId { shard: 1, token: 1 };
+
+/// Row 0.21 by subject: a message goes to those who asked for it, once per subscription, to each shard's own.
+#[test]
+fn a_message_goes_to_every_subscription_that_takes_it() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "a.*", "1");
+    rig.subscribe(ALICE, "a.b", "2");
+    rig.subscribe(BOB, ">", "9");
+    rig.ask_all(ALICE, &[publish("a.b", "one"), publish("a.c", "two"), publish("b", "three")]);
+    let received = rig.received(ALICE);
+    assert!(
+        received.contains("MSG a.b 1 3\r\none\r\n") && received.contains("MSG a.b 2 3\r\none\r\n"),
+        "{received}"
+    );
+    assert!(received.ends_with("MSG a.c 1 3\r\ntwo\r\n"), "{received}");
+    let expected = "MSG a.b 9 3\r\none\r\nMSG a.c 9 3\r\ntwo\r\nMSG b 9 5\r\nthree\r\n";
+    assert_eq!(rig.received(BOB), expected);
+}
+
+#[test]
+fn a_queue_shares_its_messages_and_the_others_get_all() {
+    let mut rig = HubFixture::new();
+    for (who, sid) in [(ALICE, "1"), (BOB, "2")] {
+        rig.ask_all(
+            who,
+            &[ShardRequest::Subscribe { filter: b"jobs", queue: b"workers", sid: sid.as_bytes() }],
+        );
+    }
+    rig.subscribe(client(0, 5), "jobs", "7");
+    for _ in 0..10 {
+        rig.ask_all(client(0, 6), &[publish("jobs", "x")]);
+    }
+    let count = |text: &str| text.matches("MSG").count();
+    let (alice, bob) = (count(&rig.received(ALICE)), count(&rig.received(BOB)));
+    assert_eq!((alice, bob, count(&rig.received(client(0, 5)))), (5, 5, 10));
+}
+
+#[test]
+fn a_request_to_nobody_is_answered_at_once_for_those_who_want_it() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "inbox.*", "1");
+    rig.ask_all(ALICE, &[publish_for("nobody", "?", "inbox.1")]);
+    assert_eq!(rig.received(ALICE), "HMSG inbox.1 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n");
+    rig.ask(ALICE, ClientOptions::default(), &[publish_for("nobody", "?", "inbox.1")]);
+    assert_eq!(rig.received(ALICE), "");
+}
+
+#[test]
+fn a_request_carries_its_reply_subject() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(BOB, "service", "3");
+    rig.ask_all(ALICE, &[publish_for("service", "?", "inbox.1")]);
+    assert_eq!(rig.received(BOB), "MSG service 3 inbox.1 1\r\n?\r\n");
+}
+
+#[test]
+fn headers_reach_those_who_understand_them() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "a", "1");
+    let old = [ShardRequest::Subscribe { filter: b"a", queue: b"", sid: b"2" }];
+    rig.ask(BOB, ClientOptions::default(), &old);
+    rig.ask_all(ALICE, &[publish_with("a", "x", "", "NATS/1.0\r\nK: v\r\n\r\n")]);
+    assert_eq!(rig.received(ALICE), "HMSG a 1 18 19\r\nNATS/1.0\r\nK: v\r\n\r\nx\r\n");
+    assert_eq!(rig.received(BOB), "MSG a 2 1\r\nx\r\n");
+}
+
+#[test]
+fn who_wants_no_echo_gets_none() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.ask(ALICE, ClientOptions { no_echo: true, ..ABLE }, &[publish("a", "x")]);
+    assert_eq!(rig.received(ALICE), "");
+    rig.ask_all(BOB, &[publish("a", "y")]);
+    assert_eq!(rig.received(ALICE), "MSG a 1 1\r\ny\r\n");
+}
+
+#[test]
+fn a_subscription_ends_when_it_is_told_to() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.subscribe(ALICE, "a", "2");
+    rig.ask_all(
+        ALICE,
+        &[
+            ShardRequest::Unsubscribe { sid: b"1", after: Some(2) },
+            publish("a", "x").into(),
+            publish("a", "y").into(),
+            publish("a", "z").into(),
+            ShardRequest::Unsubscribe { sid: b"2", after: None },
+            publish("a", "0").into(),
+            ShardRequest::Unsubscribe { sid: b"none", after: None },
+        ],
+    );
+    let received = rig.received(ALICE);
+    assert_eq!(
+        (received.matches("MSG a 1 ").count(), received.matches("MSG a 2 ").count()),
+        (2, 3),
+        "{received}"
+    );
+    // Fewer than it has got already: it ends at once.
+    rig.subscribe(ALICE, "a", "3");
+    rig.ask_all(
+        ALICE,
+        &[
+            publish("a", "x").into(),
+            ShardRequest::Unsubscribe { sid: b"3", after: Some(1) },
+            publish("a", "y").into(),
+        ],
+    );
+    assert_eq!(rig.received(ALICE), "MSG a 3 1\r\nx\r\n");
+}
+
+#[test]
+fn a_connection_that_is_gone_gets_nothing_and_leaves_nothing() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.ask_all(ALICE, &[HubRequest::Disconnect, publish("a", "x")]);
+    assert_eq!(rig.received(ALICE), "");
+    assert_eq!(rig.hub.counters().subscriptions(), 0);
+    assert_eq!(rig.hub.counters().undelivered.get(), 1);
+}
+
+/// Clients' `flush()` relies on it.
+#[test]
+fn a_pong_comes_behind_everything_that_was_asked_before() {
+    let mut rig = HubFixture::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.ask_all(ALICE, &[publish("a", "x"), HubRequest::Barrier, publish("a", "y")]);
+    assert_eq!(rig.received(ALICE), "MSG a 1 1\r\nx\r\nPONG\r\nMSG a 1 1\r\ny\r\n");
+}
+
+#[test]
+fn a_connection_has_no_more_subscriptions_than_it_may_have() {
+    let mut rig = HubFixture::new();
+    for sid in 0..8 {
+        rig.subscribe(ALICE, "a", &sid.to_string());
+    }
+    rig.subscribe(ALICE, "a", "8");
+    assert_eq!(rig.outputs(ALICE), [ConnectionOutput::SubscriptionLimit]);
+    assert_eq!(rig.hub.counters().subscriptions(), 8);
+}
+
+/// "The writer may wait for a shard's turn": nothing is dropped and nothing done twice when a shard is late.
+#[test]
+fn without_room_the_hub_stops_and_goes_on_where_it_was() {
+    let (mut rig, _) = HubFixture::on(&stilling_journal::disk::simulated::SimulatedDisk::new(), 8, 2);
+    rig.subscribe(BOB, "a", "1");
+    let payload = "x".repeat(100_000);
+    let requests: Vec<_> = (0..20).map(|_| publish("a", &payload)).collect();
+    let mut publication_batch = stilling_hub::PublicationBatch::new();
+    for request in &requests {
+        publication_batch.push(ALICE.token, ABLE, request);
+    }
+    let (mut at, mut turns, mut count) = (0, 0, 0);
+    while at < publication_batch.len() {
+        at = rig.hub.process_requests(0, &publication_batch, at, Now::simulated(1));
+        rig.hub.flush();
+        count += rig.received(BOB).matches("MSG").count();
+        turns += 1;
+    }
+    rig.hub.flush();
+    count += rig.received(BOB).matches("MSG").count();
+    assert!(turns > 2, "{turns} turns: it never stopped");
+    assert_eq!(count, 20);
+}
+
+/// Row 0.14: a shard may give a piece back behind what was put off for it, and before what is full is handed out. Then nobody
+/// wakes the hub any more, and it has to go on by itself.
+#[test]
+fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn() {
+    let payload = "x".repeat(300_000);
+    // In the middle of one message to many, in front of another one, and before answers of the disk.
+    for subject in ["many", "a", "disk.a"] {
+        let (mut rig, _) = HubFixture::on(&stilling_journal::disk::simulated::SimulatedDisk::new(), 8, 0);
+        for sid in ["1", "2", "3"] {
+            rig.subscribe(BOB, "many", sid);
+        }
+        rig.subscribe(BOB, "a", "4");
+        rig.subscribe(BOB, "disk.a", "5");
+        let publication =
+            if subject == "disk.a" { publish(subject, "x") } else { publish(subject, &payload) };
+        let mut publication_batch = stilling_hub::PublicationBatch::new();
+        publication_batch.push(ALICE.token, ABLE, &publish("a", &payload));
+        publication_batch.push(ALICE.token, ABLE, &publication);
+        rig.hub.outlets_mut().room = usize::from(subject == "many");
+        rig.hub.poll_storage(Now::simulated(1));
+        let mut at = rig.hub.process_requests(0, &publication_batch, 0, Now::simulated(1));
+        if subject == "disk.a" {
+            rig.hub.outlets_mut().room = 1;
+            at = rig.hub.process_requests(0, &publication_batch, at, Now::simulated(1));
+            rig.hub.flush();
+            rig.ask(ALICE, ABLE, &[publish("a", &payload)]);
+            rig.hub.storage_mut().write();
+            rig.hub.poll_storage(Now::simulated(1));
+        }
+        rig.hub.outlets_mut().room = 2;
+        rig.hub.flush();
+        let mut received = rig.received(BOB).len();
+        // What waits for the shard in the middle of a message has used the room.
+        assert!(!rig.hub.is_quiet() || subject == "many", "{subject}: it sleeps with what it could do");
+        for _ in 0..10 {
+            rig.hub.poll_storage(Now::simulated(1));
+            at = rig.hub.process_requests(0, &publication_batch, at, Now::simulated(1));
+            rig.hub.flush();
+            received += rig.received(BOB).len();
+        }
+        assert!(rig.hub.is_quiet() && rig.hub.is_settled() && at == publication_batch.len(), "{subject}");
+        assert!(received > 300_000, "{subject}: {received} bytes");
+    }
+}
+
+/// Design, section 4: the hub moves references. A payload in a shared block reaches every shard as the same range of the same
+/// block, and the block is released when all have sent it.
+#[test]
+fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
+    let mut rig = HubFixture::new();
+    for (to, sid) in [(ALICE, "1"), (ALICE, "2"), (BOB, "9")] {
+        rig.subscribe(to, "a", sid);
+    }
+    rig.poll_shards();
+    let mut writer = BlockWriter::new(8192);
+    writer.append(b"PUB a 4096\r\n").expect("there is room");
+    let range = writer.append(&[b'x'; 4096]).expect("there is room");
+    let payload = Payload::shared(writer.shared(), range.clone());
+    rig.ask_all(ALICE, &[HubRequest::Publish(Publication { payload, ..publication("a", "") })]);
+    let mut lines = Vec::new();
+    for shard in 0..2 {
+        let mut piece = rig.hub.outlets_mut().handed[shard].pop_front().expect("a piece");
+        let mut deliveries = DeliveryBatch::new();
+        assert!(rig.tables[shard].expand(&mut piece, &mut deliveries));
+        drop(piece);
+        while deliveries.advance().is_some() {
+            let Some(DeliveryItem::Message(line, payload, end)) = deliveries.current() else {
+                panic!("{:?} is no shared message", deliveries.current());
+            };
+            let (block, at) = payload.block().expect("it lies in one");
+            assert!(block.is_same(writer.shared()) && at == range);
+            assert!(std::ptr::eq(payload.bytes(), writer.bytes(range.clone())));
+            assert_eq!(end, b"\r\n");
+            lines.push(String::from_utf8(line.to_vec()).expect("text"));
+        }
+        assert!(!writer.renew(), "a piece has it still");
+    }
+    lines.sort();
+    assert_eq!(lines, ["MSG a 1 4096\r\n", "MSG a 2 4096\r\n", "MSG a 9 4096\r\n"]);
+    assert!(writer.renew());
+}
+
+/// Design, section 4: a shard that has no room has references wait for it, in order with everything else.
+#[test]
+fn payloads_in_blocks_wait_for_a_full_shard_in_their_order() {
+    const COUNT: usize = 12;
+    let mut rig = HubFixture::new();
+    rig.hub.outlets_mut().room = 1;
+    for sid in ["1", "2", "3"] {
+        rig.subscribe(BOB, "a", sid);
+        rig.poll_shards();
+    }
+    let mut writer = BlockWriter::new(COUNT * DELIVERY_BATCH_SIZE);
+    let mut publication_batch = PublicationBatch::new();
+    let mut expected = String::new();
+    for number in 0..COUNT {
+        let text = format!("{number:02}").repeat(DELIVERY_BATCH_SIZE / 4);
+        let range = writer.append(text.as_bytes()).expect("there is room");
+        let payload =
+            if number % 3 == 2 { text.as_bytes().into() } else { Payload::shared(writer.shared(), range) };
+        let message = Publication { payload, ..publication("a", "") };
+        publication_batch.push(ALICE.token, ABLE, &HubRequest::Publish(message));
+        for sid in 1..4 {
+            expected.push_str(&format!("MSG a {sid} {}\r\n{text}\r\n", text.len()));
+        }
+    }
+    let (mut at, mut received, mut waits) = (0, String::new(), 0);
+    while received.len() < expected.len() {
+        rig.hub.poll_storage(rig.now());
+        at = rig.hub.process_requests(0, &publication_batch, at, rig.now());
+        rig.hub.flush();
+        waits += u32::from(at < COUNT);
+        let more = rig.received(BOB);
+        assert!(!more.is_empty(), "nothing came behind {} bytes", received.len());
+        received.push_str(&more);
+    }
+    assert!(received == expected && waits > 3, "{waits} waits");
+    assert!(!writer.renew(), "the intake has it still");
+    publication_batch.clear();
+    assert!(writer.renew());
+}

@@ -1,0 +1,263 @@
+//! What the journal thread does in one round: gathers requests, writes each stream's batches together, tries those again that
+//! wait for room, and reports.
+//!
+//! All memory is there from the start: as many batches as exist, and for each stream a bounded number of reports.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use stilling_ring::{Sender, Wake, planted};
+
+use crate::batch::Batch;
+use crate::batch_builder::RequestReceiver;
+use crate::disk::Disk;
+use crate::failure::{AppendError, Frozen};
+use crate::limits::{NOTICES_PER_STREAM, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN};
+use crate::log::Log;
+use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
+
+/// How long a stream waits for room before the first retry.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(RETRY_DELAY_MS_MIN);
+/// The longest delay between two retries; reached, it stays.
+const RETRY_DELAY_MAX: Duration = Duration::from_millis(RETRY_DELAY_MS_MAX);
+
+/// The batches of one stream that are to be written.
+struct PendingBatches {
+    /// In order.
+    batches: Vec<Batch>,
+    /// Where the de-duplication window begins behind what is written. It holds when that is durable: a segment that is made
+    /// meanwhile may be all that a crash leaves.
+    dedup_start: Option<u64>,
+    /// When a stream that waits for room is tried again, and how long it has waited since the last time.
+    retry: Option<(Instant, Duration)>,
+    /// Whether it has been reported as frozen.
+    is_frozen: bool,
+}
+
+/// The work of the journal thread.
+pub(crate) struct GroupCommit {
+    streams: Vec<PendingBatches>,
+    /// The streams that have batches, in the order of their first.
+    dirty: VecDeque<StreamIndex>,
+    capacity: usize,
+    done: Sender<JournalReply>,
+    notices: Sender<JournalAnswer>,
+    /// Notices for which there was no room yet.
+    unsent: VecDeque<JournalAnswer>,
+}
+
+impl GroupCommit {
+    pub(crate) fn new(
+        streams: usize,
+        capacity: usize,
+        done: Sender<JournalReply>,
+        notices: Sender<JournalAnswer>,
+    ) -> GroupCommit {
+        let pending =
+            || PendingBatches { batches: Vec::new(), dedup_start: None, retry: None, is_frozen: false };
+        GroupCommit {
+            streams: (0..streams).map(|_| pending()).collect(),
+            dirty: VecDeque::with_capacity(streams),
+            capacity,
+            done,
+            notices,
+            unsent: VecDeque::with_capacity(NOTICES_PER_STREAM * streams),
+        }
+    }
+
+    /// Takes all requests that are there. Returns whether there was one.
+    pub(crate) fn receive_requests<D: Disk>(
+        &mut self,
+        requests: &mut RequestReceiver,
+        logs: &mut [Log<D>],
+    ) -> bool {
+        let mut has_any = false;
+        while let Some(request) = requests.pop() {
+            has_any = true;
+            match request {
+                JournalRequest::Append { stream, batch, deduplicate_from } => {
+                    let Some(pending) = self.streams.get_mut(stream as usize) else {
+                        self.reply(unknown_stream(stream), Some(batch));
+                        continue;
+                    };
+                    pending.dedup_start = deduplicate_from.or(pending.dedup_start);
+                    if pending.batches.is_empty() {
+                        // Grows once, to what it can ever hold.
+                        pending.batches.reserve(self.capacity);
+                        self.dirty.push_back(stream);
+                    }
+                    pending.batches.push(batch);
+                }
+                JournalRequest::Retain { stream, retention, now_ns, keep_from } => {
+                    let (removed, first) = match logs.get_mut(stream as usize) {
+                        Some(log) => {
+                            let removed = log.retain(&retention, now_ns, keep_from);
+                            (removed, log.source().first().unwrap_or_else(|| log.next()))
+                        }
+                        None => (Err(io::ErrorKind::NotFound.into()), 0),
+                    };
+                    self.reply(JournalAnswer::Retained { stream, removed, first }, None);
+                }
+            }
+        }
+        has_any
+    }
+
+    /// Writes stream after stream, each in as few writes as it can be; those that wait for room when their time has come.
+    pub(crate) fn write<D: Disk>(&mut self, logs: &mut [Log<D>], now: Instant, consumer: &Wake) {
+        for _ in 0..self.dirty.len() {
+            let Some(stream) = self.dirty.pop_front() else { break };
+            let is_waiting = self.streams[stream as usize].retry.is_some_and(|(at, _)| now < at);
+            let Some(log) = logs.get_mut(stream as usize) else { continue };
+            if is_waiting || self.write_stream(stream, log, now) {
+                self.dirty.push_back(stream);
+                continue;
+            }
+            // The others' syncs are not waited for.
+            self.publish();
+            consumer.notify();
+        }
+    }
+
+    /// Writes what a stream has. Returns whether something is left.
+    fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Instant) -> bool {
+        let pending = &mut self.streams[stream as usize];
+        let outcome = log.append(&mut pending.batches);
+        let watermark = log.durable();
+        let retry = pending.retry.take();
+        if let Some(reason) = log.take_failed_write() {
+            self.notify(JournalAnswer::WriteFailed { stream, reason });
+        }
+        let pending = &mut self.streams[stream as usize];
+        match outcome {
+            Ok(_) => {
+                if let Some(from) = pending.dedup_start.take() {
+                    log.deduplicate_from(from);
+                }
+                self.answer_durable(stream, watermark);
+                if retry.is_some() {
+                    self.notify(JournalAnswer::Resumed { stream });
+                }
+                false
+            }
+            Err(AppendError::Waiting { reason, kind }) => {
+                let delay = retry.map_or(RETRY_DELAY_MIN, |(_, delay)| (delay * 2).min(RETRY_DELAY_MAX));
+                pending.retry = Some((now + delay, delay));
+                let unwritten = pending.batches.last().map_or(watermark, |batch| batch.next() - 1);
+                let is_lost = planted!("lost retry");
+                self.answer_durable(stream, if is_lost { unwritten } else { watermark });
+                if retry.is_none() {
+                    self.notify(JournalAnswer::Waiting { stream, reason, kind });
+                }
+                true
+            }
+            Err(AppendError::Frozen(frozen)) => {
+                let unwritten = pending.batches.last().map_or(watermark, |batch| batch.next() - 1);
+                let is_early = planted!("unsynced acknowledgement");
+                self.answer_durable(stream, if is_early { unwritten } else { watermark });
+                self.answer_frozen(stream, watermark, &frozen);
+                false
+            }
+        }
+    }
+
+    /// Answers for the batches that are durable.
+    fn answer_durable(&mut self, stream: StreamIndex, watermark: u64) {
+        let pending = &mut self.streams[stream as usize];
+        let count = pending.batches.iter().take_while(|batch| batch.next() <= watermark + 1).count();
+        for batch in pending.batches.drain(..count) {
+            // There is room: never are more requests unanswered than the mailbox has places.
+            let _ = self.done.push(JournalReply {
+                answer: JournalAnswer::Durable { stream, watermark },
+                batch: Some(batch),
+            });
+        }
+    }
+
+    /// Answers for the batches that will not be durable.
+    fn answer_frozen(&mut self, stream: StreamIndex, watermark: u64, frozen: &Frozen) {
+        let pending = &mut self.streams[stream as usize];
+        pending.is_frozen = true;
+        for batch in pending.batches.drain(..) {
+            let answer =
+                JournalAnswer::Frozen { stream, watermark, frozen: frozen.clone(), is_batch_lost: false };
+            let _ = self.done.push(JournalReply { answer, batch: Some(batch) });
+        }
+    }
+
+    /// Looks whether the files of all streams are still there, and reports those that are frozen by it.
+    pub(crate) fn check_files<D: Disk>(&mut self, logs: &mut [Log<D>]) {
+        for (at, log) in logs.iter_mut().enumerate() {
+            let Err(frozen) = log.check_files() else { continue };
+            if !std::mem::replace(&mut self.streams[at].is_frozen, true) {
+                let (stream, watermark) = (at as StreamIndex, log.durable());
+                self.notify(JournalAnswer::Frozen { stream, watermark, frozen, is_batch_lost: false });
+            }
+        }
+    }
+
+    /// Tries what waits for room for the last time, and freezes what still finds none.
+    pub(crate) fn give_up<D: Disk>(&mut self, logs: &mut [Log<D>]) {
+        while let Some(stream) = self.dirty.pop_front() {
+            let Some(log) = logs.get_mut(stream as usize) else { continue };
+            let outcome = log.append(&mut self.streams[stream as usize].batches);
+            self.answer_durable(stream, log.durable());
+            if let Err(error) = outcome {
+                let frozen = log.give_up(error);
+                self.answer_frozen(stream, log.durable(), &frozen);
+            }
+        }
+    }
+
+    /// When a stream that waits for room is to be tried again.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        let waiting = self.dirty.iter().filter_map(|stream| self.streams[*stream as usize].retry);
+        waiting.map(|(at, _)| at).min()
+    }
+
+    /// Makes all answers visible. Returns whether there was one.
+    pub(crate) fn publish(&mut self) -> bool {
+        while let Some(notice) = self.unsent.pop_front() {
+            if let Err(full) = self.notices.push(notice) {
+                self.unsent.push_front(full.0);
+                break;
+            }
+        }
+        let has_noticed = self.notices.publish();
+        self.done.publish() || has_noticed
+    }
+
+    /// Queues a notice. Where many are unsent, the end of a wait takes back its beginning, and a failed write replaces the one
+    /// before it; so there are never more than [`NOTICES_PER_STREAM`] for each stream.
+    fn notify(&mut self, notice: JournalAnswer) {
+        if self.unsent.len() >= 2 * self.streams.len() {
+            let is_replaced = |other: &JournalAnswer| match (&notice, other) {
+                (JournalAnswer::Resumed { stream }, JournalAnswer::Waiting { stream: its, .. })
+                | (
+                    JournalAnswer::WriteFailed { stream, .. },
+                    JournalAnswer::WriteFailed { stream: its, .. },
+                ) => its == stream,
+                _ => false,
+            };
+            if let Some(at) = self.unsent.iter().rposition(is_replaced) {
+                self.unsent.remove(at);
+                if matches!(notice, JournalAnswer::Resumed { .. }) {
+                    return;
+                }
+            }
+        }
+        self.unsent.push_back(notice);
+    }
+
+    fn reply(&mut self, answer: JournalAnswer, batch: Option<Batch>) {
+        // There is room: never are more requests unanswered than the mailbox has places.
+        let _ = self.done.push(JournalReply { answer, batch });
+    }
+}
+
+fn unknown_stream(stream: StreamIndex) -> JournalAnswer {
+    let reason = format!("there is no stream {stream}").into();
+    let frozen = Frozen { reason, kind: io::ErrorKind::NotFound };
+    JournalAnswer::Frozen { stream, watermark: 0, frozen, is_batch_lost: false }
+}

@@ -1,0 +1,352 @@
+//! Everything but the first shard: the clients, the workers, the second shard, the operator. It moves the time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling::Overview;
+use stilling::parts::{JobOutcome, Lifecycle};
+use stilling_ring::Time;
+use stilling_workers::{FinishedJob, JobContext, Pool, PoolScaler};
+
+use super::hostile::{HostileClient, HostileStyle};
+use super::nats_talker::{NatsTalker, NatsTally};
+use super::parameters::HttpWorldParameters;
+use super::well_behaved::{WellBehaved, WellBehavedStyle};
+use super::{HttpClientContext, HttpSimShard, TURNS_AT_ONCE_MAX};
+use crate::network::{Address, Network, PeerKey};
+
+/// Everybody has to be finished this long after the network became kind.
+const STARVATION_TIMEOUT: Duration = Duration::from_secs(200);
+
+/// Threads that the system refuses to start, in a thousand.
+const THREAD_REFUSED_RATE: u16 = 100;
+
+/// How long stuck work takes.
+const STUCK: Duration = Duration::from_secs(3);
+
+#[allow(clippy::large_enum_variant, reason = "a handful per world")]
+pub(super) enum HttpWorldClient {
+    WellBehaved(WellBehaved),
+    HostileClient(HostileClient),
+    NatsTalker(NatsTalker),
+}
+
+pub(super) struct HttpWorld {
+    parameters: HttpWorldParameters,
+    network: Network,
+    address: Address,
+    hub_address: Address,
+    clients: Vec<HttpWorldClient>,
+    pub(super) nats_tally: NatsTally,
+    /// What the stream has is read, or has been.
+    is_audited: bool,
+    pub(super) second: Option<HttpSimShard>,
+    pub(super) pool: Pool<JobOutcome>,
+    /// Jobs that have run and whose answers leave at a point in time.
+    working: Vec<(Time, FinishedJob<JobOutcome>)>,
+    /// Who makes the pool larger and smaller, if it may be.
+    scaler: Option<PoolScaler<JobOutcome>>,
+    /// When the keeper looks again, if nobody calls it.
+    scaler_at: Option<Time>,
+    lifecycle: Arc<Lifecycle>,
+    pub(super) overview: Arc<Overview>,
+    draining: bool,
+    kind: bool,
+    /// A worker has answered the first shard since it last turned.
+    has_mail_for_first_shard: bool,
+    changed: Vec<PeerKey>,
+    pub(super) answers: u64,
+    pub(super) retries: u64,
+    pub(super) broken: u64,
+    idle_steps: u32,
+}
+
+impl HttpWorld {
+    #[allow(clippy::too_many_arguments, reason = "a world has many parts")]
+    pub(super) fn new(
+        parameters: HttpWorldParameters,
+        network: Network,
+        (address, hub_address): (Address, Address),
+        clients: Vec<HttpWorldClient>,
+        second: Option<HttpSimShard>,
+        pool: Pool<JobOutcome>,
+        lifecycle: Arc<Lifecycle>,
+        overview: Arc<Overview>,
+    ) -> Self {
+        let scaler = pool.scaler();
+        HttpWorld {
+            scaler,
+            scaler_at: None,
+            parameters,
+            network,
+            address,
+            hub_address,
+            clients,
+            nats_tally: NatsTally::default(),
+            is_audited: false,
+            second,
+            pool,
+            working: Vec::new(),
+            lifecycle,
+            overview,
+            draining: false,
+            kind: false,
+            has_mail_for_first_shard: false,
+            changed: Vec::new(),
+            answers: 0,
+            retries: 0,
+            broken: 0,
+            idle_steps: 0,
+        }
+    }
+
+    pub(super) fn network(&self) -> Network {
+        self.network.clone()
+    }
+
+    pub(super) fn queue_max(&self) -> usize {
+        self.parameters.pool.queue_max
+    }
+
+    pub(super) fn threads_max(&self) -> usize {
+        let pool = &self.parameters.pool;
+        if pool.growth.is_enabled() { pool.growth.threads_max } else { pool.threads }
+    }
+
+    /// The first shard sleeps: the time moves to the next moment, at most to `limit`, and that moment is played.
+    /// Returns whether there was one.
+    pub(super) fn advance(&mut self, limit: Option<Time>) -> Result<bool, String> {
+        if std::mem::take(&mut self.has_mail_for_first_shard) {
+            return Err("a wake was lost: the shard sleeps, and a worker's answer lies before it".to_owned());
+        }
+        let next = self.next_moment();
+        let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
+        let Some(to) = reached.or(limit) else {
+            return Err(format!("everybody waits for somebody else: {}", self.unfinished()));
+        };
+        self.idle_steps = if to > self.network.now() { 0 } else { self.idle_steps + 1 };
+        if self.idle_steps > TURNS_AT_ONCE_MAX {
+            return Err("moment after moment, and no time passes".to_owned());
+        }
+        self.network.advance_to(to);
+        self.step_all()?;
+        Ok(reached.is_some())
+    }
+
+    /// The first shard has turned: others may act at the same time.
+    pub(super) fn after_turn(&mut self) -> Result<(), String> {
+        self.has_mail_for_first_shard = false;
+        self.step_all()
+    }
+
+    /// Whether no client and no worker has anything left to do.
+    pub(super) fn is_done(&self) -> bool {
+        self.clients.iter().all(HttpWorldClient::is_done)
+            && self.working.is_empty()
+            && self.pool.counters().queued == 0
+    }
+
+    fn next_moment(&self) -> Option<Time> {
+        let clients = self.clients.iter().filter_map(HttpWorldClient::wake_at);
+        let work = self.working.iter().map(|(at, _)| *at);
+        let second = self.second.as_ref().filter(|shard| !shard.is_stopped());
+        let others = [
+            self.network.next_event(),
+            second.and_then(HttpSimShard::next_deadline),
+            self.next_scheduled(),
+            self.scaler_at,
+        ];
+        let next = clients.chain(work).chain(others.into_iter().flatten()).min()?;
+        Some(next.max(self.network.now()))
+    }
+
+    /// When the operator does something next.
+    fn next_scheduled(&self) -> Option<Time> {
+        let kind = (!self.kind).then_some(self.parameters.faults_until);
+        let end = self.parameters.early_end.filter(|_| !self.draining);
+        [kind, end].into_iter().flatten().min()
+    }
+
+    /// Everybody does what they can do now.
+    fn step_all(&mut self) -> Result<(), String> {
+        for _ in 0..TURNS_AT_ONCE_MAX {
+            let before = self.network.activity();
+            self.apply_schedule()?;
+            let stepped = self.step_clients()?;
+            let worked = self.work();
+            if let Some(second) = self.second.as_mut().filter(|shard| !shard.is_stopped()) {
+                second.turn(false).map_err(|error| error.to_string())?;
+                second.audit()?;
+                if second.is_stopped() {
+                    second.service().leave_hub();
+                }
+            }
+            if !stepped && !worked && self.network.activity() == before {
+                return Ok(());
+            }
+        }
+        Err("the second shard spins: it turns and turns, and no time passes".to_owned())
+    }
+
+    fn apply_schedule(&mut self) -> Result<(), String> {
+        let now = self.network.now();
+        if now >= self.parameters.faults_until && !std::mem::replace(&mut self.kind, true) {
+            self.network.stop_faults();
+        }
+        let is_idle = self.clients.iter().all(HttpWorldClient::is_done);
+        if is_idle
+            && self.parameters.has_nats_clients
+            && !self.draining
+            && !std::mem::replace(&mut self.is_audited, true)
+        {
+            self.clients.push(HttpWorldClient::NatsTalker(NatsTalker::auditor(now)));
+        }
+        let early = self.parameters.early_end.is_some_and(|at| now >= at);
+        if !self.draining && (early || self.clients.iter().all(HttpWorldClient::is_done)) {
+            self.draining = true;
+            self.lifecycle.end();
+        }
+        if now > self.parameters.faults_until.after(STARVATION_TIMEOUT) {
+            return Err(format!("somebody starves: {}", self.unfinished()));
+        }
+        Ok(())
+    }
+
+    /// Steps the clients that have something to look at; says whether there were any.
+    fn step_clients(&mut self) -> Result<bool, String> {
+        let now = self.network.now();
+        self.network.take_changed(&mut self.changed);
+        let changed = std::mem::take(&mut self.changed);
+        let mut any = false;
+        for client in &mut self.clients {
+            let due = client.wake_at().is_some_and(|at| at <= now);
+            if !due && client.key().is_none_or(|key| changed.binary_search(&key).is_err()) {
+                continue;
+            }
+            any = true;
+            let mut scene = HttpClientContext {
+                network: &self.network,
+                now,
+                address: &self.address,
+                hub_address: &self.hub_address,
+                nats_tally: &mut self.nats_tally,
+                random: &mut self.parameters.random,
+                draining: self.draining,
+                is_short_of_memory: self.parameters.is_short_of_memory,
+                has_workers: self.parameters.pool.threads > 0,
+                answers: 0,
+                retries: 0,
+                broken: 0,
+            };
+            match client {
+                HttpWorldClient::WellBehaved(client) => client.step(&mut scene)?,
+                HttpWorldClient::HostileClient(client) => client.step(&mut scene)?,
+                HttpWorldClient::NatsTalker(client) => client.step(&mut scene)?,
+            }
+            self.answers += scene.answers;
+            self.retries += scene.retries;
+            self.broken += scene.broken;
+        }
+        self.changed = changed;
+        self.changed.clear();
+        Ok(any)
+    }
+
+    /// Plays the workers; says whether there was anything to do.
+    fn work(&mut self) -> bool {
+        let now = self.network.now();
+        let mut any = false;
+        while let Some(place) = self.working.iter().position(|(at, _)| *at <= now) {
+            let (_, finished) = self.working.remove(place);
+            self.has_mail_for_first_shard |= finished.lane() == 0;
+            finished.deliver();
+            any = true;
+        }
+        loop {
+            any |= self.run_scaler(now);
+            if self.working.len() as u64 >= self.pool.counters().threads {
+                break;
+            }
+            let Some(job) = self.pool.take_job() else { break };
+            let mut context = JobContext::simulated();
+            let finished = job.run(&mut context);
+            let random = &mut self.parameters.random;
+            let slept = context.take_slept();
+            // A job that was not run, because it had waited too long or panicked, cannot be stuck.
+            let stuck = !slept.is_zero() && random.chance(self.parameters.stuck_rate);
+            let extra =
+                Duration::from_micros(random.between(1, 500)) + if stuck { STUCK } else { Duration::ZERO };
+            self.working.push((now.after(slept + extra), finished));
+            any = true;
+        }
+        // Whoever runs no job may go, if the pool has more workers than it is to have.
+        while self.pool.counters().threads > self.working.len() as u64 && self.pool.retire() {}
+        any
+    }
+
+    /// Plays the keeper, whom the system sometimes refuses a thread; says whether it had anything to do.
+    fn run_scaler(&mut self, now: Time) -> bool {
+        let Some(scaler) = &mut self.scaler else { return false };
+        if !scaler.is_scale_requested() && self.scaler_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        let random = &mut self.parameters.random;
+        self.scaler_at = scaler.scale(|| match random.chance(THREAD_REFUSED_RATE) {
+            true => Err(std::io::ErrorKind::WouldBlock.into()),
+            false => Ok(()),
+        });
+        true
+    }
+
+    pub(super) fn unfinished(&self) -> String {
+        let mut names = Vec::new();
+        for client in self.clients.iter().filter(|client| !client.is_done()) {
+            names.push(match client {
+                HttpWorldClient::WellBehaved(client) => client.failure_message("is not finished"),
+                HttpWorldClient::HostileClient(client) => format!("{:?}", client.manner),
+                HttpWorldClient::NatsTalker(client) => client.failure_message("is not finished"),
+            });
+        }
+        let (jobs, draining) = (self.working.len(), self.draining);
+        format!("draining: {draining}, jobs running: {jobs}, clients:\n{}", names.join("\n"))
+    }
+
+    pub(super) fn styles(&self) -> (BTreeMap<WellBehavedStyle, u32>, BTreeMap<HostileStyle, u32>) {
+        let (mut styles, mut manners) = (BTreeMap::new(), BTreeMap::new());
+        for client in &self.clients {
+            match client {
+                HttpWorldClient::WellBehaved(client) => *styles.entry(client.style).or_default() += 1,
+                HttpWorldClient::HostileClient(client) => *manners.entry(client.manner).or_default() += 1,
+                HttpWorldClient::NatsTalker(_) => {}
+            }
+        }
+        (styles, manners)
+    }
+}
+
+impl HttpWorldClient {
+    fn key(&self) -> Option<PeerKey> {
+        match self {
+            HttpWorldClient::WellBehaved(client) => client.key(),
+            HttpWorldClient::HostileClient(client) => client.key(),
+            HttpWorldClient::NatsTalker(client) => client.key(),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        match self {
+            HttpWorldClient::WellBehaved(client) => client.wake_at(),
+            HttpWorldClient::HostileClient(client) => client.wake_at(),
+            HttpWorldClient::NatsTalker(client) => client.wake_at(),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match self {
+            HttpWorldClient::WellBehaved(client) => client.is_done(),
+            HttpWorldClient::HostileClient(client) => client.is_done(),
+            HttpWorldClient::NatsTalker(client) => client.is_done(),
+        }
+    }
+}

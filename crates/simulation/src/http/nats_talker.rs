@@ -1,0 +1,437 @@
+//! Clients of the hub, which speak NATS beside those that speak HTTP.
+//!
+//! ```text
+//!  publishers   say each message to the stream and to whoever listens, and hear both back: in order, and before the PONG
+//!  listeners    hear what all publishers say, of each in order
+//!  the auditor  comes last and reads the whole stream: every message once, where its acknowledgement said
+//! ```
+//!
+//! A connection that the network harmed is tried again with what was not acknowledged, under the same message ids.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write as _};
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::HttpClientContext;
+use crate::SplitMix64;
+use crate::network::{PeerKey, SimPeer};
+
+/// Most messages of a publisher.
+const MESSAGES_MAX: u64 = 40;
+
+/// Most bytes of a message beyond its number.
+const PADDING_MAX: u64 = 3000;
+
+/// Which connection of a publisher's, and which of its messages.
+type PublishAttempt = (u32, u32);
+
+/// What the talkers know together.
+#[derive(Debug, Default)]
+pub(super) struct NatsTally {
+    /// Where in the stream a publisher's message is, as it was told.
+    acknowledged: BTreeMap<(usize, u32), u64>,
+    /// Messages that listeners heard.
+    pub(super) messages_received: u64,
+    /// Records that the auditor read.
+    pub(super) records_audited: u64,
+}
+
+impl NatsTally {
+    /// Whether the record with this number is the message that was acknowledged with it.
+    fn check_record(
+        &self,
+        record: u64,
+        subject: &str,
+        reply: &str,
+        payload: &str,
+    ) -> Result<(), TalkerError> {
+        let (number, message) = owner(subject, payload)
+            .ok_or_else(|| TalkerError::Wrong(format!("{subject} has {payload:.40}")))?;
+        let sequence = reply.split('.').nth(5).and_then(|part| part.parse().ok());
+        let acknowledged = self.acknowledged.get(&(number, message)).copied();
+        if sequence != Some(record) || acknowledged != sequence {
+            let what = format!("message {message} of {number} is at {sequence:?}");
+            return Err(TalkerError::Wrong(format!(
+                "{what}, record {record}, acknowledged as {acknowledged:?}"
+            )));
+        }
+        if payload != self::payload(number, message) {
+            return Err(TalkerError::Wrong(format!("message {message} of {number} is not what it was")));
+        }
+        Ok(())
+    }
+}
+
+/// A client of the hub.
+#[derive(Debug)]
+pub(super) struct NatsTalker {
+    role: NatsRole,
+    wake_at: Option<Time>,
+    peer: Option<SimPeer>,
+    outbox: Vec<u8>,
+    inbox: Vec<u8>,
+    /// Connections so far.
+    attempt: u32,
+    /// Answers to questions whether all has been dealt with, on this connection.
+    pongs: u32,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+enum NatsRole {
+    Publisher { number: usize, total: u32, acknowledged: u32, echoed: u32 },
+    Listener { last: BTreeMap<usize, PublishAttempt>, leaves_at: Time },
+    Auditor { read: u64 },
+}
+
+/// What the server says.
+#[derive(Debug, PartialEq, Eq)]
+enum ServerMessage {
+    Pong,
+    Message { subject: String, reply: String, payload: String },
+    Other(String),
+}
+
+impl NatsTalker {
+    fn new(role: NatsRole, start: Time) -> NatsTalker {
+        NatsTalker {
+            role,
+            wake_at: Some(start),
+            peer: None,
+            outbox: Vec::new(),
+            inbox: Vec::new(),
+            attempt: 0,
+            pongs: 0,
+            is_done: false,
+        }
+    }
+
+    pub(super) fn publisher(number: usize, start: Time, random: &mut SplitMix64) -> NatsTalker {
+        let total = random.between(1, MESSAGES_MAX) as u32;
+        NatsTalker::new(NatsRole::Publisher { number, total, acknowledged: 0, echoed: 0 }, start)
+    }
+
+    pub(super) fn listener(start: Time, random: &mut SplitMix64) -> NatsTalker {
+        let leaves_at = start.after(Duration::from_millis(random.between(50, 1500)));
+        NatsTalker::new(NatsRole::Listener { last: BTreeMap::new(), leaves_at }, start)
+    }
+
+    pub(super) fn auditor(now: Time) -> NatsTalker {
+        NatsTalker::new(NatsRole::Auditor { read: 0 }, now)
+    }
+
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        self.peer.as_ref().map(SimPeer::key)
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        match &self.role {
+            NatsRole::Listener { leaves_at, .. } if !self.is_done => {
+                Some(self.wake_at.map_or(*leaves_at, |at| at.min(*leaves_at)))
+            }
+            _ => self.wake_at,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Does what it can do now.
+    pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
+        if let NatsRole::Listener { leaves_at, .. } = &self.role
+            && scene.now >= *leaves_at
+        {
+            self.disconnect();
+        }
+        if self.is_done || self.wake_at.is_some_and(|at| scene.now < at) && self.peer.is_none() {
+            return Ok(());
+        }
+        self.wake_at = self.wake_at.filter(|at| scene.now < *at);
+        if self.peer.is_none() {
+            self.dial(scene);
+        }
+        match self.advance_role(scene) {
+            Ok(()) => Ok(()),
+            Err(TalkerError::Wrong(why)) => Err(self.failure_message(&why)),
+            Err(TalkerError::Ended(why)) => self.broken(&why, scene),
+        }
+    }
+
+    fn dial(&mut self, scene: &HttpClientContext<'_>) {
+        self.peer = Some(scene.network.connect(scene.hub_address.clone(), None));
+        self.attempt += 1;
+        self.pongs = 0;
+        self.inbox.clear();
+        self.outbox.clear();
+        self.enqueue("CONNECT {\"verbose\":false,\"headers\":true}");
+        match self.role {
+            NatsRole::Publisher { number, total, acknowledged, ref mut echoed } => {
+                *echoed = acknowledged;
+                self.enqueue(&format!("SUB _INBOX.{number}.* 1"));
+                self.enqueue(&format!("SUB live.{number} 2"));
+                self.enqueue("PING");
+                for message in acknowledged..total {
+                    self.publish(number, message);
+                }
+                self.enqueue("PING");
+            }
+            NatsRole::Listener { .. } => {
+                self.enqueue("SUB live.* 1");
+                self.enqueue("PING");
+            }
+            NatsRole::Auditor { ref mut read } => {
+                *read = 0;
+                let config =
+                    r#"{"stream_name":"events","config":{"deliver_subject":"_D","ack_policy":"none"}}"#;
+                self.enqueue("SUB _D 1");
+                self.enqueue("SUB _R 2");
+                self.enqueue(&format!("PUB $JS.API.CONSUMER.CREATE.events _R {}\r\n{config}", config.len()));
+                self.enqueue("PING");
+            }
+        }
+    }
+
+    fn enqueue(&mut self, line: &str) {
+        self.outbox.extend_from_slice(line.as_bytes());
+        self.outbox.extend_from_slice(b"\r\n");
+    }
+
+    /// One message to the stream, and one to whoever listens.
+    fn publish(&mut self, number: usize, message: u32) {
+        let head = format!("NATS/1.0\r\nNats-Msg-Id: {number}-{message}\r\n\r\n");
+        let payload = payload(number, message);
+        let size = head.len() + payload.len();
+        let line = format!("HPUB events.{number} _INBOX.{number}.{message} {} {size}", head.len());
+        self.enqueue(&format!("{line}\r\n{head}{payload}"));
+        let live = format!("{} {message}", self.attempt);
+        self.enqueue(&format!("PUB live.{number} {}\r\n{live}", live.len()));
+    }
+
+    fn advance_role(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), TalkerError> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        match peer.connected() {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(TalkerError::Ended(format!("it was refused: {error}"))),
+        }
+        while !self.outbox.is_empty() {
+            let all = self.outbox.len() as u64;
+            let some = if scene.random.chance(700) { all } else { scene.random.between(1, all.min(500)) };
+            match peer.write(&self.outbox[..some as usize]) {
+                Ok(taken) => drop(self.outbox.drain(..taken)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(TalkerError::Ended(format!("a write failed: {error}"))),
+            }
+        }
+        let mut into = [0; 2048];
+        while let Some(peer) = &mut self.peer {
+            match peer.read(&mut into) {
+                Ok(0) => return Err(TalkerError::Ended("the end came".to_owned())),
+                Ok(len) => self.inbox.extend(&into[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(TalkerError::Ended(format!("a read failed: {error}"))),
+            }
+            while let Some(received) = self.next_message()? {
+                self.receive_message(received, scene)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_message(&mut self) -> Result<Option<ServerMessage>, TalkerError> {
+        let Some(end) = self.inbox.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
+        let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
+        let words: Vec<&str> = line.split(' ').collect();
+        let (subject, reply, headers, size) = match words[..] {
+            ["PONG"] => {
+                self.inbox.drain(..end + 2);
+                return Ok(Some(ServerMessage::Pong));
+            }
+            ["MSG", subject, _, size] => (subject, "", "0", size),
+            ["MSG", subject, _, reply, size] => (subject, reply, "0", size),
+            ["HMSG", subject, _, headers, size] => (subject, "", headers, size),
+            ["HMSG", subject, _, reply, headers, size] => (subject, reply, headers, size),
+            _ => {
+                self.inbox.drain(..end + 2);
+                return Ok(Some(ServerMessage::Other(line)));
+            }
+        };
+        let (Ok(headers), Ok(size)) = (headers.parse::<usize>(), size.parse::<usize>()) else {
+            return Err(TalkerError::Wrong(format!("no sizes: {line}")));
+        };
+        let start = end + 2;
+        let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
+        let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
+            return Err(TalkerError::Wrong(format!("a message that does not end where it says: {line}")));
+        };
+        let payload = String::from_utf8_lossy(payload).into_owned();
+        let received =
+            ServerMessage::Message { subject: subject.to_owned(), reply: reply.to_owned(), payload };
+        self.inbox.drain(..start + size + 2);
+        Ok(Some(received))
+    }
+
+    fn receive_message(
+        &mut self,
+        received: ServerMessage,
+        scene: &mut HttpClientContext<'_>,
+    ) -> Result<(), TalkerError> {
+        if self.is_done {
+            return Ok(());
+        }
+        let wrong = |what: &str| Err(TalkerError::Wrong(what.to_owned()));
+        match (&mut self.role, received) {
+            (_, ServerMessage::Other(line)) if line.starts_with("INFO ") => {}
+            (_, ServerMessage::Other(line)) if line == "PING" => self.outbox.extend_from_slice(b"PONG\r\n"),
+            (_, ServerMessage::Other(line)) => return Err(TalkerError::Wrong(format!("it was told {line}"))),
+            (_, ServerMessage::Pong) => return self.handle_pong(scene),
+            (NatsRole::Publisher { number, echoed, .. }, ServerMessage::Message { subject, payload, .. })
+                if subject == format!("live.{number}") =>
+            {
+                if payload != format!("{} {echoed}", self.attempt) {
+                    return wrong(&format!("it heard itself say {payload:?} and not {echoed}"));
+                }
+                *echoed += 1;
+                scene.nats_tally.messages_received += 1;
+            }
+            (
+                NatsRole::Publisher { number, acknowledged, .. },
+                ServerMessage::Message { subject, payload, .. },
+            ) => {
+                if subject != format!("_INBOX.{number}.{acknowledged}") {
+                    return wrong(&format!("it waits for {acknowledged}, and {subject} was answered"));
+                }
+                let Some(sequence) = sequence_of(&payload) else {
+                    return wrong(&format!("{subject} was answered {payload}"));
+                };
+                let is_duplicate = payload.contains("\"duplicate\":true");
+                if is_duplicate && self.attempt == 1 {
+                    return wrong("a message that was sent once is a duplicate");
+                }
+                scene.nats_tally.acknowledged.insert((*number, *acknowledged), sequence);
+                *acknowledged += 1;
+                scene.answers += 1;
+            }
+            (NatsRole::Listener { last, .. }, ServerMessage::Message { subject, payload, .. }) => {
+                check_order(last, &subject, &payload)?;
+                scene.nats_tally.messages_received += 1;
+            }
+            (NatsRole::Auditor { .. }, ServerMessage::Message { subject, payload, .. })
+                if subject == "_R" =>
+            {
+                if payload.contains("\"error\"") {
+                    return wrong(&format!("there is no consumer: {payload}"));
+                }
+            }
+            (NatsRole::Auditor { read }, ServerMessage::Message { subject, reply, payload }) => {
+                *read += 1;
+                scene.nats_tally.check_record(*read, &subject, &reply, &payload)?;
+                if *read == scene.nats_tally.acknowledged.len() as u64 {
+                    scene.nats_tally.records_audited = *read;
+                    self.disconnect();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A publisher's second PONG comes behind all that it waits for.
+    fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), TalkerError> {
+        if matches!(self.role, NatsRole::Auditor { .. }) && scene.nats_tally.acknowledged.is_empty() {
+            // There is nothing to read.
+            self.disconnect();
+            return Ok(());
+        }
+        self.pongs += 1;
+        if let NatsRole::Publisher { total, acknowledged, echoed, .. } = &self.role
+            && self.pongs == 2
+        {
+            if acknowledged < total {
+                return Err(TalkerError::Wrong("the PONG overtook acknowledgements".to_owned()));
+            }
+            if echoed < total {
+                return Err(TalkerError::Wrong("the PONG overtook messages".to_owned()));
+            }
+            self.disconnect();
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self) {
+        (self.is_done, self.peer, self.wake_at) = (true, None, None);
+    }
+
+    /// The connection is gone. That is nobody's fault if the network did it, or if the server is to end.
+    fn broken(&mut self, why: &str, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
+        let is_harmed = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
+        if !is_harmed && !scene.draining {
+            return Err(self.failure_message(why));
+        }
+        self.peer = None;
+        scene.retries += 1;
+        if scene.draining {
+            self.disconnect();
+        } else {
+            let span = scene.random.between(1, 50_000_000);
+            self.wake_at = Some(scene.now.after(Duration::from_nanos(span)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn failure_message(&self, what: &str) -> String {
+        let got = String::from_utf8_lossy(&self.inbox[..self.inbox.len().min(300)]).into_owned();
+        let unsent = self.outbox.len();
+        format!("{:?}, connection {}: {what}\n  {unsent} bytes unsent, got: {got:?}", self.role, self.attempt)
+    }
+}
+
+enum TalkerError {
+    /// The server said something that it must not say.
+    Wrong(String),
+    /// The connection is over.
+    Ended(String),
+}
+
+/// Whether a live message comes after those before it of the same publisher.
+fn check_order(
+    last: &mut BTreeMap<usize, PublishAttempt>,
+    subject: &str,
+    payload: &str,
+) -> Result<(), TalkerError> {
+    let number = subject.strip_prefix("live.").and_then(|number| number.parse().ok());
+    let place = payload.split_once(' ');
+    let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+    let (Some(number), Some(place)) = (number, place) else {
+        return Err(TalkerError::Wrong(format!("{subject} says {payload:?}")));
+    };
+    if last.insert(number, place).is_some_and(|before| before >= place) {
+        return Err(TalkerError::Wrong(format!("of publisher {number} it heard {place:?} out of order")));
+    }
+    Ok(())
+}
+
+/// What a message says: its number, and something that looks different for each.
+fn payload(number: usize, message: u32) -> String {
+    let mut random = SplitMix64::new((number as u64) << 32 | u64::from(message));
+    let mut text = Vec::new();
+    let _ = write!(text, "{message} ");
+    let filling = random.below(PADDING_MAX);
+    text.extend((0..filling).map(|_| b'a' + random.below(26) as u8));
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Whose message it is, and which one.
+fn owner(subject: &str, payload: &str) -> Option<(usize, u32)> {
+    let number = subject.strip_prefix("events.")?.parse().ok()?;
+    let (message, _) = payload.split_once(' ')?;
+    Some((number, message.parse().ok()?))
+}
+
+/// The sequence that an acknowledgement tells.
+fn sequence_of(text: &str) -> Option<u64> {
+    let (_, behind) = text.split_once("\"seq\":")?;
+    behind.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}

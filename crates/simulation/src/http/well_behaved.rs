@@ -1,0 +1,455 @@
+//! Clients that keep to the protocol, in every way it allows; each knows every byte that it must get.
+//!
+//! A connection that the network harmed is tried again with what was not answered, as a browser would. Anything else
+//! that goes wrong is the server's fault and ends the world.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::exchange::{CONTINUE, ExchangeBody, ExpectedExchange, ExpectedResponse, ResponseMatch};
+use super::test_routes::{self, ResponseFate};
+use super::version::RequestVersion;
+use super::{CALENDAR_START, HttpClientContext};
+use crate::SplitMix64;
+use crate::network::{PeerKey, SimPeer};
+
+/// How an honest client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WellBehavedStyle {
+    /// One request after the other on one connection.
+    Sequential,
+    /// All requests at once.
+    Pipelined,
+    /// A connection per request.
+    ClosePerRequest,
+    /// HTTP/1.0, with and without keep-alive.
+    OldVersion,
+    /// `GET /test/fast` without a version.
+    Versionless,
+    /// Bodies, sized and chunked.
+    Bodies,
+    /// `Expect: 100-continue`.
+    Expecting,
+    /// Slow work, and some that panics.
+    SlowWork,
+    /// Ends its direction after the last request.
+    HalfClosing,
+    /// Byte by byte, but in time.
+    Trickling,
+    /// Long answers, streams and echoes, pipelined.
+    OwnRoutes,
+}
+
+impl WellBehavedStyle {
+    /// Every style.
+    pub const ALL: [WellBehavedStyle; 11] = [
+        WellBehavedStyle::Sequential,
+        WellBehavedStyle::Pipelined,
+        WellBehavedStyle::ClosePerRequest,
+        WellBehavedStyle::OldVersion,
+        WellBehavedStyle::Versionless,
+        WellBehavedStyle::Bodies,
+        WellBehavedStyle::Expecting,
+        WellBehavedStyle::SlowWork,
+        WellBehavedStyle::HalfClosing,
+        WellBehavedStyle::Trickling,
+        WellBehavedStyle::OwnRoutes,
+    ];
+
+    fn exchange(self, random: &mut SplitMix64) -> ExpectedExchange {
+        const QUICK: [(&str, &str); 9] = [
+            ("GET", "/test/fast"),
+            ("GET", "/test/fast"),
+            ("HEAD", "/test/fast"),
+            ("GET", "/livez"),
+            ("HEAD", "/livez"),
+            ("GET", "/readyz"),
+            ("GET", "/nothing/here"),
+            ("PUT", "/livez"),
+            ("GET", "/metrics"),
+        ];
+        let (method, path) = match self {
+            WellBehavedStyle::Versionless => ("GET", "/test/fast"),
+            WellBehavedStyle::OwnRoutes if random.chance(600) => {
+                ("GET", test_routes::PATHS[random.index(test_routes::PATHS.len())])
+            }
+            WellBehavedStyle::OwnRoutes if random.chance(100) => ("HEAD", "/own/sized"),
+            WellBehavedStyle::OwnRoutes | WellBehavedStyle::Bodies | WellBehavedStyle::Expecting
+                if random.chance(300) =>
+            {
+                ("POST", "/own/echo")
+            }
+            WellBehavedStyle::OwnRoutes | WellBehavedStyle::Bodies | WellBehavedStyle::Expecting
+                if random.chance(300) =>
+            {
+                ("POST", "/own/work")
+            }
+            WellBehavedStyle::OldVersion | WellBehavedStyle::ClosePerRequest if random.chance(100) => {
+                ("GET", test_routes::PATHS[random.index(test_routes::PATHS.len())])
+            }
+            WellBehavedStyle::Bodies | WellBehavedStyle::Expecting if random.chance(300) => {
+                ("POST", "/test/slow")
+            }
+            WellBehavedStyle::Bodies | WellBehavedStyle::Expecting => ("POST", "/test/fast"),
+            // A body whose end is the end of what has come, behind answers that fill the shard's room.
+            WellBehavedStyle::Pipelined if random.chance(150) => ("POST", "/test/fast"),
+            WellBehavedStyle::SlowWork if random.chance(100) => ("GET", "/test/panic"),
+            WellBehavedStyle::SlowWork => ("GET", "/test/slow"),
+            _ if random.chance(200) => ("GET", "/test/slow"),
+            _ => QUICK[random.index(QUICK.len())],
+        };
+        let version = match self {
+            WellBehavedStyle::Versionless => RequestVersion::None,
+            WellBehavedStyle::ClosePerRequest => RequestVersion::OneOneClose,
+            WellBehavedStyle::OldVersion if random.chance(500) => RequestVersion::One,
+            WellBehavedStyle::OldVersion => RequestVersion::OneKeepAlive,
+            _ if random.chance(50) => RequestVersion::OneOneClose,
+            _ => RequestVersion::OneOne,
+        };
+        let body = match self {
+            WellBehavedStyle::Bodies if random.chance(500) => ExchangeBody::Chunked,
+            WellBehavedStyle::Bodies => ExchangeBody::Sized,
+            WellBehavedStyle::Expecting => ExchangeBody::Expected,
+            _ if method == "POST" => ExchangeBody::Sized,
+            _ => ExchangeBody::None,
+        };
+        ExpectedExchange::new(method, path, version, body, random)
+    }
+}
+
+/// How often a slow request that ends its connection is followed by an empty line, as some clients send behind a body
+/// (RFC 9112 §2.2): chances in a thousand. Only slow ones: a line that arrives between the receive of a request and its
+/// answer within the same turn may cost the answer, as with any server that does not linger behind each.
+const STRAY_RATE: u16 = 300;
+
+/// An honest client.
+#[derive(Debug)]
+pub(super) struct WellBehaved {
+    pub(super) style: WellBehavedStyle,
+    plan: Vec<ExpectedExchange>,
+    /// Exchanges that are over.
+    answered: usize,
+    /// The exchange that is being sent, and how far.
+    sending: (usize, usize),
+    /// `100 Continue` has come for the exchange being sent.
+    continued: bool,
+    /// When the exchange that is to be answered was begun.
+    since: Time,
+    peer: Option<SimPeer>,
+    inbox: Vec<u8>,
+    /// The server has announced the end of the connection.
+    ending: bool,
+    shut: bool,
+    /// It still has an empty line to send behind a request that ends the connection.
+    strays: bool,
+    wake_at: Option<Time>,
+    /// An answer that broke off may have taken those before it with it: from now on one by one.
+    careful: bool,
+}
+
+enum ClientProgress {
+    /// There may be more to do now.
+    On,
+    /// It waits for the network or its own alarm.
+    Wait,
+}
+
+impl WellBehaved {
+    pub(super) fn new(style: WellBehavedStyle, start: Time, random: &mut SplitMix64) -> Self {
+        let longest = match style {
+            WellBehavedStyle::Trickling => 2,
+            WellBehavedStyle::OwnRoutes => 5,
+            _ => 12,
+        };
+        let plan = (0..random.between(1, longest)).map(|_| style.exchange(random)).collect();
+        WellBehaved {
+            style,
+            plan,
+            answered: 0,
+            sending: (0, 0),
+            continued: false,
+            since: start,
+            peer: None,
+            inbox: Vec::new(),
+            ending: false,
+            shut: false,
+            strays: false,
+            wake_at: Some(start),
+            careful: false,
+        }
+    }
+
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        self.peer.as_ref().map(SimPeer::key)
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        self.wake_at
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.peer.is_none() && self.answered == self.plan.len()
+    }
+
+    /// Does what it can do now.
+    pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
+        if self.wake_at.is_some_and(|at| scene.now < at) && self.peer.is_none() {
+            return Ok(());
+        }
+        self.wake_at = self.wake_at.filter(|at| scene.now < *at);
+        while !self.is_done() {
+            if self.peer.is_none() {
+                self.dial(scene);
+            }
+            match self.continue_sending(scene)? {
+                ClientProgress::On => {}
+                ClientProgress::Wait => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn dial(&mut self, scene: &HttpClientContext<'_>) {
+        self.peer = Some(scene.network.connect(scene.address.clone(), None));
+        self.sending = (self.answered, 0);
+        (self.continued, self.ending, self.shut, self.strays) = (false, false, false, false);
+        self.since = scene.now;
+        self.inbox.clear();
+    }
+
+    fn continue_sending(&mut self, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
+        let Some(peer) = &self.peer else { return Ok(ClientProgress::Wait) };
+        match peer.connected() {
+            Ok(true) => {}
+            Ok(false) => return Ok(ClientProgress::Wait),
+            Err(error) => return self.broken(&format!("it was refused: {error}"), scene),
+        }
+        if let Err(error) = self.send(scene) {
+            return self.broken(&format!("a write failed: {error}"), scene);
+        }
+        let mut into = [0; 2048];
+        let Some(peer) = &mut self.peer else { return Ok(ClientProgress::Wait) };
+        match peer.read(&mut into) {
+            Ok(0) => self.ended(scene),
+            Ok(len) => {
+                self.inbox.extend(&into[..len]);
+                match self.take_answers(scene) {
+                    Ok(()) => Ok(ClientProgress::On),
+                    // A request that the network cut short is answered as what it became.
+                    Err(_) if self.peer.as_ref().is_some_and(SimPeer::is_damaged) => {
+                        self.broken("the request was cut short", scene)
+                    }
+                    Err(why) => Err(why),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(ClientProgress::Wait),
+            // Its request and the server's goodbye may have crossed.
+            Err(_) if self.ending => self.ended(scene),
+            Err(error) => self.broken(&format!("a read failed: {error}"), scene),
+        }
+    }
+
+    /// The first exchange that may not be sent yet.
+    fn send_until(&self) -> usize {
+        if !self.is_pipelining() {
+            return (self.answered + 1).min(self.plan.len());
+        }
+        let last = self.plan[self.answered..].iter().position(ExpectedExchange::closes);
+        last.map_or(self.plan.len(), |last| self.answered + last + 1)
+    }
+
+    fn is_pipelining(&self) -> bool {
+        !self.careful
+            && matches!(
+                self.style,
+                WellBehavedStyle::Pipelined | WellBehavedStyle::HalfClosing | WellBehavedStyle::OwnRoutes
+            )
+    }
+
+    fn send(&mut self, scene: &mut HttpClientContext<'_>) -> std::io::Result<()> {
+        let until = self.send_until();
+        while self.sending.0 < until && self.wake_at.is_none() && !self.ending {
+            let (number, from) = self.sending;
+            let ExpectedExchange { request, pause_at, .. } = &self.plan[number];
+            let mut to = request.len();
+            if let Some(pause_at) = pause_at.filter(|_| !self.continued) {
+                to = pause_at;
+            }
+            if self.style == WellBehavedStyle::Trickling {
+                to = to.min(from + 1);
+            } else if scene.random.chance(100) {
+                to = to.min(from + scene.random.between(1, 100) as usize);
+            }
+            if from == to {
+                break;
+            }
+            let Some(peer) = &mut self.peer else { break };
+            let taken = match peer.write(&request[from..to]) {
+                Ok(taken) => taken,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            };
+            self.sending.1 += taken;
+            if self.sending.1 == request.len() {
+                let requested = &self.plan[number];
+                let is_slow = requested.request.windows(10).any(|part| part == b"/test/slow");
+                self.strays = is_slow && requested.closes() && scene.random.chance(STRAY_RATE);
+                self.sending = (number + 1, 0);
+                self.continued = false;
+                if self.strays && scene.random.chance(500) {
+                    self.rest(scene, 30);
+                }
+            }
+            if self.style == WellBehavedStyle::Trickling {
+                self.rest(scene, 3);
+            }
+        }
+        if self.strays && self.wake_at.is_none() {
+            self.strays = false;
+            // Nobody reads it, and a server that has left already may refuse it.
+            let _ = self.peer.as_mut().expect("it is sending").write(b"\r\n");
+        }
+        let all = self.sending.0 == self.plan.len();
+        if self.style == WellBehavedStyle::HalfClosing && all && !std::mem::replace(&mut self.shut, true) {
+            self.peer.as_mut().expect("it is sending").shutdown();
+        }
+        Ok(())
+    }
+
+    /// Takes every complete answer out of the inbox.
+    fn take_answers(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
+        while !self.inbox.is_empty() {
+            if self.ending {
+                return Err(self.failure_message("bytes behind the last answer"));
+            }
+            let Some(exchange) = self.plan.get(self.answered) else {
+                return Err(self.failure_message("an answer that nobody asked for"));
+            };
+            let waits = exchange.pause_at.is_some() && self.sending.0 == self.answered && !self.continued;
+            if waits && CONTINUE.starts_with(&self.inbox[..self.inbox.len().min(CONTINUE.len())]) {
+                if self.inbox.len() < CONTINUE.len() {
+                    return Ok(());
+                }
+                self.inbox.drain(..CONTINUE.len());
+                self.continued = true;
+                continue;
+            }
+            let dates = dates(self.since, scene.now);
+            let allowed = |answer: &&ExpectedResponse| scene.draining || !answer.draining;
+            let mut begun = false;
+            let whole = exchange.answers.iter().filter(allowed).find_map(|answer| {
+                if answer.early && !scene.is_short_of_memory {
+                    return None;
+                }
+                match answer.compare(&self.inbox, &dates) {
+                    ResponseMatch::Whole(len) => Some((len, answer.closes, answer.early)),
+                    ResponseMatch::SoFar => {
+                        begun = true;
+                        None
+                    }
+                    ResponseMatch::Not => None,
+                }
+            });
+            let Some((len, closes, early)) = whole else {
+                return if begun { Ok(()) } else { Err(self.failure_message("a wrong answer")) };
+            };
+            if self.sending.0 <= self.answered && !early {
+                return Err(self.failure_message("an answer before the request was complete"));
+            }
+            self.inbox.drain(..len);
+            self.answered += 1;
+            scene.answers += 1;
+            self.ending = closes;
+            if self.style == WellBehavedStyle::Sequential && scene.random.chance(500) {
+                self.rest(scene, 100);
+            }
+            if !self.is_pipelining() {
+                self.since = scene.now;
+            }
+        }
+        if self.answered == self.plan.len() && !self.ending && !self.shut {
+            self.peer = None;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
+        let expected = self.ending || (self.shut && self.answered == self.plan.len());
+        if !expected {
+            return self.broken("the end came too early", scene);
+        }
+        self.peer = None;
+        self.wake_at = Some(scene.now);
+        Ok(ClientProgress::Wait)
+    }
+
+    /// The connection is gone. That is nobody's fault if the network did it, or if the server said that it would.
+    fn broken(&mut self, why: &str, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
+        let harmed = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
+        let requested = &self.plan[self.answered..self.plan.len().min(self.sending.0 + 1)];
+        let is_asked = self.sending > (self.answered, 0);
+        let breaks = requested.iter().position(|exchange| is_asked && may_break(exchange.fate, scene));
+        if !harmed && !scene.draining && !scene.is_short_of_memory && breaks.is_none() {
+            return Err(self.failure_message(why));
+        }
+        // The server ends a broken answer with requests behind it unread, which the network may be blamed for as
+        // well: without care that could go on for ever.
+        let always = breaks == Some(0) && requested[0].fate == ResponseFate::Broken;
+        if always || (breaks.is_some() && !harmed) {
+            self.careful = true;
+        }
+        if breaks == Some(0) && !harmed && !scene.draining {
+            // What came was the beginning of it, and no more will come however often it is tried.
+            self.answered += 1;
+            scene.broken += 1;
+        }
+        self.peer = None;
+        scene.retries += 1;
+        if scene.draining {
+            self.answered = self.plan.len();
+        } else {
+            self.rest(scene, 50);
+        }
+        Ok(ClientProgress::Wait)
+    }
+
+    fn rest(&mut self, scene: &mut HttpClientContext<'_>, longest_ms: u64) {
+        let span = scene.random.between(1, longest_ms * 1_000_000);
+        self.wake_at = Some(scene.now.after(Duration::from_nanos(span)));
+    }
+
+    pub(super) fn failure_message(&self, what: &str) -> String {
+        let (style, number) = (self.style, self.answered);
+        let of = self.plan.len();
+        let requested = self.plan.get(number).map_or(&[][..], |exchange| &exchange.request);
+        let requested = String::from_utf8_lossy(&requested[..requested.len().min(300)]).into_owned();
+        let got = String::from_utf8_lossy(&self.inbox[..self.inbox.len().min(500)]).into_owned();
+        format!(
+            "{style:?} client, exchange {number} of {of}: {what}\n  asked: {requested:?}\n  got:   {got:?}"
+        )
+    }
+}
+
+/// Whether an answer with that fate may end in the middle.
+fn may_break(fate: ResponseFate, scene: &HttpClientContext<'_>) -> bool {
+    match fate {
+        ResponseFate::Whole => false,
+        ResponseFate::Long => scene.is_short_of_memory,
+        ResponseFate::Streamed => scene.is_short_of_memory || scene.has_workers,
+        ResponseFate::Broken => true,
+    }
+}
+
+/// How late a date in an answer may be: the server looks at the calendar so often.
+const DATE_STALE_MAX: Duration = Duration::from_millis(100);
+
+/// The dates that an answer may carry that was made between two points in time.
+fn dates(from: Time, to: Time) -> Vec<[u8; 29]> {
+    let from = Time::ZERO.after(from.since(Time::ZERO.after(DATE_STALE_MAX)));
+    let second = |time: Time| CALENDAR_START + time.as_nanos() / 1_000_000_000;
+    (second(from)..=second(to))
+        .map(|second| *stilling_wire::http1::Date::from_unix_seconds(second).as_bytes())
+        .collect()
+}

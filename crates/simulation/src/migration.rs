@@ -1,0 +1,330 @@
+//! A small world in which connections move: two shards of the engine over one network, an echo session that asks for its
+//! socket at random moments, and clients that know every byte they must get back.
+//!
+//! ```text
+//!  clients ─ network ─┬─ shard 0 (listens) ─ on_detached ─▶ the road ─ adopt ─┐
+//!                     └─ shard 1 (few slots) ◀───────────────────────────────┴─▶ either shard
+//! ```
+//!
+//! Connections rest on the road for a while, as they do between two threads, and a full shard gives them back to it. If
+//! anything were lost, doubled or misdirected on the way, an echo would be wrong or never come; at the end every slot is
+//! free, every buffer and stash is back, and every connection of each shard has ended with one reason.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::counters::EngineCounters;
+use stilling_engine::{
+    AdoptError, AdoptErrorKind, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, ShardControl,
+};
+use stilling_ring::{Time, Wake};
+
+use crate::SplitMix64;
+use crate::driver::SimDriver;
+use crate::echo::{CLIENTS, EchoClient, FAULTS_STOP, HANG_UP, WORLD_ENDS};
+use crate::faults::FaultRates;
+use crate::network::{Address, Network, NetworkOptions, SimSocket};
+use crate::report::{RunReport, SeedFailure, attempt};
+
+/// Turns of both shards without the time moving. More: they spin.
+const TURNS_AT_ONCE_MAX: u32 = 10_000;
+
+/// A world that went well.
+#[derive(Clone, Debug)]
+pub struct MovingReport {
+    /// Hash, faults and end.
+    pub report: RunReport,
+    /// Connections that were adopted, by either shard.
+    pub adopted: u64,
+    /// Of those, through `ShardControl`.
+    pub through_control: u64,
+    /// Times that a shard had no room for one, and gave it back.
+    pub refused: u64,
+    /// Bytes that had been received when their connection left.
+    pub carried_bytes: u64,
+    /// Connections that ended otherwise although they were to leave.
+    pub ended_detaching: u64,
+}
+
+type DetachedConnection = Detached<SimSocket, MovingEchoSession>;
+
+/// Connections between shards.
+#[derive(Default)]
+struct TransferQueue {
+    moving: VecDeque<(Time, DetachedConnection)>,
+    report: TransferCounts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TransferCounts {
+    carried_bytes: u64,
+    ended_detaching: u64,
+    refused: u64,
+    through_control: u64,
+}
+
+/// The shared part of one shard's echoes.
+struct MovingEchoService {
+    random: SplitMix64,
+    transfers: Rc<RefCell<TransferQueue>>,
+    /// Whether this one fetches from the road by itself, during its turn.
+    fetches: bool,
+    ends: bool,
+}
+
+/// Echoes; at random moments it asks for its socket.
+struct MovingEchoSession {
+    /// The first byte has been seen.
+    has_received: bool,
+    /// It has asked for its socket, in this shard.
+    is_detaching: bool,
+}
+
+impl MovingEchoSession {
+    fn detach_at_random(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService, per_mille: u16) {
+        if service.random.chance(per_mille) && !io.is_finishing() {
+            io.detach();
+            self.is_detaching = true;
+        }
+    }
+}
+
+impl Session for MovingEchoSession {
+    type Service = MovingEchoService;
+
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService) {
+        self.detach_at_random(io, service, 50);
+    }
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut MovingEchoService) -> usize {
+        let most = bytes.len().min(io.room());
+        let taken = match service.random.chance(300) {
+            true => service.random.between(0, most as u64) as usize,
+            false => most,
+        };
+        if taken > 0 {
+            io.send(&bytes[..taken]).expect("there is room");
+            if !std::mem::replace(&mut self.has_received, true) && bytes[0] == HANG_UP {
+                io.finish(CloseReason::Done);
+            }
+        }
+        self.detach_at_random(io, service, 200);
+        if taken < bytes.len() {
+            // Also while it leaves: what it asks for is not its own any more.
+            io.call_again();
+        }
+        taken
+    }
+
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService) {
+        self.detach_at_random(io, service, 100);
+        io.finish(CloseReason::PeerClosed);
+    }
+
+    fn flushed(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService) {
+        self.detach_at_random(io, service, 100);
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut MovingEchoService) {
+        if self.is_detaching && reason != CloseReason::Detached {
+            service.transfers.borrow_mut().report.ended_detaching += 1;
+        }
+        self.is_detaching = false;
+    }
+}
+
+impl Service for MovingEchoService {
+    type Session = MovingEchoSession;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> MovingEchoSession {
+        MovingEchoSession { has_received: false, is_detaching: false }
+    }
+
+    fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
+        if self.ends {
+            control.close_listeners();
+        }
+        if !self.fetches {
+            return None;
+        }
+        let mut transfers = self.transfers.borrow_mut();
+        while transfers.moving.front().is_some_and(|(ready, _)| *ready <= control.now) {
+            let (ready, it) = transfers.moving.pop_front().expect("just seen");
+            if let Err(AdoptError { error_kind, connection }) = control.adopt(it) {
+                assert_eq!(error_kind, AdoptErrorKind::Slots);
+                transfers.report.refused += 1;
+                transfers.moving.push_front((ready, connection));
+                break;
+            }
+            transfers.report.through_control += 1;
+        }
+        None
+    }
+}
+
+type MovingShard = Shard<SimDriver, MovingEchoService>;
+
+struct MovingWorld {
+    network: Network,
+    random: SplitMix64,
+    transfers: Rc<RefCell<TransferQueue>>,
+    shards: [MovingShard; 2],
+}
+
+impl MovingWorld {
+    fn build(seed: u64, faults: FaultRates) -> (MovingWorld, Address) {
+        let mut random = SplitMix64::new(seed);
+        let options = NetworkOptions {
+            latency: (Duration::from_micros(20), Duration::from_micros(random.between(20, 2000))),
+            buffer: random.between(100, 20_000) as usize,
+            faults,
+        };
+        let network = Network::new(random.bits(), options);
+        let transfers = Rc::new(RefCell::new(TransferQueue::default()));
+        let mut shards = [CLIENTS as u32, random.between(1, 6) as u32].map(|capacity| {
+            let driver = SimDriver::with_buffers(&network, random.between(1, 8) as u16);
+            let service = MovingEchoService {
+                random: SplitMix64::new(random.bits()),
+                transfers: Rc::clone(&transfers),
+                fetches: random.chance(500),
+                ends: false,
+            };
+            let park_after = Duration::from_micros(random.between(100, 20_000));
+            let config = ShardConfig { capacity, park_after, ..ShardConfig::default() };
+            let wake = Arc::new(Wake::new(|| ()));
+            let counters = Arc::new(EngineCounters::default());
+            let mut shard = Shard::new(driver, service, config, network.clock(), wake, counters);
+            shard.on_detached(|service: &mut MovingEchoService, it| {
+                let mut transfers = service.transfers.borrow_mut();
+                transfers.report.carried_bytes += it.unread.len() as u64;
+                let rest = Duration::from_micros(service.random.between(0, 3000));
+                let ready = it.socket.network().now().after(rest);
+                transfers.moving.push_back((ready, it));
+            });
+            shard
+        });
+        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 5, None);
+        let address = listener.listening_at().expect("it listens");
+        shards[0].listen(listener, false).expect("the first listener");
+        (MovingWorld { network, random, transfers, shards }, address)
+    }
+
+    /// Turns both shards until nothing happens any more at this moment.
+    fn take_transfers(&mut self) -> Result<(), String> {
+        for _ in 0..TURNS_AT_ONCE_MAX {
+            let before = self.network.activity();
+            self.adopt()?;
+            for shard in &mut self.shards {
+                shard.turn(false).map_err(|error| error.to_string())?;
+                shard.audit()?;
+            }
+            if self.network.activity() == before {
+                return Ok(());
+            }
+        }
+        Err("the shards spin: they turn and turn, and no time passes".to_owned())
+    }
+
+    /// Brings the connections that have rested to a shard drawn by lot.
+    fn adopt(&mut self) -> Result<(), String> {
+        let now = self.network.now();
+        let waiting = self.transfers.borrow().moving.len();
+        for _ in 0..waiting {
+            let (ready, it) = self.transfers.borrow_mut().moving.pop_front().expect("counted");
+            let shard = &mut self.shards[self.random.index(2)];
+            let outcome = if ready > now || shard.service().fetches { Ok(it) } else { Err(it) };
+            let back = match outcome {
+                Ok(early) => Some(early),
+                Err(it) => match shard.adopt(it) {
+                    Ok(_) => None,
+                    Err(AdoptError { error_kind: AdoptErrorKind::Slots, connection }) => {
+                        self.transfers.borrow_mut().report.refused += 1;
+                        Some(connection)
+                    }
+                    Err(AdoptError { error_kind, .. }) => return Err(format!("not adopted: {error_kind:?}")),
+                },
+            };
+            if let Some(it) = back {
+                self.transfers.borrow_mut().moving.push_back((ready, it));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.transfers.borrow().moving.is_empty() && self.shards.iter().all(|shard| shard.open() == 0)
+    }
+
+    /// Moves the time to the next moment at which something happens, a millisecond at most.
+    fn wait(&mut self) {
+        let mut next = self.network.now().after(Duration::from_millis(1));
+        next = self.network.next_event().map_or(next, |event| event.min(next));
+        for shard in &self.shards {
+            next = shard.next_deadline().map_or(next, |deadline| deadline.min(next));
+        }
+        self.network.advance_to(next.max(self.network.now()));
+    }
+}
+
+/// Runs the world of `seed`.
+///
+/// # Errors
+/// If an echo was wrong or never came, something was not given back, or somebody broke the driver's contract.
+pub fn run(seed: u64, faults: FaultRates) -> Result<MovingReport, SeedFailure> {
+    attempt(seed, || play(seed, faults))
+}
+
+fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
+    let (mut world, address) = MovingWorld::build(seed, faults);
+    let mut clients: Vec<EchoClient> = Vec::new();
+    loop {
+        if clients.len() < CLIENTS && world.random.chance(300) {
+            clients.push(EchoClient::new(&world.network, address.clone(), &mut world.random));
+        }
+        let mut finished = clients.len() == CLIENTS;
+        for (number, client) in clients.iter_mut().enumerate() {
+            finished &= client.step(&mut world.random).map_err(|why| format!("client {number}: {why}"))?;
+        }
+        world.take_transfers()?;
+        if finished && world.is_empty() {
+            break;
+        }
+        world.wait();
+        if world.network.now() > FAULTS_STOP {
+            world.network.stop_faults();
+        }
+        if world.network.now() > WORLD_ENDS {
+            return Err("somebody waits for ever".to_owned());
+        }
+    }
+    world.network.stop_faults();
+    for shard in &mut world.shards {
+        shard.service().ends = true;
+    }
+    for _ in 0..10 {
+        world.wait();
+        world.take_transfers()?;
+    }
+    let adopted = world.shards.iter_mut().map(check_shard).sum::<Result<u64, String>>()?;
+    let TransferCounts { carried_bytes, ended_detaching, refused, through_control } =
+        world.transfers.borrow().report;
+    let network = &world.network;
+    let report =
+        RunReport { trace_hash: network.trace_hash(), faults: network.fault_counts(), until: network.now() };
+    Ok(MovingReport { report, adopted, through_control, refused, carried_bytes, ended_detaching })
+}
+
+/// Nothing is left in the shard, and whatever came has ended with one reason. Returns how many were adopted.
+fn check_shard(shard: &mut MovingShard) -> Result<u64, String> {
+    shard.driver().assert_drained();
+    let counters = Arc::clone(shard.counters());
+    let (came, went) = (counters.accepted.get() + counters.adopted.get(), counters.closed_total());
+    match (shard.held(), came == went) {
+        ((0, 0), true) => Ok(counters.adopted.get()),
+        (held, _) => Err(format!("{came} connections came, {went} went; held: {held:?}")),
+    }
+}

@@ -1,0 +1,58 @@
+//! A request that has left the receive buffer.
+
+use std::net::IpAddr;
+
+use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
+
+use super::counters::HttpCounters;
+use super::request::Request;
+use super::routes::Routes;
+use crate::memory::MemoryReservation;
+
+/// A request that waits for its body or for a worker.
+#[derive(Debug)]
+pub(super) struct BufferedRequest {
+    head: Vec<u8>,
+    body: Vec<u8>,
+    peer: Option<IpAddr>,
+    reservation: MemoryReservation,
+}
+
+impl BufferedRequest {
+    /// Keeps a head as it came: what the decoder has just consumed. `None` when all requests that are kept
+    /// would have more than `held_max` bytes.
+    pub(super) fn new(
+        head: &[u8],
+        peer: Option<IpAddr>,
+        counters: &HttpCounters,
+        held_max: usize,
+    ) -> Option<Box<Self>> {
+        let mut reservation = counters.reserve_for_request();
+        reservation
+            .grow(head.len(), held_max)
+            .then(|| Box::new(BufferedRequest { head: head.to_vec(), body: Vec::new(), peer, reservation }))
+    }
+
+    /// Adds a piece of the body; false when there is no room.
+    pub(super) fn push(&mut self, piece: &[u8], held_max: usize) -> bool {
+        let has_room = self.reservation.grow(piece.len(), held_max);
+        if has_room {
+            self.body.extend_from_slice(piece);
+        }
+        has_room
+    }
+
+    /// The request.
+    pub(super) fn view<'a>(&'a self, limits: &HttpLimits, routes: &'a Routes) -> Request<'a> {
+        let mut decoder = RequestDecoder::default();
+        let mut rest = &self.head[..];
+        loop {
+            // The shard's decoder has accepted these very bytes under these limits.
+            let step = decoder.decode(limits, rest).expect("the head was accepted before");
+            rest = &rest[step.consumed..];
+            if let RequestEvent::Head(head) = step.event {
+                return Request::new(head, &self.body, routes.patterns(), self.peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! A client's socket in a worker's hands.
+//!
+//! A handler may answer with the connection itself: the shard lets go of the socket, and a worker serves it
+//! as it likes, synchronously or with an event loop of its own. From then on the connection is none of the
+//! server's: it counts as closed with the reason `detached`, and a drain does not wait for it.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+
+/// What is to be done with a socket.
+pub(super) struct Delegate(pub(super) Box<dyn FnOnce(DelegatedConnection) + Send>);
+
+impl fmt::Debug for Delegate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Delegate")
+    }
+}
+
+/// A client's connection, in the hands of whoever has it. Reading begins with what the client has sent
+/// behind its request. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct DelegatedConnection {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    /// Bytes of `unread` that have been read.
+    read: usize,
+}
+
+impl DelegatedConnection {
+    pub(super) fn new(stream: TcpStream, unread: Vec<u8>) -> DelegatedConnection {
+        DelegatedConnection { stream, unread, read: 0 }
+    }
+
+    /// The socket: blocking, with the server's idle and write timeouts set, to be changed at will. What
+    /// [`read`](Read::read) of this connection has not given yet may not be in it any more.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The socket, and what was received and not read: for a shard of one's own, which adopts them as an
+    /// [`engine::Detached`](stilling_engine::Detached).
+    pub fn into_parts(mut self) -> (OwnedFd, Vec<u8>) {
+        self.unread.drain(..self.read);
+        (self.stream.into(), self.unread)
+    }
+}
+
+impl Read for DelegatedConnection {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut rest = &self.unread[self.read..];
+        if rest.is_empty() {
+            return self.stream.read(into);
+        }
+        let count = rest.read(into)?;
+        self.read += count;
+        Ok(count)
+    }
+}
+
+impl Write for DelegatedConnection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

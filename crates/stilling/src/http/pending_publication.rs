@@ -1,0 +1,211 @@
+//! What became of the messages of one body: the hub's verdicts, and the answer to the client that they come to.
+
+use stilling_hub::{PublishOutcome, RefusalReason};
+use stilling_wire::http1::Status;
+
+use super::publish_admission::PublishRejection;
+use super::response::Response;
+use crate::overview::Overview;
+
+/// The messages of one body that the hub has.
+#[derive(Debug, Default)]
+pub(super) struct PendingPublication {
+    /// Verdicts that are to come in all.
+    expected: u32,
+    received: u32,
+    stored: u32,
+    /// The stream that took them, by its number, and the sequences of the first and the last.
+    stream: u32,
+    first: u64,
+    last: u64,
+    is_duplicate: bool,
+    /// The fewest subscriptions that one of them went to, if no stream wants the subject.
+    subscriptions: u32,
+    /// Why the first was not taken that was not.
+    refusal: Option<RefusalReason>,
+}
+
+impl PendingPublication {
+    pub(super) fn new(expected: u32) -> PendingPublication {
+        PendingPublication { expected, ..PendingPublication::default() }
+    }
+
+    /// Whether the hub has given all verdicts.
+    pub(super) fn is_complete(&self) -> bool {
+        self.received == self.expected
+    }
+
+    pub(super) fn record_verdict(&mut self, outcome: PublishOutcome) {
+        self.received += 1;
+        match outcome {
+            PublishOutcome::Stored { stream, sequence, duplicate } => {
+                if self.stored == 0 {
+                    (self.stream, self.first) = (stream, sequence);
+                }
+                self.stored += 1;
+                self.last = sequence;
+                self.is_duplicate |= duplicate;
+            }
+            PublishOutcome::Forwarded { subscriptions } => {
+                self.subscriptions =
+                    if self.received == 1 { subscriptions } else { self.subscriptions.min(subscriptions) };
+            }
+            PublishOutcome::Refused(refusal) => self.refusal = self.refusal.or(Some(refusal)),
+        }
+    }
+
+    /// The answer to the client, once all verdicts are there.
+    pub(super) fn response(&self, overview: &Overview) -> Response {
+        self.response_with_names(|stream| {
+            let counters = overview.hub.get().and_then(|hub| hub.streams.get(stream as usize));
+            counters.map_or("", |stream| stream.name.as_str())
+        })
+    }
+
+    /// The answer, with the name of each stream by its number.
+    fn response_with_names<'a>(&self, name: impl Fn(u32) -> &'a str) -> Response {
+        let &PendingPublication { expected, stored, first, last, .. } = self;
+        if let Some(refusal) = self.refusal {
+            let mut rejection = rejection(refusal, name(refusal.stream()));
+            if expected > 1 {
+                let what = match stored {
+                    0 => format!("; none of {expected} messages were stored"),
+                    _ => format!("; {stored} of {expected} messages were stored, from {first} to {last}"),
+                };
+                rejection.reason.to_mut().push_str(&what);
+            }
+            return rejection.into();
+        }
+        let text = if stored > 0 {
+            let duplicate = if self.is_duplicate { ",\"duplicate\":true" } else { "" };
+            // Names of streams are letters, digits, `-` and `_`.
+            format!("{{\"stream\":\"{}\",\"first\":{first},\"last\":{last}{duplicate}}}\n", name(self.stream))
+        } else {
+            format!(
+                "{{\"stream\":null,\"subscriptions\":{},\"note\":\"no stream has this subject: the message was not stored\"}}\n",
+                self.subscriptions
+            )
+        };
+        Response::json(text).with_header("Cache-Control", "no-store")
+    }
+}
+
+fn rejection(refusal: RefusalReason, stream: &str) -> PublishRejection {
+    match refusal {
+        RefusalReason::Frozen { .. } => PublishRejection::new(
+            Status::ServiceUnavailable,
+            format!(
+                "the stream {stream} is frozen after an error of its disk, until the server starts again"
+            ),
+        ),
+        RefusalReason::Closed { .. } => PublishRejection::new(
+            Status::ServiceUnavailable,
+            format!("the stream {stream} is not open yet; nothing is taken before it is"),
+        ),
+        RefusalReason::Hung { .. } => PublishRejection::new(
+            Status::ServiceUnavailable,
+            format!("the disk of the stream {stream} does not answer; nothing more is taken before it does"),
+        ),
+        RefusalReason::NoRoom { .. } => PublishRejection::new(
+            Status::ServiceUnavailable,
+            format!("the disk of the stream {stream} has no room; nothing more is taken before it has"),
+        ),
+        RefusalReason::TooLarge { .. } => PublishRejection::new(
+            Status::ContentTooLarge,
+            format!("the message is longer than the stream {stream} takes"),
+        ),
+        RefusalReason::WrongLastSequence { last, .. } => PublishRejection::new(
+            Status::PreconditionFailed,
+            format!("the last sequence of the stream {stream} is {last}, not the expected one"),
+        ),
+        RefusalReason::WrongStream { .. } => PublishRejection::new(
+            Status::PreconditionFailed,
+            format!("the subject belongs to the stream {stream}, not to the expected one"),
+        ),
+        RefusalReason::UnknownCondition { .. } => PublishRejection::new(
+            Status::BadRequest,
+            format!("the stream {stream} does not know one of the conditions"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::response::ResponseBody;
+    use super::*;
+
+    const HUNG: PublishOutcome = PublishOutcome::Refused(RefusalReason::Hung { stream: 1 });
+
+    fn stored(sequence: u64) -> PublishOutcome {
+        PublishOutcome::Stored { stream: 0, sequence, duplicate: false }
+    }
+
+    /// The status and the text of the answer to these verdicts.
+    fn answer(verdicts: &[PublishOutcome]) -> (Status, String) {
+        let mut published = PendingPublication::new(verdicts.len() as u32);
+        for &outcome in verdicts {
+            assert!(!published.is_complete());
+            published.record_verdict(outcome);
+        }
+        assert!(published.is_complete());
+        let response = published.response_with_names(|stream| ["orders", "events"][stream as usize]);
+        match response.body {
+            ResponseBody::Bytes(text) => (response.status, String::from_utf8(text).unwrap()),
+            body => panic!("{body:?}"),
+        }
+    }
+
+    #[test]
+    fn stored_messages_are_answered_with_their_range() {
+        let (status, text) = answer(&[stored(7), stored(8), stored(9)]);
+        assert_eq!((status, text.as_str()), (Status::Ok, "{\"stream\":\"orders\",\"first\":7,\"last\":9}\n"));
+        let duplicate = PublishOutcome::Stored { stream: 1, sequence: 3, duplicate: true };
+        assert_eq!(
+            answer(&[duplicate]).1,
+            "{\"stream\":\"events\",\"first\":3,\"last\":3,\"duplicate\":true}\n"
+        );
+        let (_, text) = answer(&[duplicate, stored(4)]);
+        assert!(text.ends_with(",\"duplicate\":true}\n"), "one of them is enough: {text}");
+    }
+
+    #[test]
+    fn a_rejection_after_stored_messages_gives_their_range() {
+        for refused_at in 0..3 {
+            let mut verdicts = vec![stored(41), stored(42)];
+            verdicts.insert(refused_at, HUNG);
+            let (status, text) = answer(&verdicts);
+            assert_eq!(status, Status::ServiceUnavailable);
+            assert!(text.starts_with("the disk of the stream events does not answer"), "{text}");
+            assert!(text.ends_with("; 2 of 3 messages were stored, from 41 to 42\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rejection_of_several_messages_says_none_were_stored() {
+        assert!(answer(&[HUNG, HUNG]).1.ends_with("; none of 2 messages were stored\n"));
+        assert!(!answer(&[HUNG]).1.contains("stored"));
+    }
+
+    #[test]
+    fn the_first_refusal_is_reported() {
+        let too_large = PublishOutcome::Refused(RefusalReason::TooLarge { stream: 0 });
+        assert_eq!(answer(&[stored(1), too_large, HUNG]).0, Status::ContentTooLarge);
+        assert_eq!(answer(&[stored(1), HUNG, too_large]).0, Status::ServiceUnavailable);
+    }
+
+    #[test]
+    fn the_fewest_subscriptions_of_a_message_are_reported() {
+        let passed = |subscriptions| PublishOutcome::Forwarded { subscriptions };
+        for (verdicts, fewest) in [
+            (vec![passed(3)], 3),
+            (vec![passed(3), passed(1), passed(2)], 1),
+            (vec![passed(0), passed(2)], 0),
+            (vec![passed(2), passed(5)], 2),
+        ] {
+            let (status, text) = answer(&verdicts);
+            assert_eq!(status, Status::Ok);
+            let begin = format!("{{\"stream\":null,\"subscriptions\":{fewest},");
+            assert!(text.starts_with(&begin), "{text}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Who may publish what by `POST /publish/<subject>`, judged by the head alone: before a byte of the body is kept.
+//!
+//! Whatever is refused says why, to whoever has to change something: the page that has no business here (403), the client
+//! without a name (401) or without the permission (403), the one whose subject or conditions no stream can understand (400).
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use stilling_wire::http1::{BodyLength, RequestHead, Status};
+use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, MESSAGE_ID, Subject, encode_headers};
+
+use super::response::Response;
+use crate::hub::{HubHandle, RESERVED_SUBJECTS};
+use crate::nats::{UserAccess, Users};
+
+/// What the paths of publications begin with.
+pub(super) const PUBLISH_PATH_PREFIX: &[u8] = b"/publish/";
+
+/// The media type of several messages, one on a line.
+const NDJSON_TYPE: &[u8] = b"application/x-ndjson";
+
+/// What begins the names of NATS' own headers.
+const NATS_HEADER_PREFIX: &str = "nats-";
+
+/// The header that names the stream that is to take a message.
+const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+
+/// What is to be published, as far as the head says.
+#[derive(Debug)]
+pub(super) struct PublishRequest<'a> {
+    /// A checked subject.
+    pub(super) subject: Cow<'a, [u8]>,
+    /// Every line of the body is a message.
+    pub(super) is_lines: bool,
+    /// The header block of each message, or nothing.
+    pub(super) headers: Vec<u8>,
+}
+
+/// Why something is not published.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PublishRejection {
+    pub(super) status: Status,
+    /// A line for whoever asked.
+    pub(super) reason: Cow<'static, str>,
+}
+
+impl PublishRejection {
+    pub(super) fn new(status: Status, reason: impl Into<Cow<'static, str>>) -> Self {
+        PublishRejection { status, reason: reason.into() }
+    }
+
+    fn bad_request(reason: impl Into<Cow<'static, str>>) -> Self {
+        PublishRejection::new(Status::BadRequest, reason)
+    }
+}
+
+impl From<PublishRejection> for Response {
+    fn from(PublishRejection { status, reason }: PublishRejection) -> Self {
+        let response = Response::text(format!("{reason}\n")).with_status(status).into_refusal();
+        match status {
+            // RFC 9110 §11.6.1, RFC 7617 §2.1, RFC 6750 §3.
+            Status::Unauthorized => response
+                .with_header("WWW-Authenticate", "Basic realm=\"stilling\", charset=\"UTF-8\"")
+                .with_header("WWW-Authenticate", "Bearer realm=\"stilling\""),
+            _ => response,
+        }
+    }
+}
+
+/// Whether this request may publish; its body may still be on the way. `is_open`: its listener takes publications.
+pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> Result<(), PublishRejection> {
+    if !is_open {
+        let reason = "publishing at an address that other machines reach needs users ([[user]]), or --open-publish; loopback \
+                   addresses need neither";
+        return Err(PublishRejection::new(Status::Forbidden, reason));
+    }
+    if !is_same_origin(head) {
+        let reason = "a page of another origin may not publish here: Origin is not the Host that was asked";
+        return Err(PublishRejection::new(Status::Forbidden, reason));
+    }
+    if is_rebindable(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
+        let reason = "a page under a name may publish only where users are known ([[user]]): any page can have its own name lead to \
+                   this address; localhost and plain addresses are free of that";
+        return Err(PublishRejection::new(Status::Forbidden, reason));
+    }
+    let access = authenticate(head.header("Authorization"), &hub.users);
+    if access == UserAccess::Unauthenticated {
+        let reason = "who may publish here has a name and password (Basic), or a token (Bearer); this request has none that is known";
+        return Err(PublishRejection::new(Status::Unauthorized, reason));
+    }
+    let publish_request = PublishRequest::of(head, hub)?;
+    if !hub.users.may_publish(access, &publish_request.subject) {
+        return Err(PublishRejection::new(Status::Forbidden, "this user may not publish to this subject"));
+    }
+    match head.body {
+        BodyLength::Sized(size) if !publish_request.is_lines => check_size(size, hub, None),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a message of so many bytes can be taken; the `line` it stands on, if there are several.
+pub(super) fn check_size(size: u64, hub: &HubHandle, line: Option<usize>) -> Result<(), PublishRejection> {
+    let most = hub.limits.payload_size_max;
+    if size <= u64::from(most) {
+        return Ok(());
+    }
+    let what = line.map_or_else(|| "the message".to_owned(), |line| format!("the message on line {line}"));
+    let reason =
+        format!("{what} has {size} bytes; {most} is the most that a stream takes. Nothing was published");
+    Err(PublishRejection::new(Status::ContentTooLarge, reason))
+}
+
+impl<'a> PublishRequest<'a> {
+    pub(super) fn of(head: &RequestHead<'a>, hub: &HubHandle) -> Result<Self, PublishRejection> {
+        let raw = head.target.path.strip_prefix(PUBLISH_PATH_PREFIX).unwrap_or_default();
+        let subject: Cow<'a, [u8]> = percent_encoding::percent_decode(raw).into();
+        if let Err(error) = Subject::parse(&subject, &hub.limits.subject) {
+            return Err(PublishRejection::bad_request(format!(
+                "nothing can be published to this subject: {error}"
+            )));
+        }
+        if subject.starts_with(RESERVED_SUBJECTS) {
+            return Err(PublishRejection::bad_request(
+                "nothing can be published to this subject: what begins with $JS. is the hub's own, for clients of NATS",
+            ));
+        }
+        let is_lines = head.header("Content-Type").is_some_and(|value| {
+            let media_type = value.split(|&byte| byte == b';').next().unwrap_or_default();
+            media_type.trim_ascii().eq_ignore_ascii_case(NDJSON_TYPE)
+        });
+        Ok(PublishRequest { subject, is_lines, headers: conditions(head, is_lines)? })
+    }
+}
+
+/// The headers that go along, as NATS has them.
+fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, PublishRejection> {
+    let mut fields: Vec<(&str, &str)> = Vec::new();
+    for (name, value) in head.headers() {
+        if !name
+            .get(..NATS_HEADER_PREFIX.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(NATS_HEADER_PREFIX.as_bytes()))
+        {
+            continue;
+        }
+        let known = [MESSAGE_ID, EXPECTED_LAST_SEQUENCE, EXPECTED_STREAM];
+        let Some(name) = known.into_iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
+            // A condition that is passed over would be one that is not kept.
+            let name = name.escape_ascii();
+            return Err(PublishRejection::bad_request(format!(
+                "the header {name} is not known here; there are {}",
+                known.join(", ")
+            )));
+        };
+        let value = std::str::from_utf8(value)
+            .map_err(|_| PublishRejection::bad_request(format!("the value of {name} is not UTF-8")))?;
+        if fields.iter().any(|(other, _)| *other == name) {
+            return Err(PublishRejection::bad_request(format!("{name} is there twice")));
+        }
+        if is_lines && name != EXPECTED_STREAM {
+            return Err(PublishRejection::bad_request(format!(
+                "{name} is about one message, and each line of this body is one"
+            )));
+        }
+        if name == EXPECTED_LAST_SEQUENCE && value.parse::<u64>().is_err() {
+            return Err(PublishRejection::bad_request(format!("{name} is no number")));
+        }
+        fields.push((name, value));
+    }
+    let mut block = Vec::new();
+    if !fields.is_empty() {
+        encode_headers(&mut block, None, &fields).map_err(|error| {
+            PublishRejection::bad_request(format!("the conditions cannot go along: {error}"))
+        })?;
+    }
+    Ok(block)
+}
+
+/// Whether the request comes from no page, or from one that this very host has served (RFC 6454 §7). Otherwise any page that
+/// somebody opens could publish at the loopback address of its reader.
+fn is_same_origin(head: &RequestHead<'_>) -> bool {
+    let Some(origin) = head.header("Origin") else { return true };
+    let host = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
+        let start = origin.get(..scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then(|| &origin[scheme.len()..])
+    });
+    match (host, head.host) {
+        (Some(origin), Some(host)) => !host.is_empty() && origin.eq_ignore_ascii_case(host),
+        _ => false,
+    }
+}
+
+/// Whether the request comes from a page whose host is a name that somebody else may give out: a page of `evil.example` is of
+/// the same origin as this server as soon as that name leads to its address ("DNS rebinding"). Nobody can do that with an
+/// address or with `localhost` (RFC 6761 §6.3).
+fn is_rebindable(head: &RequestHead<'_>) -> bool {
+    let (Some(_), Some(host)) = (head.header("Origin"), head.host) else { return false };
+    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    let name = match host.iter().rposition(|&byte| byte == b':') {
+        Some(at) if is_port(&host[at + 1..]) => &host[..at],
+        _ => host,
+    };
+    let address = name.strip_prefix(b"[").and_then(|name| name.strip_suffix(b"]")).unwrap_or(name);
+    let is_address = std::str::from_utf8(address).is_ok_and(|address| address.parse::<IpAddr>().is_ok());
+    !is_address && !name.eq_ignore_ascii_case(b"localhost")
+}
+
+/// Who it is by the field `Authorization`.
+fn authenticate(field: Option<&[u8]>, users: &Users) -> UserAccess {
+    let Some((scheme, rest)) = field.and_then(|field| {
+        let blank = field.iter().position(|&byte| byte == b' ')?;
+        Some((&field[..blank], field[blank..].trim_ascii()))
+    }) else {
+        return users.initial_access();
+    };
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return std::str::from_utf8(rest)
+            .map_or(UserAccess::Unauthenticated, |token| users.find(None, token));
+    }
+    if !scheme.eq_ignore_ascii_case(b"basic") {
+        return users.initial_access();
+    }
+    // RFC 7617 §2: the first colon ends the name.
+    let pair = STANDARD.decode(rest).ok().and_then(|pair| String::from_utf8(pair).ok());
+    match pair.as_deref().and_then(|pair| pair.split_once(':')) {
+        Some((name, password)) => users.find(Some(name), password),
+        None => users.initial_access(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
+
+    use super::*;
+    use crate::settings::{Credential, Secret, UserConfig};
+
+    fn with_head<T>(fields: &str, inspect: impl FnOnce(&RequestHead<'_>) -> T) -> T {
+        with_host("here:9000", fields, inspect)
+    }
+
+    fn with_host<T>(host: &str, fields: &str, inspect: impl FnOnce(&RequestHead<'_>) -> T) -> T {
+        let text = format!("POST /publish/a HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+        let mut decoder = RequestDecoder::default();
+        let step = decoder.decode(&HttpLimits::default(), text.as_bytes()).expect("a head");
+        match step.event {
+            RequestEvent::Head(head) => inspect(&head),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_publish_rejection_counts_as_a_refusal() {
+        assert!(Response::from(PublishRejection::new(Status::ServiceUnavailable, "no room")).is_refusal);
+    }
+
+    #[test]
+    fn only_pages_of_the_same_host_and_port_may_publish() {
+        for (fields, expected) in [
+            ("", true),
+            ("Origin: http://here:9000\r\n", true),
+            ("Origin: https://HERE:9000\r\n", true),
+            ("Origin: http://here\r\n", false),
+            ("Origin: http://here:9001\r\n", false),
+            ("Origin: http://evil.example\r\n", false),
+            ("Origin: http://evil.example/here:9000\r\n", false),
+            ("Origin: here:9000\r\n", false),
+            ("Origin: null\r\n", false),
+            ("Origin: \r\n", false),
+        ] {
+            assert_eq!(with_head(fields, is_same_origin), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_page_at_a_host_name_is_distinguished_from_one_at_an_address() {
+        for (host, expected) in [
+            ("localhost", false),
+            ("LocalHost:9000", false),
+            ("127.0.0.1:9000", false),
+            ("10.0.0.7", false),
+            ("[::1]:9000", false),
+            ("[::1]", false),
+            ("evil.example", true),
+            ("evil.example:9000", true),
+            ("127.0.0.1.evil.example:80", true),
+            ("localhost.evil.example", true),
+        ] {
+            assert_eq!(with_host(host, "Origin: http://x\r\n", is_rebindable), expected, "{host}");
+            assert!(!with_host(host, "", is_rebindable), "{host}: no page");
+        }
+    }
+
+    #[test]
+    fn a_name_and_password_or_a_token_is_authenticated() {
+        let secret = |text| Secret::new(text);
+        let users = Users::new(vec![
+            UserConfig::new("ann", Credential::Password(secret("a:b"))),
+            UserConfig::new("gauge", Credential::Token(secret("t"))),
+        ]);
+        for (field, expected) in [
+            (Some("Basic YW5uOmE6Yg=="), UserAccess::Everything),
+            (Some("basic  YW5uOmE6Yg=="), UserAccess::Everything),
+            (Some("Bearer t"), UserAccess::Everything),
+            (Some("Basic YW5uOmE="), UserAccess::Unauthenticated),
+            (Some("Basic ****"), UserAccess::Unauthenticated),
+            (Some("Bearer a:b"), UserAccess::Unauthenticated),
+            (Some("Digest t"), UserAccess::Unauthenticated),
+            (Some("Bearer"), UserAccess::Unauthenticated),
+            (Some(""), UserAccess::Unauthenticated),
+            (None, UserAccess::Unauthenticated),
+        ] {
+            assert_eq!(authenticate(field.map(str::as_bytes), &users), expected, "{field:?}");
+        }
+        assert_eq!(authenticate(Some(b"Digest t"), &Users::default()), UserAccess::Everything);
+    }
+
+    #[test]
+    fn conditions_go_along_and_unknown_ones_are_refused() {
+        let check = |fields: &str, is_lines| with_head(fields, |head| conditions(head, is_lines));
+        assert_eq!(check("X-Nats-Msg-Id: 1\r\n", false), Ok(Vec::new()));
+        assert_eq!(
+            check("nats-msg-id: a\r\nNats-Expected-Stream: s\r\n", false),
+            Ok(b"NATS/1.0\r\nNats-Msg-Id: a\r\nNats-Expected-Stream: s\r\n\r\n".to_vec())
+        );
+        assert!(check("Nats-Expected-Stream: s\r\n", true).is_ok());
+        for (fields, is_lines, expected) in [
+            ("Nats-Msg-Id: a\r\n", true, "is about one message"),
+            ("Nats-Expected-Last-Sequence: 1\r\n", true, "is about one message"),
+            ("Nats-Expected-Last-Sequence: x\r\n", false, "is no number"),
+            ("Nats-Msg-Id: a\r\nNats-Msg-Id: b\r\n", false, "Nats-Msg-Id is there twice"),
+            ("Nats-Rollup: all\r\n", false, "the header Nats-Rollup is not known here"),
+        ] {
+            let rejection = check(fields, is_lines).expect_err(fields);
+            assert_eq!(rejection.status, Status::BadRequest);
+            assert!(rejection.reason.contains(expected), "{rejection:?}");
+        }
+    }
+}

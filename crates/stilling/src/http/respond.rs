@@ -1,0 +1,211 @@
+//! A handler's answer on its way to the client: at once where there is room, else bit by bit, as the client takes it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use stilling_engine::{CloseReason, Io};
+use stilling_wire::http1::Status;
+use stilling_workers::{JobResult, LanePosition};
+
+use super::delegated_connection::Delegate;
+use super::job_input::{CancellableInput, JobInput};
+use super::response::{Response, ResponseBody};
+use super::response_writer;
+use super::session::{ActiveRequest, HttpSession, HttpWait, ResponseStarted};
+use super::shard::{HttpContext, JobOutcome, JobProduct};
+use super::stream::BodyStream;
+use super::unsent_body::{BodyProgress, UnsentBody};
+use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
+
+/// How soon an answer that found the workers' queue full asks for its next piece again.
+const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(5);
+
+impl HttpSession {
+    /// Sends the answer of a handler that ran in the shard; `None`: it panicked.
+    pub(super) fn respond_inline(
+        &mut self,
+        response: Option<Response>,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
+        let response = response.unwrap_or_else(|| {
+            cx.http.counters.handler_panics.add(1);
+            Response::status_line(Status::InternalServerError)
+        });
+        self.respond(response, io, cx);
+    }
+
+    /// Sends a handler's answer, as far as it goes now.
+    pub(super) fn respond(&mut self, response: Response, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if let Response { body: ResponseBody::Delegate(delegate), .. } = response {
+            return self.detach_for_delegate(delegate, io, cx);
+        }
+        if let Some(persistent) = response_writer::send_with_cached_head(&self.terms, &response, io, cx) {
+            self.terms.persistent = persistent;
+            return self.finish_response(persistent, io, cx);
+        }
+        let cost = response_writer::cost(&self.terms, &response, io.spare_room());
+        let mut reservation = None;
+        if cost > 0 {
+            let http = &*cx.http;
+            reservation = http.counters.reserve_for_answer(cost, http.config.answers_held_max);
+            if reservation.is_none() {
+                cx.http.counters.answers_shed.add(1);
+                let persistent =
+                    response_writer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
+                return self.finish_response(persistent, io, cx);
+            }
+        }
+        let (persistent, body) = response_writer::send_head(&self.terms, response, &mut reservation, io, cx);
+        self.terms.persistent = persistent;
+        match body {
+            ResponseBody::Stream(stream) if !stream.has_piece() => self.read_next_piece(stream, io, cx),
+            // Most answers are short: nothing of them has to be kept.
+            ResponseBody::Static(bytes) if bytes.len() <= io.spare_room() => {
+                let _ = io.send(bytes);
+                self.finish_response(persistent, io, cx);
+            }
+            ResponseBody::Bytes(bytes) if bytes.len() <= io.spare_room() => {
+                let _ = io.send(&bytes);
+                self.finish_response(persistent, io, cx);
+            }
+            body => {
+                self.active_request =
+                    ActiveRequest::Response(UnsentBody::with_reservation(body, reservation));
+                self.resume_response(io, cx);
+            }
+        }
+    }
+
+    /// The connection goes to a worker.
+    fn detach_for_delegate(&mut self, delegate: Delegate, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if !cx.http.can_delegate() {
+            cx.http.counters.jobs_refused.add(1);
+            let persistent = response_writer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
+            return self.finish_response(persistent, io, cx);
+        }
+        self.active_request = ActiveRequest::Delegate(delegate);
+        io.detach();
+    }
+
+    /// What is to be done with the socket of a connection that has left.
+    pub(super) fn into_delegate(self) -> Option<Delegate> {
+        match self.active_request {
+            ActiveRequest::Delegate(delegate) => Some(delegate),
+            ActiveRequest::Idle
+            | ActiveRequest::Request(_)
+            | ActiveRequest::Response(_)
+            | ActiveRequest::Submitted(_)
+            | ActiveRequest::Forwarded(_)
+            | ActiveRequest::Job(_)
+            | ActiveRequest::PendingPublication(_) => None,
+        }
+    }
+
+    /// Sends what there is room for; the rest when that has gone.
+    pub(super) fn resume_response(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let ActiveRequest::Response(unsent_body) = &mut self.active_request else {
+            return self.resume_forwarded_response(io, cx);
+        };
+        let rest = unsent_body.rest();
+        if rest.len() > io.spare_room() {
+            // It stays here until the client takes it: the shard's store is not for long answers.
+            io.offer(rest);
+            self.waiting_for = HttpWait::SendRoom;
+            // Time is kept by the engine: what the client does not take is subject to the write timeout.
+            return io.set_deadline(None);
+        }
+        if !rest.is_empty() {
+            // There is room for as much.
+            let _ = io.send(rest);
+            let count = rest.len();
+            unsent_body.advance(count);
+        }
+        let ActiveRequest::Response(unsent_body) =
+            std::mem::replace(&mut self.active_request, ActiveRequest::Idle)
+        else {
+            return;
+        };
+        match unsent_body.into_progress() {
+            BodyProgress::Done => self.finish_response(self.terms.persistent, io, cx),
+            BodyProgress::Piece(stream) => self.read_next_piece(stream, io, cx),
+            BodyProgress::Broken => io.abort(CloseReason::AnswerBroken),
+        }
+    }
+
+    /// Has the next piece of the answer read.
+    fn read_next_piece(&mut self, mut stream: Box<BodyStream>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if !cx.http.config.has_workers {
+            // The source is the handler's: its panic costs this answer only.
+            let read = catch_unwind(AssertUnwindSafe(move || {
+                stream.next_piece();
+                stream
+            }));
+            let Ok(stream) = read else {
+                cx.http.counters.handler_panics.add(1);
+                return io.abort(CloseReason::AnswerBroken);
+            };
+            self.active_request = ActiveRequest::Response(UnsentBody::new(ResponseBody::Stream(stream)));
+            self.waiting_for = HttpWait::SendRoom;
+            io.set_deadline(None);
+            return io.call_again();
+        }
+        if cx.http.lane.is_full() {
+            // The answer has begun, so it is not refused: it goes on a little later.
+            self.active_request = ActiveRequest::Response(UnsentBody::awaiting_piece(stream));
+            self.waiting_for = HttpWait::QueueRoom;
+            let deadline = io.now().after(QUEUE_RETRY_DELAY);
+            io.set_deadline(Some(deadline));
+            return io.pause();
+        }
+        let stream = CancellableInput::new(stream);
+        self.active_request = ActiveRequest::Job(JobInput::Stream(stream.clone()));
+        let submitted = self.submit_job(ResponseStarted::Yes, io, cx, move |_| {
+            let mut stream = stream.take().expect("the stream of a withdrawn job is not read");
+            stream.next_piece();
+            JobOutcome(JobProduct::Piece(stream))
+        });
+        match submitted {
+            Some(position) => {
+                self.waiting_for = HttpWait::Piece { position };
+                self.wait_for_piece(position, io, cx);
+            }
+            None => io.abort(CloseReason::AnswerBroken),
+        }
+    }
+
+    /// Sets the deadline for the next piece: while its job waits for a worker, the client is looked for now and then.
+    pub(super) fn wait_for_piece(&self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let done_by = self.since.after(cx.http.config.timeouts.work);
+        let look = io.now().after(CLIENT_CHECK_INTERVAL);
+        let waits = cx.http.lane.is_waiting(position);
+        io.set_deadline(Some(if waits { look.min(done_by) } else { done_by }));
+    }
+
+    /// The result of the job that an answer waits for to go on.
+    pub(super) fn handle_piece(
+        &mut self,
+        outcome: JobResult<JobOutcome>,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
+        match outcome {
+            JobResult::Done(JobOutcome(JobProduct::Piece(stream))) => {
+                self.active_request = ActiveRequest::Response(UnsentBody::new(ResponseBody::Stream(stream)));
+                io.resume();
+                self.resume_response(io, cx);
+            }
+            // The source is gone with the job: what is missing cannot be sent any more.
+            _ => io.abort(CloseReason::AnswerBroken),
+        }
+    }
+
+    /// So much of what was offered has gone.
+    pub(crate) fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let ActiveRequest::Response(unsent_body) = &mut self.active_request else {
+            return self.forward_bytes_sent(count, io, cx);
+        };
+        unsent_body.advance(count);
+        self.resume_response(io, cx);
+    }
+}

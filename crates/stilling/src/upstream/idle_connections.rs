@@ -1,0 +1,89 @@
+//! Open connections to the processes that wait for their next request.
+
+use stilling_engine::Token;
+use stilling_ring::Time;
+
+/// A connection that waits for its next request.
+pub(super) struct IdleConnection {
+    pub(super) token: Token,
+    /// The life of the process that it is to.
+    pub(super) generation: u64,
+    /// Since when it is idle.
+    pub(super) since: Time,
+}
+
+/// The idle connections of one shard.
+pub(super) struct IdleConnections {
+    /// By process; the one used last is the last.
+    by_process: Vec<Vec<IdleConnection>>,
+}
+
+impl IdleConnections {
+    pub(super) fn new(processes: usize) -> Self {
+        IdleConnections { by_process: (0..processes).map(|_| Vec::new()).collect() }
+    }
+
+    /// Whether there is one to this process.
+    pub(super) fn has_connection(&self, process: usize) -> bool {
+        !self.by_process[process].is_empty()
+    }
+
+    pub(super) fn push(&mut self, process: usize, connection: IdleConnection) {
+        self.by_process[process].push(connection);
+    }
+
+    /// Takes the one to this process that was used last.
+    pub(super) fn pop(&mut self, process: usize) -> Option<IdleConnection> {
+        self.by_process[process].pop()
+    }
+
+    /// Forgets a connection, if it is idle.
+    pub(super) fn remove(&mut self, process: usize, token: Token) {
+        self.by_process[process].retain(|idle| idle.token != token);
+    }
+
+    /// Forgets those to a former life of their process, and as many as other shards want of each process's connections, and
+    /// has them closed. `demand`: the present life of a process, and how many connections to it are wanted.
+    pub(super) fn release_unneeded(
+        &mut self,
+        demand: impl Fn(usize) -> (u64, u32),
+        mut close: impl FnMut(Token),
+    ) {
+        for (process, connections) in self.by_process.iter_mut().enumerate() {
+            if connections.is_empty() {
+                continue;
+            }
+            let (generation, mut wanted) = demand(process);
+            connections.retain(|idle| {
+                let stays = idle.generation == generation && wanted == 0;
+                if !stays {
+                    wanted = wanted.saturating_sub(1);
+                    close(idle.token);
+                }
+                stays
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_to_a_former_life_are_released_first_for_others_that_want_one() {
+        let mut idle = IdleConnections::new(2);
+        for (process, number, generation) in [(0, 1, 1), (0, 2, 2), (0, 3, 2), (1, 4, 7)] {
+            let since = Time::ZERO;
+            idle.push(process, IdleConnection { token: Token::new(number, 0), generation, since });
+        }
+        let mut closed = Vec::new();
+        let demand = |process: usize| [(2, 2), (7, 0)][process];
+        idle.release_unneeded(demand, |token| closed.push(token.index()));
+        assert_eq!(closed, [1, 2]);
+        assert_eq!(idle.pop(0).map(|idle| idle.token.index()), Some(3));
+        assert!(!idle.has_connection(0) && idle.has_connection(1));
+        idle.remove(1, Token::new(4, 0));
+        assert!(!idle.has_connection(1));
+    }
+}

@@ -1,0 +1,110 @@
+//! Requests by their ids: slots with generations, so that no two requests of a shard ever have the same id.
+
+/// The id of a request within its shard. No other request of the shard has it, before or after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestId {
+    index: u32,
+    generation: u32,
+}
+
+/// A value for each request.
+pub(super) struct RequestTable<T> {
+    slots: Vec<RequestSlot<T>>,
+    /// Slots without a value that may get another one.
+    free: Vec<u32>,
+}
+
+struct RequestSlot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> RequestTable<T> {
+    pub(super) fn new() -> Self {
+        RequestTable { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// The id for the next [`insert`](Self::insert).
+    pub(super) fn next_id(&mut self) -> RequestId {
+        let index = self.free.last().copied().unwrap_or_else(|| {
+            let index = self.slots.len() as u32;
+            self.slots.push(RequestSlot { generation: 0, value: None });
+            self.free.push(index);
+            index
+        });
+        RequestId { index, generation: self.slots[index as usize].generation }
+    }
+
+    /// Adds a request under the id that [`next_id`](Self::next_id) has just returned.
+    pub(super) fn insert(&mut self, id: RequestId, value: T) {
+        let index = self.free.pop();
+        debug_assert_eq!(index, Some(id.index), "the id is the next one");
+        self.slots[id.index as usize].value = Some(value);
+    }
+
+    pub(super) fn get(&self, id: RequestId) -> Option<&T> {
+        let slot = self.slots.get(id.index as usize)?;
+        slot.value.as_ref().filter(|_| slot.generation == id.generation)
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        slot.value.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<T> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
+        let value = slot.value.take()?;
+        // A slot whose generations are used up is not used again.
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(id.index);
+        }
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(table: &mut RequestTable<u32>, value: u32) -> RequestId {
+        let id = table.next_id();
+        table.insert(id, value);
+        id
+    }
+
+    #[test]
+    fn the_id_of_a_removed_request_finds_nothing() {
+        let mut table = RequestTable::new();
+        let (first, second) = (insert(&mut table, 1), insert(&mut table, 2));
+        assert_eq!((table.get(first), table.get(second)), (Some(&1), Some(&2)));
+        assert_eq!((table.remove(first), table.remove(first)), (Some(1), None));
+        // Its slot is used again.
+        let third = insert(&mut table, 3);
+        assert!(third.index == first.index && third != first);
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(first), None);
+        assert_eq!(table.get(third), Some(&3));
+        assert_eq!(table.get_mut(second), Some(&mut 2));
+    }
+
+    #[test]
+    fn an_id_that_was_not_used_is_given_out_again() {
+        let mut table = RequestTable::new();
+        let id = table.next_id();
+        assert_eq!((table.next_id(), table.get(id)), (id, None));
+        table.insert(id, 1);
+        assert_ne!(table.next_id(), id);
+    }
+
+    #[test]
+    fn a_slot_without_generations_left_is_retired() {
+        let mut table = RequestTable::new();
+        let id = insert(&mut table, 1);
+        table.slots[id.index as usize].generation = u32::MAX;
+        let last = RequestId { generation: u32::MAX, ..id };
+        assert_eq!(table.remove(last), Some(1));
+        assert_ne!(table.next_id().index, id.index);
+    }
+}

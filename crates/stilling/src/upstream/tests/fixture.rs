@@ -1,0 +1,233 @@
+//! Whole servers before a process that is played by a thread on a Unix socket, so that each step happens when it is to.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::RecvFlags;
+use stilling_workers::PoolCounters;
+
+use crate::http::{Routes, Status};
+use crate::upstream::AppConfig;
+use crate::{DriverChoice, RunningServer, ServeConfig, Server};
+
+/// After this, what has not happened is taken to never happen.
+pub(super) const HANG: Duration = Duration::from_secs(60);
+
+/// Clients that may be connected at once. Connections to the process have places beside theirs.
+pub(super) const CLIENTS_MAX: u32 = 8;
+
+/// What one connection to the process sees, in the order of their making.
+pub(super) type ConnectionScript = Box<dyn FnOnce(&mut UnixStream) + Send>;
+
+pub(super) struct UpstreamFixture {
+    _folder: tempfile::TempDir,
+    pub(super) server: RunningServer,
+    pub(super) listener: JoinHandle<()>,
+}
+
+/// Takes the next connection that somebody says something over, or waits to: the supervisor only knocks.
+pub(super) fn accept(listener: &UnixListener) -> UnixStream {
+    loop {
+        let (stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        match rustix::net::recv(&stream, &mut [0; 1][..], RecvFlags::PEEK) {
+            Ok((0, _)) => {}
+            _ => return stream,
+        }
+    }
+}
+
+/// Plays the scripts, one connection after the other.
+pub(super) fn run_scripts(listener: UnixListener, scripts: Vec<ConnectionScript>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let count = scripts.len();
+        for (at, script) in scripts.into_iter().enumerate() {
+            let mut stream = accept(&listener);
+            script(&mut stream);
+            if at + 1 == count {
+                // Until here the process takes connections, and from here on it does not.
+                drop(stream);
+                return;
+            }
+        }
+    })
+}
+
+impl UpstreamFixture {
+    pub(super) fn new(
+        driver: DriverChoice,
+        timeout: Duration,
+        scripts: Vec<ConnectionScript>,
+    ) -> UpstreamFixture {
+        UpstreamFixture::with(driver, timeout, 1, |listener| run_scripts(listener, scripts))
+    }
+
+    /// A process with so many slots, which `start_listener` plays; the real one only lives.
+    pub(super) fn with(
+        driver: DriverChoice,
+        timeout: Duration,
+        slots: usize,
+        start_listener: impl FnOnce(UnixListener) -> JoinHandle<()>,
+    ) -> UpstreamFixture {
+        UpstreamFixture::configured(driver, timeout, slots, |_| (), start_listener)
+    }
+
+    /// The same behind a server with other bounds.
+    pub(super) fn configured(
+        driver: DriverChoice,
+        timeout: Duration,
+        slots: usize,
+        configure: impl FnOnce(&mut ServeConfig),
+        start_listener: impl FnOnce(UnixListener) -> JoinHandle<()>,
+    ) -> UpstreamFixture {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app.sock");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let command = format!("ln -s '{}' {{socket}} && exec sleep 1000", path.display());
+        let mut app = AppConfig { timeout, ..AppConfig::new(command) };
+        app.processes.slots = slots;
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let capacity = CLIENTS_MAX;
+        // Nothing is shed because of the time that a test takes.
+        let queue_target = None;
+        let mut config = ServeConfig {
+            listen,
+            shards: 1,
+            capacity,
+            driver,
+            app: Some(app),
+            queue_target,
+            ..ServeConfig::default()
+        };
+        configure(&mut config);
+        let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("it starts");
+        let app = server.overview().app.as_ref().expect("there is one");
+        eventually("the process is ready", || app.counters().ready == 1);
+        let listener = start_listener(listener);
+        UpstreamFixture { _folder: folder, server, listener }
+    }
+
+    pub(super) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.server.addresses()[0]).expect("it accepts");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream
+    }
+
+    pub(super) fn send(&self, request: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).expect("it is taken");
+        stream
+    }
+
+    /// One request on a connection of its own: status and body, or as much of it as came.
+    #[track_caller]
+    pub(super) fn round_trip(&self, request: &str) -> (u16, Vec<u8>) {
+        read(self.send(request))
+    }
+
+    #[track_caller]
+    pub(super) fn assert_ok(&self, request: &str) {
+        assert_eq!(self.round_trip(request), (200, b"ok".to_vec()));
+    }
+
+    #[track_caller]
+    pub(super) fn assert_status(&self, request: &str, status: Status) {
+        assert_eq!(self.round_trip(request).0, status.code());
+    }
+
+    pub(super) fn requests(&self) -> PoolCounters {
+        self.server.overview().work()
+    }
+
+    /// Requests that nobody waited for while the process had them.
+    pub(super) fn abandoned_requests(&self) -> u64 {
+        self.server.overview().http(|counters| &counters.app_requests_abandoned)
+    }
+
+    /// Ends everything, once that many processes were killed: the end of all would let a condemned one end by itself.
+    pub(super) fn finish_after_killing(self, killed: u64) {
+        let app = self.server.overview().app.clone().expect("there is one");
+        eventually("they are killed", || app.counters().killed == killed);
+        assert_eq!(self.finish(), (0, killed));
+    }
+
+    /// How many processes died by themselves, and were killed.
+    pub(super) fn finish(self) -> (u64, u64) {
+        self.listener.join().expect("the process was met as it expected");
+        let overview = self.server.end().expect("it ends well");
+        let counters = overview.app.as_ref().expect("there is one").counters();
+        assert_eq!((overview.work().busy, overview.work().queued), (0, 0), "every slot is given back");
+        (counters.died, counters.killed)
+    }
+}
+
+#[track_caller]
+pub(super) fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !look() {
+        assert!(begun.elapsed() < HANG, "it never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// The rest of a connection: an answer's status and body, if it is one.
+pub(super) fn read(mut stream: TcpStream) -> (u16, Vec<u8>) {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => _ = other.expect("an end"),
+    }
+    let head = all.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a whole head") + 4;
+    let status = std::str::from_utf8(&all[9..12]).expect("it is text").parse().expect("a number");
+    (status, all.split_off(head))
+}
+
+/// Reads what there is; with a timeout a read may be interrupted by what is none of the test's business.
+pub(super) fn read_some(stream: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Takes a whole head.
+pub(super) fn read_head(stream: &mut UnixStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        assert!(
+            read_some(stream, &mut byte).expect("more of the head") > 0,
+            "it ends in {}",
+            head.escape_ascii()
+        );
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).expect("it is text")
+}
+
+pub(super) fn send_text(stream: &mut UnixStream, text: &str) {
+    stream.write_all(text.as_bytes()).expect("it is taken");
+}
+
+/// The connection is closed from the other side.
+pub(super) fn wait_closed(stream: &mut UnixStream) {
+    let count = read_some(stream, &mut [0]);
+    assert!(matches!(count, Ok(0)), "the connection is closed: {count:?}");
+}
+
+/// Takes a request and answers it.
+pub(super) fn respond_ok() -> ConnectionScript {
+    Box::new(|stream| {
+        read_head(stream);
+        send_text(stream, OK);
+    })
+}
+
+pub(super) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+pub(super) const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+pub(super) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";

@@ -1,0 +1,117 @@
+//! What publishers had sent when the server was asked to end, and what they sent before they could know.
+
+use std::thread;
+
+use stilling::DriverChoice;
+use stilling::engine::CloseReason;
+use stilling::settings::MessagingConfig;
+use stilling_journal::RecordKind;
+
+use crate::support::{HubTestServer, TestPeer, any_port, eventually, records};
+
+on_both_drivers!(
+    who_never_stops_is_read_for_a_while_only,
+    what_a_publisher_sent_before_the_end_is_stored,
+    what_a_syslog_sender_sent_before_the_end_is_stored,
+);
+
+const MESSAGES: usize = 1000;
+
+/// A server whose way to the hub is full, so that nothing more is read of anybody, until the file is opened.
+fn full(driver: DriverChoice) -> (HubTestServer, crate::support::StalledDisk, TestPeer) {
+    let hub_server = HubTestServer::with(driver, |config| {
+        config.shards = 1;
+        config.hub = MessagingConfig { syslog_tcp: vec![any_port()], ..config.hub.clone() };
+    });
+    let standstill = hub_server.stall_disk();
+    let flood = TestPeer::connect(hub_server.at("nats"));
+    let mut hand = flood.clone_writer();
+    thread::spawn(move || {
+        let message = format!("PUB events.flood 1000\r\n{}\r\n", "x".repeat(1000));
+        // More than there is room for.
+        hand.send(message.repeat(4000));
+    });
+    let bytes = || hub_server.overview().engine(|counters| &counters.received_bytes);
+    let mut before = 0;
+    eventually("nothing is read any more", || {
+        let now = bytes();
+        thread::park_timeout(std::time::Duration::from_millis(200));
+        let stands = now > 0 && now == before;
+        before = now;
+        stands.then_some(())
+    });
+    (hub_server, standstill, flood)
+}
+
+/// Ends the server, which goes on as soon as it is seen to drain, and checks what of `subject` it has stored.
+#[track_caller]
+fn finish(
+    full: (HubTestServer, crate::support::StalledDisk, TestPeer),
+    mut peer: TestPeer,
+    late: &str,
+    subject: &str,
+) {
+    let (hub_server, standstill, flood) = full;
+    let data = hub_server.data();
+    let mut told = TestPeer::connect(hub_server.at("nats"));
+    let server = thread::spawn(move || hub_server.keep());
+    while !told.line().contains("\"ldm\":true") {}
+    drop(told);
+    // It cannot know yet.
+    peer.send(late);
+    drop(flood);
+    let _open = standstill.end();
+    peer.read_until_closed();
+    drop(peer);
+    let _keep = server.join().expect("it ends well");
+    let stored = records(&data);
+    let stored: Vec<_> = stored
+        .iter()
+        .filter(|(kind, its, _)| *kind == RecordKind::Ordinary && its == subject)
+        .map(|(_, _, text)| text.as_str())
+        .collect();
+    let expected: Vec<_> = (0..=MESSAGES).map(|number| format!("<13>{number:0100}")).collect();
+    assert_eq!(stored.len(), expected.len());
+    assert!(stored == expected, "in order, and each once");
+}
+
+/// Row 4.9: who publishes without waiting for acknowledgements loses nothing that was sent before the end.
+fn what_a_publisher_sent_before_the_end_is_stored(driver: DriverChoice) {
+    let full = full(driver);
+    let mut peer = TestPeer::connect(full.0.at("nats"));
+    let message = |number: usize| format!("PUB events.last 104\r\n<13>{number:0100}\r\n");
+    peer.send((0..MESSAGES).map(message).collect::<String>());
+    finish(full, peer, &message(MESSAGES), "events.last");
+}
+
+/// The same for who cannot be told anything at all.
+fn what_a_syslog_sender_sent_before_the_end_is_stored(driver: DriverChoice) {
+    let full = full(driver);
+    let mut peer = TestPeer::connect(full.0.at("syslog-tcp"));
+    let message = |number: usize| format!("<13>{number:0100}\n");
+    peer.send((0..MESSAGES).map(message).collect::<String>());
+    finish(full, peer, &message(MESSAGES), "events.syslog.user.notice");
+}
+
+/// Who has always more to say is told the end all the same, long before everybody is cut off.
+fn who_never_stops_is_read_for_a_while_only(driver: DriverChoice) {
+    let hub_server = HubTestServer::with(driver, |config| {
+        config.hub = MessagingConfig { syslog_tcp: vec![any_port()], ..config.hub.clone() };
+    });
+    let talkers = [
+        (hub_server.at("nats"), format!("PUB a 1000\r\n{}\r\n", "x".repeat(1000))),
+        (hub_server.at("syslog-tcp"), format!("<13>{}\n", "x".repeat(1000))),
+    ];
+    let talkers = talkers.map(|(at, message)| {
+        let mut peer = TestPeer::connect(at);
+        peer.send(&message);
+        thread::spawn(move || while peer.try_send(&message) {})
+    });
+    let bytes = || hub_server.overview().engine(|counters| &counters.received_bytes);
+    eventually("both talk", || (bytes() > 1_000_000).then_some(()));
+    let overview = hub_server.finish();
+    for talker in talkers {
+        talker.join().expect("the connection ends");
+    }
+    assert_eq!(overview.engine(|counters| counters.closed(CloseReason::DrainTimeout)), 0);
+}

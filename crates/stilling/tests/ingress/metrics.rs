@@ -1,0 +1,109 @@
+//! What there is to see of a hub: metrics, the status page, whether the server is ready.
+
+use std::fs;
+use std::sync::Mutex;
+
+use stilling::DriverChoice;
+
+use crate::support::{HubTestServer, eventually};
+
+on_both_drivers!(
+    the_metrics_count_what_the_hub_does,
+    a_stream_that_is_not_open_makes_the_server_unready,
+    without_a_hub_nothing_is_said_of_one,
+);
+
+fn publish(hub_server: &HubTestServer, subject: &str, fields: &str) -> u16 {
+    let request =
+        format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 5\r\n\r\nhello");
+    hub_server.connect().ask(request).status
+}
+
+/// Row 5.3: one surface for all that is counted.
+fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut listener = hub_server.listen("events.*");
+    for fields in ["", "Nats-Msg-Id: a\r\n", "Nats-Msg-Id: a\r\n"] {
+        assert_eq!(publish(&hub_server, "events.a", fields), 200);
+    }
+    assert_eq!(publish(&hub_server, "news", ""), 200);
+    assert_eq!(publish(&hub_server, "events.a", "Nats-Expected-Stream: quick\r\n"), 412);
+    for _ in 0..2 {
+        assert_eq!(listener.next().1, "hello");
+    }
+    for (metric, expected) in [
+        ("messages_total", 5),
+        ("delivered_total", 2),
+        ("verdicts_total", 5),
+        ("duplicates_total", 1),
+        ("unheard_total", 1),
+        ("subscriptions", 1),
+        ("consumers", 0),
+        ("losses_total{door=\"http\",reason=\"condition\"}", 1),
+        ("losses_total{door=\"nats\",reason=\"condition\"}", 0),
+        ("losses_total{door=\"syslog\",reason=\"shed\"}", 0),
+        ("stream_first_sequence{stream=\"events\"}", 1),
+        ("stream_last_sequence{stream=\"events\"}", 2),
+        ("stream_visible_sequence{stream=\"events\"}", 2),
+        ("stream_last_sequence{stream=\"quick\"}", 0),
+        ("stream_pending{stream=\"events\"}", 0),
+        ("stream_frozen{stream=\"events\"}", 0),
+        ("slow_consumers_total", 0),
+        ("shut_out_total", 0),
+        ("publications_invalid_total", 0),
+        ("publications_shed_total", 0),
+        ("publications_unanswered_total", 0),
+    ] {
+        let name = format!("stilling_hub_{metric}");
+        eventually(&format!("{name} is {expected}"), || (hub_server.metric(&name) == expected).then_some(()));
+    }
+    assert!(hub_server.metric("stilling_hub_stream_pending_max{stream=\"events\"}") >= 1);
+    assert!(hub_server.metric("stilling_hub_received_bytes_total") >= 25);
+    let page = hub_server.page("/status").into_text();
+    assert!(page.contains("<tr><td>events<td>1<td>2<td>2<td>0<td>open<td>"), "{page}");
+    assert!(page.contains("<tr class=refused><td>lost: condition<td>1"), "{page}");
+    drop(listener);
+    hub_server.finish();
+}
+
+/// Lines of the log; each driver's server adds its own.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn log(line: &str) {
+    LOG.lock().expect("no writer panics").push(line.to_owned());
+}
+
+/// A load balancer leaves out a server that cannot store anything; the log and the top of the page say why.
+fn a_stream_that_is_not_open_makes_the_server_unready(driver: DriverChoice) {
+    let hub_server = HubTestServer::with(driver, |config| config.log = Some(log));
+    let place = hub_server.data().display().to_string();
+    assert_eq!(hub_server.page("/readyz").text(), "ready\n");
+    fs::write(hub_server.data(), "no folder").expect("a file in the place of the folder");
+    assert_eq!(publish(&hub_server, "events.a", ""), 503);
+    let answer =
+        eventually("it is known", || Some(hub_server.page("/readyz")).filter(|answer| answer.status == 503));
+    assert!(
+        answer.text().starts_with("not ready: the stream events is not open: ")
+            && answer.text().contains(&place),
+        "{answer:?}"
+    );
+    assert_eq!(answer.field("Retry-After"), Some("1"));
+    assert_eq!(hub_server.page("/livez").status, 200, "it lives all the same");
+    assert_eq!(hub_server.metric("stilling_hub_stream_closed{stream=\"events\"}"), 1);
+    let page = hub_server.page("/status").into_text();
+    assert!(page.contains("<td>not open"), "{page}");
+    let alert = page.find("<p class=bad role=alert><b>Stream events: not open</b>").expect("it is shown");
+    assert!(page.find("<h1>").is_some_and(|title| alert < title), "it is at the top: {page}");
+    hub_server.finish();
+    let lines = LOG.lock().expect("no writer panics").clone();
+    let own: Vec<_> = lines.iter().filter(|line| line.contains(&place)).collect();
+    assert!(own.len() == 1 && own[0].starts_with("stream events: is not open"), "{lines:?}");
+}
+
+fn without_a_hub_nothing_is_said_of_one(driver: DriverChoice) {
+    let hub_server =
+        HubTestServer::with(driver, |config| config.hub = stilling::settings::MessagingConfig::default());
+    assert!(!hub_server.page("/metrics").text().contains("hub"));
+    assert!(!hub_server.page("/status").text().contains("Streams"));
+    hub_server.finish();
+}

@@ -1,0 +1,508 @@
+//! `POST /publish/<subject>`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use stilling::engine::CloseReason;
+use stilling::http::{Method, Routes, Status};
+use stilling::settings::{Credential, MessagingConfig, Secret, StreamConfig, UserConfig};
+use stilling::{Admin, DriverChoice, ServeConfig};
+use stilling_hub::{Ingress, Loss};
+
+use crate::support::{HubTestServer, TestPeer, TestResponse, any_port, eventually, run};
+
+on_both_drivers!(
+    one_message_is_acknowledged_with_its_sequence,
+    each_line_is_a_message,
+    what_no_stream_takes_is_sent_to_those_who_listen,
+    a_message_sent_twice_is_stored_once,
+    conditions_that_do_not_hold_are_refused,
+    what_cannot_be_published_says_why,
+    many_lines_with_long_headers_are_refused,
+    only_those_who_may_publish_do,
+    pages_of_other_origins_are_refused,
+    requests_in_a_row_are_answered_in_order,
+    a_body_is_asked_for_only_if_it_is_wanted,
+    a_frozen_stream_refuses,
+    a_hub_that_stands_still_is_waited_for_within_bounds,
+    routes_come_first_and_pages_alone_publish_nothing,
+    without_users_only_loopback_listeners_take_publications,
+    without_a_hub_there_is_nothing,
+    curl_publishes,
+    many_at_once_lose_nothing,
+);
+
+fn post(path: &str, fields: &str, body: &str) -> String {
+    let size = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: {size}\r\n\r\n{body}")
+}
+
+fn lines(path: &str, body: &str) -> String {
+    post(path, "Content-Type: application/x-ndjson\r\n", body)
+}
+
+#[track_caller]
+fn is(answer: &TestResponse, status: u16, text: &str) {
+    assert_eq!((answer.status, answer.text().trim_end()), (status, text));
+}
+
+/// Status and a part of the explanation.
+#[track_caller]
+fn says(answer: &TestResponse, status: u16, part: &str) {
+    assert!(answer.status == status && answer.text().contains(part), "{status} {part}: {answer:?}");
+}
+
+fn one_message_is_acknowledged_with_its_sequence(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut listener = hub_server.listen("events.>");
+    let mut peer = hub_server.connect();
+    for sequence in 1..=3 {
+        let answer = peer.ask(post("/publish/events.a%2Eb", "", &format!("number {sequence}")));
+        is(&answer, 200, &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"));
+        assert_eq!(answer.field("Content-Type"), Some("application/json"));
+        assert_eq!(listener.next(), ("events.a.b".to_owned(), format!("number {sequence}")));
+    }
+    is(&peer.ask(post("/publish/quick.x", "", "")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    let chunked = "POST /publish/quick.x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    is(&peer.ask(chunked), 200, "{\"stream\":\"quick\",\"first\":2,\"last\":2}");
+    assert!(hub_server.data().join("events").exists(), "it is on disk");
+    drop((peer, listener));
+    hub_server.finish();
+}
+
+fn each_line_is_a_message(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut listener = hub_server.listen("events.>");
+    let mut peer = hub_server.connect();
+    let body = "{\"n\":1}\n\r\n  \n{\"n\":2}\r\n{\"n\":3}";
+    is(&peer.ask(lines("/publish/events.a", body)), 200, "{\"stream\":\"events\",\"first\":1,\"last\":3}");
+    for number in 1..=3 {
+        assert_eq!(listener.next(), ("events.a".to_owned(), format!("{{\"n\":{number}}}")));
+    }
+    let typed = post("/publish/events.a", "content-type: Application/X-NDJSON ; charset=utf-8\r\n", "x\ny\n");
+    is(&peer.ask(typed), 200, "{\"stream\":\"events\",\"first\":4,\"last\":5}");
+    says(&peer.ask(lines("/publish/events.a", "\n \r\n")), 400, "no line of this body holds a message");
+    // As many as there may be, which is more than fits into one piece on the way to the hub; and one more.
+    let most = "x\n".repeat(10_000);
+    is(
+        &peer.ask(lines("/publish/events.a", &most)),
+        200,
+        "{\"stream\":\"events\",\"first\":6,\"last\":10005}",
+    );
+    says(&peer.ask(lines("/publish/events.a", &format!("{most}x"))), 413, "10001 messages");
+    let text = post("/publish/events.a", "Content-Type: text/plain\r\n", "x\ny\n");
+    is(&peer.ask(text), 200, "{\"stream\":\"events\",\"first\":10006,\"last\":10006}");
+    drop((peer, listener));
+    hub_server.finish();
+}
+
+/// The answer to a message whose subject has no stream.
+fn not_stored(subscriptions: u32) -> String {
+    let note = "no stream has this subject: the message was not stored";
+    format!("{{\"stream\":null,\"subscriptions\":{subscriptions},\"note\":\"{note}\"}}")
+}
+
+fn what_no_stream_takes_is_sent_to_those_who_listen(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut peer = hub_server.connect();
+    is(&peer.ask(post("/publish/news.eu", "", "unheard")), 200, &not_stored(0));
+    let (mut one, mut other) = (hub_server.listen("news.*"), hub_server.listen("news.eu"));
+    is(&peer.ask(post("/publish/news.eu", "", "heard")), 200, &not_stored(2));
+    is(&peer.ask(lines("/publish/news.us", "a\nb\n")), 200, &not_stored(1));
+    assert_eq!(other.next(), ("news.eu".to_owned(), "heard".to_owned()));
+    for payload in ["heard", "a", "b"] {
+        assert_eq!(one.next().1, payload);
+    }
+    drop((peer, one, other));
+    hub_server.finish();
+}
+
+fn a_message_sent_twice_is_stored_once(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut peer = hub_server.connect();
+    let request = post("/publish/events.a", "Nats-Msg-Id: one\r\n", "x");
+    is(&peer.ask(&request), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1}");
+    is(&peer.ask(&request), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1,\"duplicate\":true}");
+    is(&peer.ask(post("/publish/events.a", "", "x")), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
+    drop(peer);
+    hub_server.finish();
+}
+
+fn conditions_that_do_not_hold_are_refused(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut peer = hub_server.connect();
+    let mut ask = |field: &str| peer.ask(post("/publish/events.a", &format!("{field}\r\n"), "x"));
+    says(&ask("Nats-Expected-Last-Sequence: 7"), 412, "the last sequence of the stream events is 0");
+    is(&ask("Nats-Expected-Last-Sequence: 0"), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1}");
+    says(&ask("Nats-Expected-Last-Sequence: 0"), 412, "is 1, not");
+    says(&ask("Nats-Expected-Stream: quick"), 412, "the subject belongs to the stream events");
+    is(&ask("nats-expected-stream: events"), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
+    says(&ask("Nats-Rollup: all"), 400, "the header Nats-Rollup is not known here");
+    // What is refused by its head is not read to its end.
+    assert!(peer.rest().is_empty());
+    let mut peer = hub_server.connect();
+    let fields = "Content-Type: application/x-ndjson\r\nNats-Expected-Stream: quick\r\n";
+    says(&peer.ask(post("/publish/events.a", fields, "a\nb\n")), 412, "none of 2 messages were stored");
+    let losses = |loss| hub_server.overview().hub.get().expect("there is one").losses(Ingress::Http, loss);
+    eventually("all are counted", || (losses(Loss::Condition) == 5).then_some(()));
+    drop(peer);
+    hub_server.finish();
+}
+
+fn what_cannot_be_published_says_why(driver: DriverChoice) {
+    let hub_server = HubTestServer::with(driver, |config| {
+        let small = StreamConfig { message_size_max: 2000, ..StreamConfig::new("events", ["events.>"]) };
+        config.hub.streams = vec![small];
+    });
+    for (path, status, part) in [
+        ("/publish/", 400, "expected no empty token at byte 0 of the subject"),
+        ("/publish/a..b", 400, "expected no empty token at byte 2 of the subject"),
+        ("/publish/a.*", 400, "expected no wildcard at byte 2 of the subject"),
+        ("/publish/a%20b", 400, "at byte 1 of the subject"),
+        ("/publish/a%ffb", 400, "at byte 1 of the subject"),
+        ("/publish/$JS.API.INFO", 400, "the hub's own"),
+        ("/publish", 404, "Not Found"),
+    ] {
+        says(&hub_server.connect().ask(post(path, "", "x")), status, part);
+        says(&hub_server.connect().ask(post(path, "", "")), status, part);
+    }
+    let mut peer = hub_server.connect();
+    for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"] {
+        peer.send(format!("{method} /publish/events.a HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let answer = if method == "HEAD" { peer.head() } else { peer.answer() };
+        assert_eq!((answer.status, answer.field("Allow")), (405, Some("POST")), "{method}");
+    }
+    is(
+        &peer.ask(post("/publish/events.a", "", &"x".repeat(2000))),
+        200,
+        "{\"stream\":\"events\",\"first\":1,\"last\":1}",
+    );
+    let long = "x".repeat(2001);
+    says(
+        &peer.ask(lines("/publish/events.a", &format!("a\n{long}\n"))),
+        413,
+        "on line 2 has 2001 bytes; 2000",
+    );
+    let chunked = format!(
+        "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n7d1\r\n{long}\r\n0\r\n\r\n"
+    );
+    says(&peer.ask(chunked), 413, "the message has 2001 bytes");
+    is(&peer.ask(post("/publish/events.a", "", "x")), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
+    says(
+        &peer.ask(post("/publish/events.a", "", &long)),
+        413,
+        "the message has 2001 bytes; 2000 is the most",
+    );
+    assert!(peer.rest().is_empty(), "its body was not waited for");
+    hub_server.finish();
+}
+
+/// Row 0.20: each line goes with the subject and the headers of all: what they come to together is bounded too.
+fn many_lines_with_long_headers_are_refused(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let body = "x\n".repeat(10_000);
+    let post = |condition: &str| {
+        format!(
+            "POST /publish/quick.a HTTP/1.1\r\nHost: a\r\nNats-Expected-Stream: {condition}\r\n\
+             Content-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let mut peer = hub_server.connect();
+    says(&peer.ask(post(&"x".repeat(2000))), 413, "10000 messages with the same subject and headers");
+    is(&peer.ask(post("quick")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":10000}");
+    drop(peer);
+    hub_server.finish();
+}
+
+fn only_those_who_may_publish_do(driver: DriverChoice) {
+    let hub_server = HubTestServer::with(driver, |config| {
+        let sensor = UserConfig {
+            publish: vec!["events.sensors.>".to_owned()],
+            ..UserConfig::new("sensor", Credential::Password(Secret::new("s")))
+        };
+        let gauge = UserConfig::new("gauge", Credential::Token(Secret::new("token")));
+        config.hub.users = vec![sensor, gauge];
+    });
+    let mut peer = hub_server.connect();
+    let mut ask = |field: &str, subject: &str| {
+        let answer = peer.ask(post(&format!("/publish/{subject}"), &format!("{field}\r\n"), "x"));
+        if answer.status != 200 {
+            peer = hub_server.connect();
+        }
+        answer
+    };
+    let sensor = "Authorization: Basic c2Vuc29yOnM=";
+    assert_eq!(ask(sensor, "events.sensors.1").status, 200);
+    says(&ask(sensor, "events.orders"), 403, "this user may not publish to this subject");
+    assert_eq!(ask("Authorization: bearer token", "events.orders").status, 200);
+    assert_eq!(ask("Origin: http://a\r\nAuthorization: Bearer token", "events.orders").status, 200);
+    for field in
+        ["X: y", "Authorization: Bearer s", "Authorization: Basic c2Vuc29yOng=", "Authorization: Basic"]
+    {
+        let answer = ask(field, "events.sensors.1");
+        says(&answer, 401, "has none that is known");
+        assert!(answer.head.contains("WWW-Authenticate: Basic realm=\"stilling\""), "{answer:?}");
+        assert!(answer.head.contains("WWW-Authenticate: Bearer"), "{answer:?}");
+    }
+    assert_eq!(hub_server.metric("stilling_hub_shut_out_total"), 4);
+    // Who is told so without a body keeps the connection.
+    let mut peer = hub_server.connect();
+    assert_eq!(peer.ask(post("/publish/events.a", "", "")).status, 401);
+    assert_eq!(peer.ask(post("/publish/events.a", "Authorization: Bearer token\r\n", "")).status, 200);
+    drop(peer);
+    hub_server.finish();
+}
+
+/// What anybody's page can have its reader's browser send is no publication.
+fn pages_of_other_origins_are_refused(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let ask = |field: &str| hub_server.connect().ask(post("/publish/quick.a", field, "x"));
+    for origin in ["http://a:1", "http://b", "null", "a"] {
+        says(&ask(&format!("Origin: {origin}\r\n")), 403, "Origin is not the Host");
+    }
+    // A page that was asked for by address is this server's own; by name it may be anybody's whose name leads here.
+    let own = |host: &str| {
+        let request = post("/publish/quick.a", &format!("Origin: http://{host}\r\n"), "x");
+        hub_server.connect().ask(request.replace("Host: a\r\n", &format!("Host: {host}\r\n")))
+    };
+    says(&own("a"), 403, "a page under a name may publish only where users are known");
+    is(&own("127.0.0.1:80"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    hub_server.finish();
+}
+
+/// Pipelining: an answer waits for the disk, and the next one for it.
+fn requests_in_a_row_are_answered_in_order(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let mut peer = hub_server.connect();
+    let mut all = String::new();
+    for number in 0..50 {
+        all += &post("/publish/events.a", "", &number.to_string());
+        all += "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
+        all += &post("/publish/quick.a", "", "");
+    }
+    peer.send(&all);
+    peer.half_close();
+    for sequence in 1..=50 {
+        is(
+            &peer.answer(),
+            200,
+            &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"),
+        );
+        is(&peer.answer(), 200, "alive");
+        is(
+            &peer.answer(),
+            200,
+            &format!("{{\"stream\":\"quick\",\"first\":{sequence},\"last\":{sequence}}}"),
+        );
+    }
+    assert!(peer.rest().is_empty());
+    hub_server.finish();
+}
+
+fn a_body_is_asked_for_only_if_it_is_wanted(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let head = |path: &str, fields: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        )
+    };
+    let mut peer = hub_server.connect();
+    assert_eq!(peer.ask(head("/publish/quick.a", "")).status, 100);
+    is(&peer.ask("abc"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    for (path, fields, status) in [
+        ("/publish/quick.*", "", 400),
+        ("/publish/quick.a", "Origin: null\r\n", 403),
+        ("/publish/quick.a", "Nats-TTL: 1\r\n", 400),
+    ] {
+        let mut peer = hub_server.connect();
+        assert_eq!(peer.ask(head(path, fields)).status, status);
+        assert!(peer.rest().is_empty(), "it is closed");
+    }
+    drop(peer);
+    hub_server.finish();
+}
+
+fn a_frozen_stream_refuses(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    fs::write(hub_server.data(), "no folder").expect("a file in the place of the folder");
+    let mut peer = hub_server.connect();
+    for _ in 0..2 {
+        let answer = peer.ask(post("/publish/events.a", "", "x"));
+        says(&answer, 503, "the stream events is not open yet");
+        assert_eq!(answer.field("Retry-After"), Some("1"));
+    }
+    says(&peer.ask(lines("/publish/events.a", "a\nb")), 503, "; none of 2 messages were stored");
+    assert_eq!(peer.ask(post("/publish/quick.a", "", "x")).status, 200, "the others go on");
+    let losses = |ingress| hub_server.overview().hub.get().expect("there is one").losses(ingress, Loss::Hung);
+    eventually("all are counted", || (losses(Ingress::Http) == 4).then_some(()));
+    assert_eq!(losses(Ingress::Nats), 0);
+    drop(peer);
+    hub_server.finish();
+}
+
+/// Row 0.14: neither refused at once nor waiting without end, and told apart: what has certainly not been published, and what
+/// may have been.
+fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
+    let hub_server = HubTestServer::with(driver, |config| {
+        config.shards = 1;
+        config.timeouts.work = Duration::from_millis(100);
+    });
+    let standstill = hub_server.stall_disk();
+    let mut first = hub_server.connect();
+    let answer = first.ask(post("/publish/events.a", "", "x"));
+    says(&answer, 503, "this may have been stored");
+    assert!(first.rest().is_empty(), "its verdict cannot be taken for another's");
+    // A stream that is waited for holds up no other.
+    let answer = hub_server.connect().ask(post("/publish/quick.a", "", "x"));
+    is(&answer, 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    // What waits for it is bounded, and so is what is on the way to the hub behind that: a full way is reported in time.
+    let long = "x".repeat(1_000_000);
+    let mut unanswered = 1;
+    let mut peer = hub_server.connect();
+    loop {
+        let answer = peer.ask(post("/publish/events.a", "", &long));
+        assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
+        if answer.text().contains("nothing of this was published") {
+            break;
+        }
+        says(&answer, 503, "this may have been stored");
+        unanswered += 1;
+        assert!(unanswered < 100, "it is bounded");
+        peer = hub_server.connect();
+    }
+    assert_eq!(hub_server.metric("stilling_hub_publications_unanswered_total"), unanswered);
+    assert_eq!(hub_server.metric("stilling_hub_publications_shed_total"), 1);
+    // One that waits while the hub goes on is told one or the other, or that it is stored.
+    peer.send(post("/publish/quick.b", "", "x"));
+    let _open = standstill.end();
+    let answer = peer.answer();
+    assert!([200, 503].contains(&answer.status), "{answer:?}");
+    // All that was in between is there.
+    let stored = eventually("the hub goes on", || {
+        let answer = hub_server.connect().ask(post("/publish/quick.c", "", "x"));
+        (answer.status == 200).then(|| answer.into_text())
+    });
+    assert!(stored.starts_with("{\"stream\":\"quick\",\"first\":"), "{stored}");
+    drop(peer);
+    hub_server.finish();
+}
+
+fn routes_come_first_and_pages_alone_publish_nothing(driver: DriverChoice) {
+    let routes = Routes::new()
+        .inline(Method::Post, "/publish/{own}", |request| format!("mine: {}", request.body().len()))
+        .fallback_inline(|_| Status::Gone);
+    let hub_server = HubTestServer::answering(driver, routes, |config| config.admin = Admin::At(any_port()));
+    let mut peer = hub_server.connect();
+    is(&peer.ask(post("/publish/quick.a", "", "abc")), 200, "mine: 3");
+    is(
+        &peer.ask(post("/publish/quick.a/b", "", "abc")),
+        200,
+        "{\"stream\":\"quick\",\"first\":1,\"last\":1}",
+    );
+    let admin = hub_server.overview().listeners.len();
+    assert_eq!(admin, 2, "HTTP and NATS; the pages are beside them");
+    drop(peer);
+    hub_server.finish();
+
+    let hub_server = HubTestServer::with(driver, |config| config.admin = Admin::At(any_port()));
+    let mut admin = TestPeer::connect(hub_server.admin());
+    assert_eq!(admin.ask(post("/publish/quick.a", "", "x")).status, 404);
+    drop(admin);
+    hub_server.finish();
+}
+
+/// Listens on a loopback address and on all.
+fn on_all(config: &mut ServeConfig) {
+    config.listen = vec![any_port(), SocketAddr::from(([0, 0, 0, 0], 0))];
+}
+
+/// The answer to a publication at the listener that other machines reach.
+fn at_the_open_one(hub_server: &HubTestServer) -> TestResponse {
+    let address = hub_server.all_at("http")[1];
+    let mut peer = TestPeer::connect(SocketAddr::from(([127, 0, 0, 1], address.port())));
+    peer.ask(post("/publish/quick.a/b", "", "abc"))
+}
+
+/// What changes or reads messages needs credentials where other machines reach it.
+fn without_users_only_loopback_listeners_take_publications(driver: DriverChoice) {
+    let stored = "{\"stream\":\"quick\",\"first\":1,\"last\":1}";
+    let hub_server = HubTestServer::with(driver, on_all);
+    says(&at_the_open_one(&hub_server), 403, "needs users ([[user]]), or --open-publish");
+    is(&hub_server.connect().ask(post("/publish/quick.a", "", "x")), 200, stored);
+    hub_server.finish();
+    let hub_server = HubTestServer::with(driver, |config| {
+        on_all(config);
+        config.open_publish = true;
+    });
+    is(&at_the_open_one(&hub_server), 200, stored);
+    hub_server.finish();
+    let hub_server = HubTestServer::with(driver, |config| {
+        on_all(config);
+        config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
+    });
+    assert_eq!(at_the_open_one(&hub_server).status, 401);
+    hub_server.finish();
+    let routes = Routes::new().fallback_inline(|request| format!("mine: {}", request.body().len()));
+    let hub_server = HubTestServer::answering(driver, routes, on_all);
+    is(&at_the_open_one(&hub_server), 200, "mine: 3");
+    hub_server.finish();
+}
+
+fn without_a_hub_there_is_nothing(driver: DriverChoice) {
+    let hub_server = HubTestServer::with(driver, |config| config.hub = MessagingConfig::default());
+    assert_eq!(hub_server.connect().ask(post("/publish/events.a", "", "x")).status, 404);
+    hub_server.finish();
+}
+
+fn curl_publishes(driver: DriverChoice) {
+    let hub_server = HubTestServer::start(driver);
+    let url = hub_server.url("/publish/events.a");
+    let said = run("curl", &["-sS", "-d", "hello", &url]);
+    assert_eq!(said.trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");
+    let lines = ["-sS", "--data-binary", "a\nb\nc\n", "-H", "Content-Type: application/x-ndjson", &url];
+    assert_eq!(run("curl", &lines).trim_end(), "{\"stream\":\"events\",\"first\":2,\"last\":4}");
+    // curl asks before it sends more than a megabyte; this is less, and comes at once.
+    let file = hub_server.data().join("body");
+    fs::write(&file, vec![b'x'; 1_000_000]).expect("a file");
+    let from = format!("@{}", file.display());
+    let said = run("curl", &["-sS", "--data-binary", &from, "-H", "Expect: 100-continue", &url]);
+    assert_eq!(said.trim_end(), "{\"stream\":\"events\",\"first\":5,\"last\":5}");
+    assert_eq!(hub_server.overview().engine(|counters| counters.closed(CloseReason::ProtocolError)), 0);
+    hub_server.finish();
+}
+
+fn many_at_once_lose_nothing(driver: DriverChoice) {
+    const CLIENTS: u64 = 16;
+    const EACH: u64 = 50;
+    let hub_server = HubTestServer::with(driver, |config| config.hub_thread = stilling::HubThread::Shard);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut peer = hub_server.connect();
+            thread::spawn(move || {
+                let mut seen = Vec::new();
+                for _ in 0..EACH {
+                    let answer = peer.ask(lines("/publish/events.a", "a\nb\n")).into_text();
+                    let first = answer.split("\"first\":").nth(1).expect("a sequence");
+                    let (first, rest) = first.split_once(',').expect("two");
+                    let first: u64 = first.parse().expect("a number");
+                    let last: u64 = rest
+                        .trim_start_matches("\"last\":")
+                        .trim_end()
+                        .trim_end_matches('}')
+                        .parse()
+                        .expect("a number");
+                    seen.extend([first, last]);
+                }
+                seen
+            })
+        })
+        .collect();
+    let mut all: Vec<u64> =
+        clients.into_iter().flat_map(|client| client.join().expect("it goes well")).collect();
+    all.sort_unstable();
+    assert_eq!(all, (1..=CLIENTS * EACH * 2).collect::<Vec<_>>());
+    hub_server.finish();
+}

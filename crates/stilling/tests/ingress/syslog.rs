@@ -1,0 +1,417 @@
+//! Syslog over UDP, TCP and Unix sockets.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use stilling::engine::CloseReason;
+use stilling::http::Routes;
+use stilling::settings::StreamConfig;
+use stilling::{DriverChoice, ServeConfig, Server};
+use stilling_hub::{Ingress, Loss};
+use stilling_journal::RecordKind;
+
+use crate::support::{HubTestServer, TestPeer, any_port, eventually, records, run};
+
+on_both_drivers!(
+    logger_is_understood_in_all_its_ways,
+    rsyslog_forwards_both_ways,
+    both_framings_are_told_apart_by_the_first_bytes,
+    nothing_that_a_peer_sends_is_too_much,
+    what_is_too_long_is_cut_and_counted,
+    what_the_end_of_a_connection_cuts_is_counted,
+    only_allowed_sources_are_heard,
+    a_unix_socket_comes_and_goes_with_the_server,
+    the_least_severe_is_shed_first_and_what_was_is_told,
+    a_connection_that_is_not_read_loses_nothing,
+    the_subject_is_made_of_the_message,
+);
+
+/// A server with all three doors and its Unix socket's path.
+fn with_all_ingresses(driver: DriverChoice, change: impl FnOnce(&mut ServeConfig)) -> HubTestServer {
+    HubTestServer::with(driver, |config| {
+        config.hub.syslog_udp = vec![any_port()];
+        config.hub.syslog_tcp = vec![any_port()];
+        config.hub.syslog_unix = vec![config.hub.data.with_file_name("log")];
+        change(config);
+    })
+}
+
+fn losses(hub_server: &HubTestServer, loss: Loss) -> u64 {
+    hub_server.overview().hub.get().expect("there is one").losses(Ingress::Syslog, loss)
+}
+
+#[track_caller]
+fn until_lost(hub_server: &HubTestServer, loss: Loss, count: u64) {
+    eventually(loss.name(), || (losses(hub_server, loss) >= count).then_some(()));
+    assert_eq!(losses(hub_server, loss), count);
+}
+
+fn unix_socket(hub_server: &HubTestServer) -> String {
+    hub_server.data().with_file_name("log").display().to_string()
+}
+
+fn logger_is_understood_in_all_its_ways(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |_| ());
+    let mut listener = hub_server.listen("events.syslog.>");
+    let (udp, tcp) =
+        (hub_server.at("syslog-udp").port().to_string(), hub_server.at("syslog-tcp").port().to_string());
+    let unix = unix_socket(&hub_server);
+    for way in [
+        &["-d", "-n", "127.0.0.1", "-P", &udp][..],
+        &["-d", "--rfc3164", "-n", "127.0.0.1", "-P", &udp],
+        &["-T", "-n", "127.0.0.1", "-P", &tcp],
+        &["-T", "--octet-count", "-n", "127.0.0.1", "-P", &tcp],
+        &["-u", &unix],
+    ] {
+        run("logger", &[way, &["-p", "auth.crit", "-t", "door", "who is there"]].concat());
+        let (subject, message) = listener.next();
+        assert_eq!(subject, "events.syslog.auth.crit", "{way:?}");
+        assert!(message.starts_with("<34>") && message.ends_with("who is there"), "{way:?}: {message:?}");
+        assert!(message.contains("door"), "{way:?}: {message:?}");
+    }
+    drop(listener);
+    hub_server.finish();
+}
+
+/// A process that ends with its test.
+struct RsyslogProcess(Child);
+
+impl Drop for RsyslogProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Datagrams come by ordinary descriptors there, too; connections, which would not tell whence they come, are refused at the
+/// start.
+#[test]
+fn datagrams_come_beside_direct_descriptors() {
+    let direct = |config: &mut ServeConfig| {
+        config.direct_descriptors = true;
+        config.hub.syslog_tcp.clear();
+    };
+    let hub_server = with_all_ingresses(DriverChoice::Uring, direct);
+    let mut listener = hub_server.listen("events.syslog.>");
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    sender.send_to(b"<13>udp", hub_server.at("syslog-udp")).expect("it is sent");
+    assert_eq!(listener.next().1, "<13>udp");
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.send_to(b"<13>unix", unix_socket(&hub_server)).expect("it is sent");
+    assert_eq!(listener.next().1, "<13>unix");
+    drop(listener);
+    hub_server.finish();
+}
+
+fn rsyslog_forwards_both_ways(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |_| ());
+    let mut listener = hub_server.listen("events.syslog.>");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (input, file) = (folder.path().join("in"), folder.path().join("conf"));
+    let text = format!(
+        "global(workDirectory=\"{}\")\nmodule(load=\"imuxsock\" SysSock.Use=\"off\")\n\
+         input(type=\"imuxsock\" Socket=\"{}\")\nuser.* @{}\ndaemon.* @@{}\n",
+        folder.path().display(),
+        input.display(),
+        hub_server.at("syslog-udp"),
+        hub_server.at("syslog-tcp"),
+    );
+    fs::write(&file, text).expect("a file");
+    // Not in everybody's path.
+    let name = ["/usr/sbin/rsyslogd", "rsyslogd"].into_iter().find(|name| Path::new(name).exists());
+    let mut command = Command::new(name.unwrap_or("rsyslogd"));
+    command.arg("-n").arg("-f").arg(&file).arg("-i").arg(folder.path().join("pid")).stdin(Stdio::null());
+    let rsyslog = RsyslogProcess(command.spawn().expect("rsyslog runs; `cargo xtask test` installs it"));
+    let input = input.display().to_string();
+    eventually("rsyslog listens", || UnixDatagram::unbound().ok()?.connect(&input).ok());
+    for (priority, subject) in
+        [("user.err", "events.syslog.user.err"), ("daemon.info", "events.syslog.daemon.info")]
+    {
+        run("logger", &["-u", &input, "-p", priority, "-t", "app", "by way of another"]);
+        let (its, message) = listener.next();
+        assert_eq!(its, subject);
+        assert!(message.contains("app") && message.ends_with("by way of another"), "{message:?}");
+    }
+    drop((rsyslog, listener));
+    hub_server.finish();
+}
+
+fn both_framings_are_told_apart_by_the_first_bytes(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |_| ());
+    let mut listener = hub_server.listen("events.syslog.>");
+    let connect = || TestPeer::connect(hub_server.at("syslog-tcp"));
+    let (mut lines, mut counted) = (connect(), connect());
+    lines.send("<13>one\r\n<13>two\n\n\n<13>thr");
+    for expected in ["<13>one", "<13>two"] {
+        assert_eq!(listener.next().1, expected);
+    }
+    lines.send("ee\0");
+    assert_eq!(listener.next().1, "<13>three");
+    counted.send("7 <13>o\nn8 <13>");
+    assert_eq!(listener.next().1, "<13>o\nn");
+    counted.send("four");
+    assert_eq!(listener.next().1, "<13>four");
+    // The last one has no end but that of the connection.
+    counted.send("99 <13>five");
+    counted.half_close();
+    assert_eq!(listener.next().1, "<13>five");
+    assert!(counted.rest().is_empty(), "nothing is ever said back");
+    lines.send("six");
+    lines.half_close();
+    assert_eq!(listener.next(), ("events.syslog.user.notice".to_owned(), "six".to_owned()));
+    drop((lines, listener));
+    hub_server.finish();
+}
+
+fn nothing_that_a_peer_sends_is_too_much(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |_| ());
+    let mut listener = hub_server.listen("events.syslog.>");
+    for bytes in [
+        &b""[..],
+        b"\n",
+        b"\0\0\r\n",
+        b"0",
+        b"999999999 ",
+        b"1 \n",
+        b"\xff\xfe",
+        b"<",
+        b"<999>x\n",
+        &[b'9'; 100],
+    ] {
+        let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
+        peer.send(bytes);
+        peer.half_close();
+        assert!(peer.rest().is_empty());
+    }
+    TestPeer::connect(hub_server.at("syslog-tcp")).reset();
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for bytes in [&b""[..], b"\n\0", b"\xff\xfe", b"<13>last"] {
+        sender.send_to(bytes, hub_server.at("syslog-udp")).expect("it is sent");
+    }
+    while listener.raw().1 != b"<13>last" {}
+    until_lost(&hub_server, Loss::Malformed, 2);
+    drop(listener);
+    hub_server.finish();
+}
+
+fn what_is_too_long_is_cut_and_counted(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |_| ());
+    let mut listener = hub_server.listen("events.syslog.>");
+    let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
+    let long = format!("<13>{}", "x".repeat(1 << 20));
+    for piece in long.as_bytes().chunks(1000) {
+        peer.send(piece);
+    }
+    peer.send("\n<13>behind it\n");
+    assert_eq!(listener.next().1, long[..60 * 1024]);
+    assert_eq!(listener.next().1, "<13>behind it");
+    drop(peer);
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.send_to(&long.as_bytes()[..8000], unix_socket(&hub_server)).expect("it is sent");
+    let cut = listener.next().1;
+    assert!(cut.len() < 8000 && long.starts_with(&cut), "{}", cut.len());
+    until_lost(&hub_server, Loss::TooLarge, 2);
+    drop(listener);
+    hub_server.finish();
+}
+
+/// RFC 6587 says of neither framing what an end in the middle means. A line is whole when its sender has ended the connection
+/// in good order; less than was announced never is, and neither is what a reset cuts.
+fn what_the_end_of_a_connection_cuts_is_counted(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |_| ());
+    let mut listener = hub_server.listen("events.syslog.>");
+    for (bytes, stored, cut) in [
+        ("<13>a line\n<13>its last", &["<13>a line", "<13>its last"][..], 0),
+        ("9 <13>whole", &["<13>whole"], 0),
+        ("9 <13>whole\n", &["<13>whole"], 0),
+        ("9 <13>whole9 <13>wh", &["<13>whole", "<13>wh"], 1),
+        // Announced, and nothing came.
+        ("9 <13>whole9 ", &["<13>whole"], 2),
+    ] {
+        let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
+        peer.send(bytes);
+        peer.half_close();
+        assert!(peer.rest().is_empty());
+        for message in stored {
+            assert_eq!(listener.next().1, *message, "{bytes:?}");
+        }
+        until_lost(&hub_server, Loss::Cut, cut);
+    }
+    for (bytes, cut) in [("<13>before\n<13>behind", 3), ("<13>before\n", 3), ("10 <13>before9 <13>wh", 4)] {
+        let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
+        peer.send(bytes);
+        assert_eq!(listener.next().1, "<13>before", "{bytes:?}");
+        peer.reset();
+        until_lost(&hub_server, Loss::Cut, cut);
+    }
+    assert_eq!(hub_server.metric("stilling_hub_losses_total{door=\"syslog\",reason=\"cut\"}"), 4);
+    drop(listener);
+    hub_server.finish();
+}
+
+fn only_allowed_sources_are_heard(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |config| {
+        config.hub.syslog_sources = vec!["127.0.0.2".parse().expect("a range")];
+    });
+    let mut listener = hub_server.listen("events.syslog.>");
+    let mut stranger = TestPeer::connect(hub_server.at("syslog-tcp"));
+    stranger.try_send("<13>stranger\n");
+    assert!(stranger.read_until_closed().is_empty(), "it is closed");
+    let send = |from: &str, text: &str| {
+        let sender = UdpSocket::bind((from, 0)).expect("all of 127.0.0.0/8 is ours");
+        sender.send_to(text.as_bytes(), hub_server.at("syslog-udp")).expect("it is sent");
+    };
+    send("127.0.0.1", "<13>stranger");
+    send("127.0.0.2", "<13>friend");
+    assert_eq!(listener.next().1, "<13>friend");
+    let mut friend = TestPeer::connect_from([127, 0, 0, 2].into(), hub_server.at("syslog-tcp"));
+    friend.send("<13>another\n");
+    assert_eq!(listener.next().1, "<13>another");
+    UnixDatagram::unbound()
+        .and_then(|unix| unix.send_to(b"<13>local", unix_socket(&hub_server)))
+        .expect("it is sent");
+    assert_eq!(listener.next().1, "<13>local", "who reaches the file may send");
+    until_lost(&hub_server, Loss::Forbidden, 2);
+    assert_eq!(hub_server.metric("stilling_hub_losses_total{door=\"syslog\",reason=\"forbidden\"}"), 2);
+    assert_eq!(hub_server.overview().engine(|counters| counters.closed(CloseReason::Forbidden)), 1);
+    drop((listener, friend));
+    hub_server.finish();
+}
+
+fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log");
+    let config = || {
+        let mut config =
+            ServeConfig { listen: vec![any_port()], shards: 1, driver, ..ServeConfig::default() };
+        config.hub.syslog_unix = vec![path.clone()];
+        config.hub.data = folder.path().join("streams");
+        config
+    };
+    // What a process that was killed has left behind is replaced.
+    drop(UnixDatagram::bind(&path).expect("a socket"));
+    let server = Server::bind(config(), Routes::new()).expect("it is stale");
+    let said = format!("listening syslog-unix:{}", path.display());
+    assert!(server.banner().contains(&said), "{:?}", server.banner());
+    assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o666);
+    let error = Server::bind(config(), Routes::new()).err().expect("somebody reads there").to_string();
+    assert!(error.contains("another process reads there"), "{error}");
+    let running = server.start().expect("a thread");
+    running.end().expect("it ends well");
+    assert!(!path.exists(), "the file goes with the server");
+    // A file that is no socket is somebody's.
+    fs::write(&path, "mine").expect("a file");
+    assert!(Server::bind(config(), Routes::new()).is_err());
+    assert_eq!(fs::read(&path).expect("it is there"), b"mine");
+}
+
+/// Row 0.14: a hub that stands still costs what says least; no sender hangs, and every message is stored or counted.
+fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
+    const FLOOD: usize = 20_000;
+    const ERRORS: usize = 100;
+    let hub_server = with_all_ingresses(driver, |config| config.shards = 1);
+    let standstill = hub_server.stall_disk();
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.set_write_timeout(Some(Duration::from_secs(60))).expect("a socket takes options");
+    sender.connect(unix_socket(&hub_server)).expect("it listens");
+    // A send with a timeout is not begun again by the system.
+    let send = |text: String| {
+        while let Err(error) = sender.send(text.as_bytes()) {
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "no sender hangs");
+        }
+    };
+    for number in 0..FLOOD {
+        send(format!("<14>info {number} {}", "x".repeat(300)));
+    }
+    for number in 0..ERRORS {
+        send(format!("<11>error {number}"));
+    }
+    // All has been read.
+    let received = FLOOD + ERRORS;
+    let counted = || hub_server.overview().engine(|counters| &counters.datagrams_received);
+    eventually("all is read", || (counted() == received as u64).then_some(()));
+    assert_eq!(losses(&hub_server, Loss::Shed), 0, "the hub has not heard of it");
+    let _open = standstill.end();
+    let shed =
+        eventually("the hub hears of it", || Some(losses(&hub_server, Loss::Shed)).filter(|shed| *shed > 0));
+    let folder = hub_server.data();
+    let keep = hub_server.keep();
+    let all = records(&folder);
+    let count = |severity: &str| {
+        all.iter()
+            .filter(|(kind, subject, _)| *kind == RecordKind::Ordinary && subject.ends_with(severity))
+            .count()
+    };
+    assert_eq!(count(".err"), ERRORS, "what is worse is heard");
+    assert_eq!(count(".info") as u64 + shed, FLOOD as u64, "stored or counted");
+    let markers: Vec<_> = all.iter().filter(|(kind, ..)| *kind == RecordKind::Loss).collect();
+    let [(_, subject, text)] = markers[..] else { panic!("one marker: {markers:?}") };
+    assert_eq!(subject, "events.syslog.user.info");
+    assert!(text.starts_with(&format!("{{\"lost\":{shed},\"reason\":\"shed\",\"from\":\"20")), "{text}");
+    drop(keep);
+}
+
+/// TCP slows its sender down instead.
+fn a_connection_that_is_not_read_loses_nothing(driver: DriverChoice) {
+    const LINES: usize = 100_000;
+    let hub_server = with_all_ingresses(driver, |config| config.shards = 1);
+    let standstill = hub_server.stall_disk();
+    let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
+    let mut hand = peer.clone_writer();
+    let writer = thread::spawn(move || {
+        for number in 0..LINES / 100 {
+            let lines: String =
+                (0..100).map(|at| format!("<14>line {}{}\n", number * 100 + at, "x".repeat(200))).collect();
+            hand.send(lines);
+        }
+        hand.half_close();
+    });
+    let bytes = || hub_server.overview().engine(|counters| &counters.received_bytes);
+    // It is read as long as there is room, and then no more.
+    let mut before = 0;
+    eventually("it is not read any more", || {
+        let now = bytes();
+        thread::park_timeout(Duration::from_millis(200));
+        let stands = now > 0 && now == before;
+        before = now;
+        stands.then_some(())
+    });
+    assert!(bytes() < 4_000_000, "what waits is bounded");
+    let _open = standstill.end();
+    writer.join().expect("all is taken");
+    assert!(peer.rest().is_empty());
+    let folder = hub_server.data();
+    let keep = hub_server.keep();
+    let all = records(&folder);
+    assert_eq!(all.len(), LINES);
+    assert!(
+        all.iter().enumerate().all(|(at, (_, _, text))| text.starts_with(&format!("<14>line {at}x"))),
+        "in order"
+    );
+    drop(keep);
+}
+
+fn the_subject_is_made_of_the_message(driver: DriverChoice) {
+    let hub_server = with_all_ingresses(driver, |config| {
+        config.hub.syslog_subject = "logs.{host}.{app}.{severity}".parse().expect("a template");
+        config.hub.streams = vec![StreamConfig::new("logs", ["logs.>"])];
+    });
+    let mut listener = hub_server.listen("logs.>");
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let to: SocketAddr = hub_server.at("syslog-udp");
+    let text = "<165>1 2026-11-21T22:14:15.003Z web.1 su>. - ID47 - hello";
+    sender.send_to(text.as_bytes(), to).expect("it is sent");
+    assert_eq!(listener.next(), ("logs.web_1.su__.notice".to_owned(), text.to_owned()));
+    let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
+    peer.send("<13>no host\n");
+    assert!(listener.next().0.ends_with(".notice"));
+    drop((peer, listener));
+    hub_server.finish();
+}

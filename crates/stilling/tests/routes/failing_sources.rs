@@ -1,0 +1,120 @@
+//! Sources that fail: the client learns of it, the connection ends for a reason, the server lives.
+
+use std::io::{self, Read};
+
+use stilling::DriverChoice;
+use stilling::engine::CloseReason;
+use stilling::http::{Method, Request, Response, Routes};
+
+use crate::support::{HttpTestServer, get};
+
+on_both_drivers!(
+    a_source_that_fails_at_the_start_is_a_500,
+    a_source_that_fails_in_the_middle_ends_the_connection,
+    a_failed_answer_tells_its_client_so,
+);
+
+/// Gives so many bytes, then does what it is named after.
+struct FailingSource {
+    left: usize,
+    how: SourceEnd,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SourceEnd {
+    Fails,
+    Panics,
+    /// It ends, although more was announced.
+    Ends,
+}
+
+impl Read for FailingSource {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            return match self.how {
+                SourceEnd::Fails => Err(io::Error::other("the demonstration of a failing source")),
+                SourceEnd::Panics => panic!("the demonstration of a panic in a source"),
+                SourceEnd::Ends => Ok(0),
+            };
+        }
+        let count = self.left.min(into.len());
+        into[..count].fill(b'e');
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+const ANNOUNCED: u64 = 10_000_000;
+
+fn routes(left: usize) -> Routes {
+    let answer = move |request: &Request<'_>| {
+        let how = match request.param("how").as_deref() {
+            Some("fails") => SourceEnd::Fails,
+            Some("panics") => SourceEnd::Panics,
+            _ => SourceEnd::Ends,
+        };
+        let source = FailingSource { left, how };
+        match request.param("framing").as_deref() {
+            Some("sized") => Response::stream_sized("a/b", ANNOUNCED, source),
+            _ => Response::stream("a/b", source),
+        }
+    };
+    Routes::new()
+        .worker(Method::Get, "/job/{framing}/{how}", answer)
+        .inline(Method::Get, "/in/{framing}/{how}", answer)
+        .inline(Method::Get, "/good", |_| "good")
+}
+
+/// An unsized source that ends has not failed.
+const WAYS: [&str; 5] = ["sized/fails", "sized/panics", "sized/ends", "open/fails", "open/panics"];
+
+/// What fails before anything was sent can still be told.
+fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
+    for workers in [0, 2] {
+        let server = HttpTestServer::with(driver, routes(0), |config| config.worker_threads = workers);
+        let mut peer = server.connect();
+        for way in WAYS {
+            let answer = peer.ask(get(&format!("/job/{way}")));
+            assert_eq!((answer.status, answer.text()), (500, "500 Internal Server Error\n"), "{way}");
+            assert_eq!(peer.ask(get("/good")).text(), "good", "{way}");
+        }
+        drop(peer);
+        server.finish();
+    }
+}
+
+fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
+    for (workers, place) in [(0, "job"), (0, "in"), (2, "job"), (2, "in")] {
+        // With one shard its counter says in turn what became of whom.
+        let server = HttpTestServer::with(driver, routes(200_000), |config| {
+            (config.shards, config.worker_threads) = (1, workers);
+        });
+        for (number, way) in (1..).zip(WAYS) {
+            let mut peer = server.connect();
+            peer.send(get(&format!("/{place}/{way}")) + &get("/good"));
+            let head = peer.head();
+            assert_eq!(head.status, 200, "{way}");
+            let body = peer.read_until_closed();
+            let text = |part: &[u8]| body.windows(part.len()).any(|window| window == part);
+            assert!(!text(b"0\r\n\r\n") && !text(b"HTTP/"), "{way}: what was cut off looks complete");
+            assert!(body.len() <= 201_000, "{way}: {} bytes", body.len());
+            server.until_closed(CloseReason::AnswerBroken, number);
+        }
+        assert_eq!(server.connect().ask(get("/good")).text(), "good");
+        server.finish();
+    }
+}
+
+/// A real client calls it a failure, whichever framing: 18 is a partial file.
+fn a_failed_answer_tells_its_client_so(driver: DriverChoice) {
+    let server = HttpTestServer::start(driver, routes(200_000));
+    for way in WAYS {
+        let outcome = std::process::Command::new("curl")
+            .args(["--silent", "--max-time", "60", "--output", "/dev/null"])
+            .arg(server.url(&format!("/job/{way}")))
+            .output()
+            .expect("curl is installed");
+        assert_eq!(outcome.status.code(), Some(18), "{way}: {outcome:?}");
+    }
+    server.finish();
+}

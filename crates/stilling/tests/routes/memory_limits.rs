@@ -1,0 +1,204 @@
+//! What requests may hold while they wait is bounded, and given back by whoever has it.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use stilling::DriverChoice;
+use stilling::http::{Method, Response, Routes, Status};
+
+use crate::support::{HttpTestServer, TestPeer, eventually, get, pattern};
+
+on_both_drivers!(
+    who_finds_no_memory_is_told_to_come_again,
+    clients_that_leave_give_their_memory_back,
+    a_request_that_was_given_up_in_the_queue_holds_nothing,
+    answers_beyond_the_memory_for_them_are_refused,
+    pages_that_wait_for_slow_clients_count_like_answers,
+);
+
+const HEAD: &str = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n";
+
+fn echoes() -> Routes {
+    Routes::new().worker(Method::Post, "/echo", |request| Response::bytes("a/b", request.body())).inline(
+        Method::Get,
+        "/good",
+        |_| "good",
+    )
+}
+
+/// A server of one shard, which may hold two of those requests and a half.
+fn small(driver: DriverChoice, routes: Routes) -> HttpTestServer {
+    HttpTestServer::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        config.requests_held_max = 100_000;
+    })
+}
+
+/// A client whose body is on the way, all but its last byte.
+fn half(server: &HttpTestServer) -> TestPeer {
+    let before = server.held();
+    let mut peer = server.connect();
+    peer.send(HEAD);
+    peer.send(&pattern(40_000)[..39_999]);
+    eventually("the body is held", || (server.held() >= before + 39_999 + HEAD.len() as u64).then_some(()));
+    peer
+}
+
+/// Row 4.9's like, for memory: shed, told when to try again, and the others are none the worse.
+fn who_finds_no_memory_is_told_to_come_again(driver: DriverChoice) {
+    let server = small(driver, echoes());
+    let mut others = [half(&server), half(&server)];
+    let mut third = server.connect();
+    third.send(HEAD);
+    third.send(pattern(40_000));
+    let answer = third.answer();
+    assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
+    assert_eq!(answer.field("Connection"), Some("close"));
+    third.half_close();
+    assert_eq!(third.rest(), b"", "the connection ends in good order");
+    assert!(server.held() <= 100_000);
+    assert_eq!(server.overview().http(|counters| &counters.requests_shed), 1);
+    // What needs no memory is answered meanwhile.
+    assert_eq!(server.connect().ask(get("/good")).text(), "good");
+    let body = pattern(40_000);
+    for peer in &mut others {
+        assert!(peer.ask(&body[39_999..]).body == body);
+    }
+    eventually("all is given back", || (server.held() == 0).then_some(()));
+    // There is room again.
+    let mut again = half(&server);
+    assert!(again.ask(&body[39_999..]).body == body);
+    drop((others, again));
+    server.finish();
+}
+
+/// Row 4.34: in whatever way they leave.
+fn clients_that_leave_give_their_memory_back(driver: DriverChoice) {
+    let server = small(driver, echoes());
+    for _ in 0..10 {
+        let (reset, closed) = (half(&server), half(&server));
+        reset.reset();
+        drop(closed);
+        eventually("all is given back", || (server.held() == 0).then_some(()));
+    }
+    assert_eq!(server.overview().http(|counters| &counters.requests_shed), 0);
+    server.finish();
+}
+
+/// Row 4.12: a request that no worker has taken in time leaves the queue and gives its memory back at once, however long
+/// the workers are busy.
+fn a_request_that_was_given_up_in_the_queue_holds_nothing(driver: DriverChoice) {
+    let (go_on, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let routes = echoes().worker(Method::Get, "/stuck", move |_| {
+        let _ = wait.lock().expect("no test panics here").recv();
+        "done"
+    });
+    let server = HttpTestServer::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        config.requests_held_max = 100_000;
+        config.queue_age_max = Duration::from_millis(20);
+    });
+    let mut stuck = server.connect();
+    stuck.send(get("/stuck"));
+    eventually("the worker is busy", || (server.overview().pool.counters().busy == 1).then_some(()));
+    let held = server.held();
+    let request = [HEAD.as_bytes(), &pattern(40_000)].concat();
+    let mut peer = server.connect();
+    for expired in 1..=5 {
+        assert_eq!(peer.ask(&request).status, 503);
+        let counters = server.overview().pool.counters();
+        assert_eq!((counters.queued, counters.expired, server.held()), (0, expired, held));
+    }
+    assert_eq!(server.overview().http(|counters| &counters.requests_shed), 0);
+    assert_eq!(server.overview().http(|counters| &counters.jobs_expired), 5);
+    drop((peer, go_on));
+    assert_eq!(stuck.answer().text(), "done");
+    drop(stuck);
+    assert_eq!(server.finish().http(|counters| &counters.late_results), 0);
+}
+
+/// Rows 4.7, 4.9: what slow clients leave lying is bounded; who comes then is told when to try again, and those who were
+/// there before get everything.
+fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
+    const LONG: usize = 600_000;
+    const MOST: usize = 1_000_000;
+    let routes = Routes::new()
+        .inline(Method::Get, "/in", |_| Response::bytes("a/b", pattern(LONG)))
+        .worker(Method::Get, "/job", |_| Response::bytes("a/b", pattern(LONG)))
+        .worker(Method::Get, "/open", |_| Response::stream("a/b", std::io::Cursor::new(pattern(LONG))))
+        .inline(Method::Get, "/sized", |_| {
+            Response::stream_sized("a/b", LONG as u64, std::io::Cursor::new(pattern(LONG)))
+        })
+        .inline(Method::Get, "/good", |_| "good");
+    let server = HttpTestServer::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        (config.send_buffer, config.answers_held_max) = (Some(16_384), MOST);
+    });
+    let shed = || server.overview().http(|counters| &counters.answers_shed);
+    let mut slow = TestPeer::connect_small(server.address());
+    slow.send(get("/in"));
+    eventually("the answer waits", || (server.answers_held() == LONG as u64).then_some(()));
+    // Streams count as one piece each, however long they are, and fill what is left.
+    let mut streams = Vec::new();
+    while shed() == 0 {
+        let mut stream = TestPeer::connect_small(server.address());
+        stream.send(get(["/open", "/sized"][streams.len() % 2]));
+        let head = stream.head();
+        streams.push((stream, head));
+        assert!(server.answers_held() <= MOST as u64);
+    }
+    let (mut last, refused) = streams.pop().expect("one was refused");
+    assert_eq!((refused.status, refused.field("Retry-After")), (503, Some("1")));
+    assert!(streams.len() >= 8, "{}", streams.len());
+    assert_eq!(last.read_exactly("503 Service Unavailable\n".len()), b"503 Service Unavailable\n");
+    // On the same connection: what needs no memory is answered, and what does is refused again.
+    for (path, status) in [("/good", 200), ("/job", 503), ("/in", 503), ("/metrics", 200), ("/sized", 503)] {
+        assert_eq!(last.ask(get(path)).status, status, "{path}");
+    }
+    assert_eq!((shed(), server.answered(Status::ServiceUnavailable)), (4, 4));
+    // Nobody sees the body of an answer to HEAD, so nothing waits.
+    last.send(get("/in").replace("GET", "HEAD"));
+    assert_eq!(last.head().status, 200);
+    assert!(slow.answer().body == pattern(LONG));
+    assert_eq!(last.ask(get("/job")).status, 200);
+    let (mut open, head) = streams.swap_remove(0);
+    assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
+    let mut body = Vec::new();
+    while let Some(chunk) = open.chunk() {
+        body.extend(chunk);
+    }
+    assert!(body == pattern(LONG));
+    drop((slow, open, last, streams));
+    eventually("all is given back", || (server.answers_held() == 0).then_some(()));
+    server.finish();
+}
+
+/// Rows 4.7, 4.9: the server's own pages take no memory beyond that for answers, either.
+fn pages_that_wait_for_slow_clients_count_like_answers(driver: DriverChoice) {
+    const MOST: usize = 60_000;
+    let routes = Routes::new().inline(Method::Get, "/good", |_| "good");
+    let server = HttpTestServer::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        (config.send_buffer, config.answers_held_max) = (Some(4096), MOST);
+        // What is sent without being held is next to nothing.
+        config.engine.output_bytes_max = 65_536;
+    });
+    let shed = || server.overview().http(|counters| &counters.answers_shed);
+    let mut slow = Vec::new();
+    while shed() == 0 {
+        assert!(slow.len() < 100, "pages wait and are not counted");
+        let mut peer = TestPeer::connect_small(server.address());
+        peer.send(get(["/metrics", "/status"][slow.len() % 2]).repeat(20));
+        let head = peer.head();
+        assert!(server.answers_held() <= MOST as u64, "{} bytes are held", server.answers_held());
+        slow.push((peer, head));
+    }
+    assert!(slow.iter().any(|(_, head)| head.status == 200), "none was answered");
+    assert_eq!(server.connect().ask(get("/good")).status, 200);
+    drop(slow);
+    eventually("all is given back", || (server.answers_held() == 0).then_some(()));
+    assert_eq!(server.connect().ask(get("/metrics")).status, 200);
+    server.finish();
+}

@@ -1,0 +1,343 @@
+//! What lanes and workers share, and the two protocols between them.
+//!
+//! **Falling asleep.** A worker that finds no job takes a ticket from the event count, looks once more and only
+//! then waits; a lane publishes its batch first and notifies afterwards. The event count's fences make one of
+//! the two see the other.
+//!
+//! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, hence also those
+//! that a lane has not published yet; a withdrawn one is counted out at once. Workers leave when the pool is closed and `queued` is zero. A lane counts
+//! first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards, each with a
+//! fence between: so no worker leaves while a job was accepted that nobody would run.
+//!
+//! **Leaving a pool that shrinks.** A worker looks for a job once more after it has stopped counting as a sleeper,
+//! with a fence between: what it does not see there is published so late that the lane wakes another. The rest of
+//! growing and shrinking is the business of `pool_size` and `scaler`.
+
+mod running;
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use stilling_ring::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use stilling_ring::{Clock, EventCount, InlineFn, Receiver, Sender, Time, Wake, planted};
+
+use self::running::contain;
+use crate::context::JobContext;
+use crate::counters::{PoolCounters, PoolTally, count};
+use crate::job_claims::{JobClaims, LanePosition};
+use crate::job_result::{JobCompletion, JobResult};
+use crate::limits::PoolLimits;
+use crate::pool_size::PoolSize;
+use crate::queue_target::StandingQueueDetector;
+
+pub use self::running::{FinishedJob, RunningJob};
+
+/// A job in the queue: two cache lines.
+pub(crate) struct Job<R> {
+    pub(crate) work: InlineFn<JobContext, R>,
+    pub(crate) ticket: u64,
+    pub(crate) enqueued: EnqueueTime,
+}
+
+/// When a job was put into the queue, and whether it may be given up for having waited too long: in one word,
+/// because a job fills its two cache lines.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EnqueueTime(u64);
+
+impl EnqueueTime {
+    pub(crate) fn new(now: Time, is_continuation: bool) -> EnqueueTime {
+        EnqueueTime(now.as_nanos() << 1 | u64::from(is_continuation))
+    }
+
+    fn at(self) -> Time {
+        Time::from_nanos(self.0 >> 1)
+    }
+
+    /// It is run however long it has waited.
+    fn is_continuation(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Job<()>>() == 128);
+
+pub(crate) struct PoolCore<R> {
+    pub(crate) limits: PoolLimits,
+    pub(crate) clock: Clock,
+    pub(crate) idle: EventCount,
+    pub(crate) tally: PoolTally,
+    /// Only of a pool that may grow.
+    pub(crate) pool_size: Option<PoolSize>,
+    /// Lanes that run a job in their own thread now.
+    inline: AtomicU64,
+    queued: AtomicU64,
+    closed: AtomicBool,
+    job_queue: Mutex<JobQueue<R>>,
+    /// By lane: which of its queued jobs are unclaimed.
+    pub(crate) claims: Vec<JobClaims>,
+    result_queues: Vec<ResultQueue<R>>,
+}
+
+/// Where jobs come from. Only workers lock.
+struct JobQueue<R> {
+    /// The job mailboxes of all lanes.
+    lanes: Vec<Receiver<Job<R>>>,
+    /// Whether the queue stands, if it has a target.
+    standing: Option<StandingQueueDetector>,
+}
+
+/// Where the results of one lane go. Only workers lock.
+pub(crate) struct ResultQueue<R> {
+    pub(crate) results: Mutex<Sender<JobCompletion<R>>>,
+    pub(crate) wake: Arc<Wake>,
+}
+
+/// What a worker found at the front of the queue.
+enum QueueFront<R> {
+    /// A job that is now this worker's.
+    Owned(DequeuedJob<R>),
+    /// A job that its lane has withdrawn.
+    Withdrawn(Job<R>),
+}
+
+/// A job that a worker has taken out of the queue.
+struct DequeuedJob<R> {
+    lane: usize,
+    position: LanePosition,
+    job: Job<R>,
+    now: Time,
+    /// It is not to be run, because the queue stands.
+    shed: bool,
+}
+
+/// Whether one more job may enter the queue.
+pub(crate) enum Admission {
+    Admitted,
+    Full,
+    Closed,
+}
+
+impl<R> PoolCore<R> {
+    pub(crate) fn new(
+        limits: PoolLimits,
+        clock: Clock,
+        job_receivers: Vec<Receiver<Job<R>>>,
+        claims: Vec<JobClaims>,
+        result_queues: Vec<ResultQueue<R>>,
+    ) -> PoolCore<R> {
+        let pool_size =
+            limits.growth.is_enabled().then(|| PoolSize::new(limits.growth, limits.threads as u64));
+        PoolCore {
+            limits,
+            clock,
+            idle: EventCount::new(),
+            tally: PoolTally::default(),
+            pool_size,
+            inline: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            job_queue: Mutex::new(JobQueue {
+                lanes: job_receivers,
+                standing: limits.queue_target.map(StandingQueueDetector::new),
+            }),
+            claims,
+            result_queues,
+        }
+    }
+
+    /// Counts one more job into the queue, unless a limit forbids it. When lanes race for the last place, both
+    /// may be refused; the limit is never passed.
+    ///
+    /// A job that `is_continuation` is not held to the limit: who submits it has looked before, so only lanes that race for
+    /// the last place pass it, by one job each.
+    pub(crate) fn admit(&self, is_continuation: bool) -> Admission {
+        let before = self.queued.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_closed() {
+            self.leave_queue();
+            Admission::Closed
+        } else if !is_continuation && before >= self.limits.queue_max as u64 {
+            self.leave_queue();
+            Admission::Full
+        } else {
+            self.tally.queued_max.fetch_max(before + 1, Relaxed);
+            Admission::Admitted
+        }
+    }
+
+    /// Counts one job out of the queue. Whoever counts out the last one of a closed pool lets the idle workers go.
+    pub(crate) fn leave_queue(&self) {
+        if self.queued.fetch_sub(1, Ordering::AcqRel) == 1 {
+            fence(Ordering::SeqCst);
+            if self.is_closed() {
+                self.idle.notify_all();
+            }
+        }
+    }
+
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.idle.notify_all();
+        if let Some(pool_size) = &self.pool_size {
+            pool_size.wake_scaler();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        if !self.is_closed() {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.queued() == 0
+    }
+
+    /// Takes the job that was submitted first among all that are published.
+    pub(crate) fn take_job(core: &Arc<PoolCore<R>>) -> Option<RunningJob<R>> {
+        let DequeuedJob { lane, position, job, now, shed } = loop {
+            match PoolCore::pop(core)? {
+                QueueFront::Owned(dequeued) => break dequeued,
+                // The lane has accounted for it. What the job captured is the user's, and may panic while it is dropped.
+                QueueFront::Withdrawn(job) => drop(contain(|| drop(job))),
+            }
+        };
+        let taken = count(&core.tally.taken);
+        core.leave_queue();
+        if let Some(pool_size) = &core.pool_size {
+            pool_size.job_started();
+        }
+        let waited = now.since(job.enqueued.at());
+        let wait_nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        core.tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
+        let lost = planted!("lost job") && taken.is_multiple_of(16);
+        if shed {
+            count(&core.tally.shed);
+        }
+        let expired = shed || waited > core.limits.age_max && !job.enqueued.is_continuation();
+        Some(RunningJob::new(Arc::clone(core), (lane, position), job, now, expired, lost))
+    }
+
+    /// Takes the first entry of the queue, which may have been withdrawn.
+    fn pop(core: &Arc<PoolCore<R>>) -> Option<QueueFront<R>> {
+        let mut job_queue = lock(&core.job_queue);
+        let JobQueue { lanes, standing } = &mut *job_queue;
+        let oldest = |(lane, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, lane));
+        let (_, lane) = lanes.iter_mut().enumerate().filter_map(oldest).min()?;
+        let position = lanes[lane].taken();
+        let is_owned = core.claims[lane].claim(position);
+        let job = lanes[lane].pop()?;
+        if !is_owned {
+            return Some(QueueFront::Withdrawn(job));
+        }
+        let now = core.clock.now();
+        let service = core.tally.service_mean();
+        let shed =
+            |standing: &mut StandingQueueDetector| standing.sheds(now, now.since(job.enqueued.at()), service);
+        let shed = standing.as_mut().is_some_and(shed) && !job.enqueued.is_continuation();
+        Some(QueueFront::Owned(DequeuedJob { lane, position: LanePosition::new(position), job, now, shed }))
+    }
+
+    /// A worker's life: runs jobs until the pool is closed and its queue is empty, or until it can spare this one.
+    pub(crate) fn run_worker(core: &Arc<PoolCore<R>>, context: &mut JobContext) {
+        loop {
+            while let Some(running) = PoolCore::take_job(core) {
+                running.run(context).deliver();
+            }
+            if core.has_surplus() {
+                fence(Ordering::SeqCst);
+                if let Some(running) = PoolCore::take_job(core) {
+                    running.run(context).deliver();
+                    continue;
+                }
+                if core.retire() {
+                    return;
+                }
+            }
+            let ticket = core.idle.listen();
+            if let Some(running) = PoolCore::take_job(core) {
+                core.idle.cancel(ticket);
+                running.run(context).deliver();
+            } else if core.is_finished() {
+                return core.idle.cancel(ticket);
+            } else if core.has_surplus() {
+                core.idle.cancel(ticket);
+            } else {
+                core.idle.wait(ticket);
+            }
+        }
+    }
+
+    fn has_surplus(&self) -> bool {
+        self.pool_size.as_ref().is_some_and(PoolSize::has_surplus)
+    }
+
+    /// Counts a worker out that found nothing to do, if the pool is to shrink.
+    pub(crate) fn retire(&self) -> bool {
+        let leaves = self.pool_size.as_ref().is_some_and(PoolSize::try_retire);
+        if leaves {
+            count(&self.tally.threads_ended);
+        }
+        leaves
+    }
+
+    /// Runs a job in the calling thread, unless as many do already as may.
+    pub(crate) fn run_inline<F>(&self, job: F) -> Result<JobResult<R>, F>
+    where
+        F: FnOnce(&mut JobContext) -> R,
+    {
+        let inline_max = self.limits.inline_max as u64;
+        let one_more = |inline: u64| (inline < inline_max).then_some(inline + 1);
+        if self.is_closed()
+            || self.inline.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_err()
+        {
+            return Err(job);
+        }
+        count(&self.tally.taken);
+        count(&self.tally.inline);
+        let mut context = JobContext::for_clock(&self.clock);
+        let outcome = contain(|| job(&mut context)).map_or(JobResult::Panicked, JobResult::Done);
+        self.inline.fetch_sub(1, Ordering::AcqRel);
+        count(self.tally.counter_of(&outcome));
+        Ok(outcome)
+    }
+
+    /// The counters at about this moment.
+    pub(crate) fn counters(&self) -> PoolCounters {
+        let threads = self.pool_size.as_ref().map_or(self.limits.threads as u64, PoolSize::threads);
+        self.tally.snapshot(self.queued(), threads)
+    }
+
+    /// Puts the answer for one taken job into its lane's results and wakes its shard.
+    pub(crate) fn deliver(&self, lane: usize, completed: JobCompletion<R>) {
+        let JobCompletion { ticket, position, .. } = completed;
+        let answered = count(self.tally.counter_of(&completed.outcome));
+        let result_queue = &self.result_queues[lane];
+        {
+            let mut results = lock(&result_queue.results);
+            let pushed = results.push(completed);
+            assert!(
+                pushed.is_ok() || planted::AVAILABLE,
+                "lane {lane} has more jobs outstanding than its result mailbox holds"
+            );
+            if planted!("double answer") && answered.is_multiple_of(8) {
+                // The copy cannot repeat the value, so it claims another outcome for the same ticket.
+                drop(results.push(JobCompletion { ticket, position, outcome: JobResult::Panicked }));
+            }
+            results.publish();
+        }
+        result_queue.wake.notify();
+    }
+}
+
+/// Nothing is left half-done under these locks, so a poisoned one is still good.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

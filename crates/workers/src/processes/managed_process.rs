@@ -1,0 +1,321 @@
+//! One process through all its lives.
+//!
+//! ```text
+//!   Resting ─► Starting ─► Serving ─► Emptying ─► Leaving ─┐
+//!      ▲          │ late      │ condemned │          │ late │
+//!      │          └────────►  Dying ◄─────┴──────────┘      │
+//!      └───────── dead ◄────────┴───────────────────────────┘   (or Over, when all is to end)
+//! ```
+//!
+//! Every state but `Serving` ends by itself at some time: no request, however long, keeps a process from being replaced.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
+
+use super::WorkerProgram;
+use super::backoff::Backoff;
+use super::counters::{ProcessTally, count};
+use super::limits::{ProcessLimits, READY_CHECK_FIRST, READY_CHECK_MAX};
+use super::output_relay::OutputRelay;
+use super::process_slots::ProcessSlots;
+
+/// What a life needs from the supervisor for a step.
+pub(super) struct SupervisionContext<'a> {
+    pub(super) now: Instant,
+    pub(super) limits: &'a ProcessLimits,
+    pub(super) tally: &'a ProcessTally,
+    pub(super) relay: &'a OutputRelay,
+    pub(super) program: &'a mut dyn WorkerProgram,
+    /// When the processes that still live are to be killed, if the end was asked for.
+    pub(super) kill_at: Option<Instant>,
+}
+
+/// A process that runs, or that nobody has waited for yet.
+#[derive(Debug)]
+pub(super) struct RunningProcess {
+    child: Child,
+    pub(super) group: Pid,
+    pub(super) pidfd: OwnedFd,
+}
+
+#[derive(Debug)]
+enum ProcessState {
+    /// Not running; is started at that time.
+    BackingOff { until: Instant, backoff: Duration },
+    /// Running, but does not answer yet.
+    Starting { running: RunningProcess, ready_deadline: Instant, check_at: Instant, check_interval: Duration },
+    /// Takes jobs.
+    Serving { running: RunningProcess, since: Instant },
+    /// Finishes its jobs, to be replaced.
+    Draining { running: RunningProcess, since: Instant, drain_deadline: Instant },
+    /// Has been asked to end.
+    Stopping { running: RunningProcess, kill_at: Instant },
+    /// Has been killed, after it had served for that long.
+    Killed { running: RunningProcess, uptime: Duration },
+    /// Is not started again.
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct ManagedProcess {
+    process_slots: Arc<ProcessSlots>,
+    backoff: Backoff,
+    /// Lives so far; the number of the present one.
+    generation: u64,
+    state: ProcessState,
+}
+
+impl ManagedProcess {
+    pub(super) fn new(process_slots: Arc<ProcessSlots>, now: Instant) -> ManagedProcess {
+        let state = ProcessState::BackingOff { until: now, backoff: Duration::ZERO };
+        ManagedProcess { process_slots, backoff: Backoff::default(), generation: 0, state }
+    }
+
+    /// Does what is due. Returns whether the process groups have changed.
+    pub(super) fn step(&mut self, context: &mut SupervisionContext<'_>) -> bool {
+        let before = self.running().map(|running| running.group);
+        // A step may be followed by the next at once; each state but the last is left by at most one of them.
+        while let Some(next) = self.next_state(context) {
+            self.state = next;
+        }
+        before != self.running().map(|running| running.group)
+    }
+
+    /// When to look again, if nothing happens before.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match &self.state {
+            ProcessState::BackingOff { until, .. } => Some(*until),
+            ProcessState::Starting { ready_deadline, check_at, .. } => Some(*check_at.min(ready_deadline)),
+            ProcessState::Stopping { kill_at, .. } => Some(*kill_at),
+            ProcessState::Draining { drain_deadline, .. } => Some(*drain_deadline),
+            ProcessState::Serving { .. } | ProcessState::Killed { .. } | ProcessState::Ended => None,
+        }
+    }
+
+    pub(super) fn running(&self) -> Option<&RunningProcess> {
+        match &self.state {
+            ProcessState::Starting { running, .. }
+            | ProcessState::Serving { running, .. }
+            | ProcessState::Draining { running, .. }
+            | ProcessState::Stopping { running, .. }
+            | ProcessState::Killed { running, .. } => Some(running),
+            ProcessState::BackingOff { .. } | ProcessState::Ended => None,
+        }
+    }
+
+    pub(super) fn is_serving(&self) -> bool {
+        matches!(self.state, ProcessState::Serving { .. })
+    }
+
+    /// Whether it serves and has done its number of requests.
+    pub(super) fn is_due_for_recycling(&self) -> bool {
+        self.is_serving() && self.process_slots.is_due_for_recycling()
+    }
+
+    /// Whether it is being replaced.
+    pub(super) fn is_being_replaced(&self) -> bool {
+        matches!(self.state, ProcessState::Draining { .. } | ProcessState::Stopping { .. })
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        matches!(self.state, ProcessState::Ended)
+    }
+
+    /// The wait after its last death, while it waits.
+    pub(super) fn backoff_delay(&self) -> Option<Duration> {
+        match self.state {
+            ProcessState::BackingOff { backoff, .. } if !backoff.is_zero() => Some(backoff),
+            _ => None,
+        }
+    }
+
+    /// Takes no more jobs, to be replaced when those that it has are done, and at the latest then.
+    pub(super) fn replace(&mut self, drain_deadline: Instant) {
+        match std::mem::replace(&mut self.state, ProcessState::Ended) {
+            ProcessState::Serving { running, since } => {
+                self.process_slots.close();
+                self.state = ProcessState::Draining { running, since, drain_deadline };
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// The state that follows now, if another one does.
+    fn next_state(&mut self, context: &mut SupervisionContext<'_>) -> Option<ProcessState> {
+        if let Some(running) = self.running()
+            && running.has_ended()
+        {
+            return Some(self.handle_exit(context));
+        }
+        let now = context.now;
+        match std::mem::replace(&mut self.state, ProcessState::Ended) {
+            ProcessState::BackingOff { .. } if context.kill_at.is_some() => Some(ProcessState::Ended),
+            ProcessState::BackingOff { until, .. } if now >= until => Some(self.start_process(context)),
+            ProcessState::Starting { running, .. }
+            | ProcessState::Serving { running, .. }
+            | ProcessState::Draining { running, .. }
+                if context.kill_at.is_some() =>
+            {
+                self.process_slots.close();
+                running.signal(Signal::TERM);
+                Some(ProcessState::Stopping { running, kill_at: context.kill_at.unwrap_or(now) })
+            }
+            ProcessState::Starting { running, ready_deadline, check_at, check_interval } => {
+                if now >= check_at && context.program.is_ready(self.process_slots.number) {
+                    self.process_slots.open(self.generation);
+                    return Some(ProcessState::Serving { running, since: now });
+                }
+                if now >= ready_deadline {
+                    let late = format!("did not answer within {:?}", context.limits.start_timeout);
+                    return Some(self.kill(running, Duration::ZERO, &late, context));
+                }
+                let (check_at, check_interval) = if now >= check_at {
+                    (now + check_interval, (check_interval * 2).min(READY_CHECK_MAX))
+                } else {
+                    (check_at, check_interval)
+                };
+                self.remain_in(ProcessState::Starting { running, ready_deadline, check_at, check_interval })
+            }
+            ProcessState::Serving { running, since } | ProcessState::Draining { running, since, .. }
+                if self.process_slots.is_kill_requested(self.generation) =>
+            {
+                let uptime = now.saturating_duration_since(since);
+                Some(self.kill(running, uptime, "does not answer", context))
+            }
+            ProcessState::Draining { running, drain_deadline, .. }
+                if self.process_slots.is_empty() || now >= drain_deadline =>
+            {
+                count(&context.tally.recycled);
+                running.signal(Signal::TERM);
+                Some(ProcessState::Stopping { running, kill_at: now + context.limits.stop_timeout })
+            }
+            ProcessState::Stopping { running, kill_at } => {
+                let kill_at = context.kill_at.map_or(kill_at, |stop_deadline| stop_deadline.min(kill_at));
+                if now >= kill_at {
+                    // As good as a long life: it had been asked to end.
+                    return Some(self.kill(running, Duration::MAX, "did not end in time", context));
+                }
+                self.remain_in(ProcessState::Stopping { running, kill_at })
+            }
+            state => self.remain_in(state),
+        }
+    }
+
+    fn remain_in(&mut self, state: ProcessState) -> Option<ProcessState> {
+        self.state = state;
+        None
+    }
+
+    /// A new life.
+    fn start_process(&mut self, context: &mut SupervisionContext<'_>) -> ProcessState {
+        self.generation += 1;
+        match RunningProcess::start(self.process_slots.number, context) {
+            Ok(running) => {
+                count(&context.tally.started);
+                ProcessState::Starting {
+                    running,
+                    ready_deadline: context.now + context.limits.start_timeout,
+                    check_at: context.now,
+                    check_interval: READY_CHECK_FIRST,
+                }
+            }
+            Err(error) => {
+                count(&context.tally.died);
+                self.back_off(Duration::ZERO, &format!("does not start: {error}"), context)
+            }
+        }
+    }
+
+    fn kill(
+        &mut self,
+        running: RunningProcess,
+        uptime: Duration,
+        why: &str,
+        context: &mut SupervisionContext<'_>,
+    ) -> ProcessState {
+        self.process_slots.close();
+        count(&context.tally.killed);
+        context.relay.notices().print_line(self.process_slots.number, &format!("{why}; killed"));
+        running.signal(Signal::KILL);
+        ProcessState::Killed { running, uptime }
+    }
+
+    /// The process has ended: nothing of its group survives it, and somebody hears how it ended.
+    fn handle_exit(&mut self, context: &mut SupervisionContext<'_>) -> ProcessState {
+        self.process_slots.close();
+        let state = std::mem::replace(&mut self.state, ProcessState::Ended);
+        let (running, uptime, is_unexpected) = match state {
+            ProcessState::Starting { running, .. } => (running, Duration::ZERO, true),
+            ProcessState::Serving { running, since } | ProcessState::Draining { running, since, .. } => {
+                (running, context.now.saturating_duration_since(since), true)
+            }
+            ProcessState::Stopping { running, .. } => (running, Duration::MAX, false),
+            ProcessState::Killed { running, uptime } => (running, uptime, false),
+            ProcessState::BackingOff { .. } | ProcessState::Ended => return state,
+        };
+        let status = running.reap();
+        if is_unexpected {
+            count(&context.tally.died);
+        }
+        let how =
+            status.map_or_else(|error| format!("is lost: {error}"), |status| format!("ended ({status})"));
+        self.back_off(uptime, &how, context)
+    }
+
+    fn back_off(&mut self, uptime: Duration, how: &str, context: &SupervisionContext<'_>) -> ProcessState {
+        if context.kill_at.is_some() {
+            return ProcessState::Ended;
+        }
+        let backoff = self.backoff.after_death(uptime);
+        context
+            .relay
+            .notices()
+            .print_line(self.process_slots.number, &format!("{how}; starts again in {backoff:?}"));
+        ProcessState::BackingOff { until: context.now + backoff, backoff }
+    }
+}
+
+impl RunningProcess {
+    fn start(number: usize, context: &mut SupervisionContext<'_>) -> io::Result<RunningProcess> {
+        let [out, err] = context.relay.streams(number)?;
+        let mut command = context.program.command(number)?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let mut child = command.spawn()?;
+        let group = Pid::from_child(&child);
+        match pidfd_open(group, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(RunningProcess { child, group, pidfd }),
+            Err(error) => {
+                let _ = kill_process_group(group, Signal::KILL);
+                let _ = child.wait();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Whether it has ended. It stays a zombie, so its number cannot be anybody else's yet; but where this process has
+    /// inherited that `SIGCHLD` is ignored, nothing stays of it, and there is no child to wait for (`ECHILD`).
+    fn has_ended(&self) -> bool {
+        use std::os::fd::AsFd;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(Some(_)) | Err(Errno::CHILD))
+    }
+
+    fn signal(&self, signal: Signal) {
+        // A group that is gone already needs none.
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    fn reap(mut self) -> io::Result<ExitStatus> {
+        self.signal(Signal::KILL);
+        self.child.wait()
+    }
+}

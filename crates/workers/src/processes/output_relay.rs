@@ -1,0 +1,251 @@
+//! What the processes print, passed on line by line with their names before it.
+//!
+//! Each process has two pipes for all its lives, so a thread that polls a fixed set of them is all there is to it. It
+//! may be held up by whoever reads our own output: then the pipes fill and hold up the processes, and nobody else.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::limits::{KILL_TIMEOUT, LINE_SIZE_MAX, LINE_WAIT_MAX};
+
+/// Where a process printed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandardStream {
+    /// To its standard output.
+    Out,
+    /// To its standard error.
+    Err,
+}
+
+/// Takes a whole line, with the name before it and a line feed behind it.
+pub type OutputSink = Box<dyn FnMut(StandardStream, &[u8]) + Send>;
+
+/// A sink that passes everything on to this process's own standard streams.
+#[must_use]
+pub fn standard_streams() -> OutputSink {
+    Box::new(|stream, line| {
+        // Whoever has closed our output does not want to hear it.
+        let _ = match stream {
+            StandardStream::Out => io::stdout().write_all(line),
+            StandardStream::Err => io::stderr().write_all(line),
+        };
+    })
+}
+
+/// What this side has to say about the processes. It never waits: what finds no room is not said.
+#[derive(Debug)]
+pub(super) struct Notices {
+    name: &'static str,
+    pipe: OwnedFd,
+}
+
+impl Notices {
+    /// Says something about process `number`.
+    pub(super) fn print_line(&self, number: usize, text: &str) {
+        let _ = rustix::io::write(&self.pipe, format!("{} {number}: {text}\n", self.name).as_bytes());
+    }
+}
+
+/// The writing ends: dropping them, and all handles to the notices, ends the relay.
+pub(super) struct OutputRelay {
+    /// Standard output and error of each process.
+    ends: Vec<[OwnedFd; 2]>,
+    notices: Arc<Notices>,
+    ended: Receiver<()>,
+}
+
+impl OutputRelay {
+    pub(super) fn start(name: &'static str, processes: usize, sink: OutputSink) -> io::Result<OutputRelay> {
+        let mut output_pipes = Vec::with_capacity(2 * processes + 1);
+        let mut ends = Vec::with_capacity(processes);
+        let mut open = |prefix: String, stream, flags| -> io::Result<OwnedFd> {
+            let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | flags)?;
+            // What the processes inherit must block, or their prints would fail; our side must not.
+            rustix::io::ioctl_fionbio(&reading, true)?;
+            let prefix = prefix.into_bytes();
+            output_pipes.push(OutputPipe {
+                pipe: reading,
+                stream,
+                line: prefix.clone(),
+                prefix,
+                line_started: None,
+            });
+            Ok(writing)
+        };
+        for number in 0..processes {
+            let mut end = |stream| open(format!("{name} {number}: "), stream, PipeFlags::empty());
+            ends.push([end(StandardStream::Out)?, end(StandardStream::Err)?]);
+        }
+        let notices = open(String::new(), StandardStream::Err, PipeFlags::NONBLOCK)?;
+        let (ending, ended) = mpsc::channel();
+        std::thread::Builder::new().name("relay".to_owned()).spawn(move || {
+            run_relay(output_pipes, sink);
+            drop(ending);
+        })?;
+        let notices = Arc::new(Notices { name, pipe: notices });
+        Ok(OutputRelay { ends, notices, ended })
+    }
+
+    /// The standard output and error for a new life of a process.
+    pub(super) fn streams(&self, number: usize) -> io::Result<[Stdio; 2]> {
+        let [out, err] = &self.ends[number];
+        Ok([out.try_clone()?.into(), err.try_clone()?.into()])
+    }
+
+    /// The way to say something about a process.
+    pub(super) fn notices(&self) -> &Arc<Notices> {
+        &self.notices
+    }
+
+    /// Waits until the last words of all processes are passed on; one whose pipe is still held open by somebody
+    /// is not waited for long.
+    pub(super) fn end(self) {
+        let OutputRelay { ends, notices, ended } = self;
+        drop((ends, notices));
+        let outcome = ended.recv_timeout(KILL_TIMEOUT);
+        debug_assert!(matches!(outcome, Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout)));
+    }
+}
+
+struct OutputPipe {
+    pipe: OwnedFd,
+    stream: StandardStream,
+    prefix: Vec<u8>,
+    /// The prefix and what has come of an unfinished line.
+    line: Vec<u8>,
+    /// When the unfinished line began.
+    line_started: Option<Instant>,
+}
+
+impl OutputPipe {
+    /// Takes what is there. Returns whether there can be more.
+    fn read_available(&mut self, sink: &mut OutputSink) -> bool {
+        let mut bytes = [0; LINE_SIZE_MAX];
+        match rustix::io::read(&self.pipe, &mut bytes) {
+            Ok(0) => {
+                self.flush(sink);
+                return false;
+            }
+            Ok(count) => self.push(&bytes[..count], sink),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn push(&mut self, bytes: &[u8], sink: &mut OutputSink) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
+            self.line.extend_from_slice(text);
+            if self.line.len() - self.prefix.len() >= LINE_SIZE_MAX {
+                self.print_line(sink);
+            } else if ends {
+                self.print_line(sink);
+                continue;
+            }
+            if self.line.len() > self.prefix.len() {
+                self.line_started.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    /// Says the unfinished line, if there is one.
+    fn flush(&mut self, sink: &mut OutputSink) {
+        if self.line_started.is_some() {
+            self.print_line(sink);
+        }
+    }
+
+    fn print_line(&mut self, sink: &mut OutputSink) {
+        self.line.push(b'\n');
+        sink(self.stream, &self.line);
+        self.line.truncate(self.prefix.len());
+        self.line_started = None;
+    }
+}
+
+/// The relay's thread: until all writing ends are closed.
+fn run_relay(mut output_pipes: Vec<OutputPipe>, mut sink: OutputSink) {
+    while !output_pipes.is_empty() {
+        let oldest = output_pipes.iter().filter_map(|output_pipe| output_pipe.line_started).min();
+        let wait = oldest.map(|line_started| timespec(LINE_WAIT_MAX.saturating_sub(line_started.elapsed())));
+        let mut polled: Vec<PollFd<'_>> =
+            output_pipes.iter().map(|output_pipe| PollFd::new(&output_pipe.pipe, PollFlags::IN)).collect();
+        // An interrupted wait is a wait for nothing.
+        let _ = poll(&mut polled, wait.as_ref());
+        let mut readiness =
+            polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        output_pipes.retain_mut(|output_pipe| {
+            let is_open = !readiness.next().unwrap_or(false) || output_pipe.read_available(&mut sink);
+            if output_pipe.line_started.is_some_and(|line_started| line_started.elapsed() >= LINE_WAIT_MAX) {
+                output_pipe.flush(&mut sink);
+            }
+            is_open
+        });
+    }
+}
+
+/// As poll(2) wants it, rounded up to a whole millisecond lest it returns a moment too early again and again.
+pub(super) fn timespec(span: Duration) -> Timespec {
+    let span = span.saturating_add(Duration::from_micros(999));
+    Timespec::try_from(span).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    fn relayed(writes: &[&[u8]]) -> Vec<String> {
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let relay = OutputRelay::start("app", 1, {
+            let lines = Arc::clone(&lines);
+            Box::new(move |stream, line| {
+                let text = String::from_utf8_lossy(line);
+                lines.lock().expect("no panic").push(format!("{stream:?} {text}"));
+            })
+        })
+        .expect("pipes and a thread");
+        for bytes in writes {
+            let mut rest = *bytes;
+            while !rest.is_empty() {
+                let written = rustix::io::write(&relay.ends[0][0], rest).expect("the relay reads");
+                rest = &rest[written..];
+            }
+        }
+        relay.notices().print_line(0, "a notice");
+        relay.end();
+        lines.lock().expect("no panic").clone()
+    }
+
+    #[test]
+    fn lines_come_whole_and_with_the_name_of_their_process() {
+        let lines = relayed(&[b"one\ntw", b"o\n", b"\n", b"end without a line feed"]);
+        let (notices, lines): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("Err"));
+        assert_eq!(notices, ["Err app 0: a notice\n"]);
+        let text = lines.concat().replace("Out app 0: ", "");
+        assert_eq!(text.replace('\n', ""), "onetwoend without a line feed");
+        assert!(
+            lines.iter().all(|line| line.starts_with("Out app 0: ") && line.ends_with('\n')),
+            "{lines:?}"
+        );
+        assert_eq!(lines[0], "Out app 0: one\n");
+    }
+
+    #[test]
+    fn a_line_without_end_is_passed_on_in_pieces() {
+        let lines = relayed(&[&vec![b'x'; 3 * LINE_SIZE_MAX]]);
+        let of_process: Vec<_> = lines.iter().filter(|line| line.starts_with("Out")).collect();
+        assert!(of_process.len() >= 2);
+        assert!(of_process.iter().all(|line| line.len() <= "Out app 0: \n".len() + 2 * LINE_SIZE_MAX));
+        let count: usize = of_process.iter().map(|line| line.matches('x').count()).sum();
+        assert_eq!(count, 3 * LINE_SIZE_MAX);
+    }
+}

@@ -1,0 +1,57 @@
+//! How others reach the supervisor while it waits: an eventfd, and the wish to end.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Nobody has asked for the end.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(super) struct SupervisorWaker {
+    event: OwnedFd,
+    /// Grace in nanoseconds, once the end was asked for; the shortest that was.
+    grace: AtomicU64,
+}
+
+impl SupervisorWaker {
+    pub(super) fn new() -> io::Result<SupervisorWaker> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(SupervisorWaker { event, grace: AtomicU64::new(NEVER) })
+    }
+
+    /// Makes the supervisor look at everything again.
+    pub(super) fn wake(&self) {
+        // It fails only when the counter is full, and then the bell is ringing.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Asks for the end of all processes.
+    pub(super) fn stop(&self, grace: Duration) {
+        let nanos = u64::try_from(grace.as_nanos()).unwrap_or(NEVER).min(NEVER - 1);
+        self.grace.fetch_min(nanos, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// The grace, if the end was asked for.
+    pub(super) fn stop_grace(&self) -> Option<Duration> {
+        match self.grace.load(Ordering::SeqCst) {
+            NEVER => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// Makes it silent; what was rung for is looked at after this.
+    pub(super) fn clear(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+}
+
+impl AsFd for SupervisorWaker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

@@ -380,7 +380,7 @@ fn a_follower_that_misses_a_message_asks_for_it() {
                 ReceivedOperation::Pub(removal) if removal.subject == "$JS.API.CONSUMER.DELETE.events.c" => {}
                 ReceivedOperation::Pub(consumer_request) => break consumer_request,
                 ReceivedOperation::Sub { filter, sid: its } if filter.contains(".d.") => {
-                    (deliver, sid) = (filter, its)
+                    (deliver, sid) = (filter, its);
                 }
                 _ => {}
             }

@@ -266,7 +266,7 @@ fn a_full_shard_keeps_waiting_clients<D: SystemDriver>() {
             shard.turn(false).expect("the driver works");
             match client.read(&mut into) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    assert!(rig.is_within_limit())
+                    assert!(rig.is_within_limit());
                 }
                 outcome => break outcome,
             }

@@ -210,7 +210,7 @@ impl FilterTree {
             match behind {
                 Some(behind) => is_for_all &= self.find_below(child, behind, into),
                 None => {
-                    into.extend(self.nodes[child as usize].here.as_slice().iter().map(|listed| listed.id))
+                    into.extend(self.nodes[child as usize].here.as_slice().iter().map(|listed| listed.id));
                 }
             }
         }

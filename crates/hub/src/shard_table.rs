@@ -442,7 +442,7 @@ impl ShardTable {
             }
             // All others of them have left, and are not removed yet.
             (ReportedSubscribers::None, ReportedSubscribers::Many) => {
-                change(0, ChangeKind::Share { filter: Arc::clone(filter) })
+                change(0, ChangeKind::Share { filter: Arc::clone(filter) });
             }
             (ReportedSubscribers::One(token), ReportedSubscribers::Many) => {
                 change(token, ChangeKind::Share { filter: Arc::clone(filter) });
@@ -455,7 +455,7 @@ impl ShardTable {
                 change(token, ChangeKind::Unregister { after: None, is_shared: false });
             }
             (ReportedSubscribers::Many, ReportedSubscribers::One(token)) => {
-                change(token, ChangeKind::Unshare)
+                change(token, ChangeKind::Unshare);
             }
             (ReportedSubscribers::Many, ReportedSubscribers::None) => {
                 change(0, ChangeKind::Unregister { after: None, is_shared: true });

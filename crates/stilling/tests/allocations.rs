@@ -134,7 +134,7 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
         }
         for (kind, request, answers) in KINDS {
             let settled = run_until_allocation_free(ATTEMPTS, || {
-                (0..ROUNDS).for_each(|_| round(address, kind, request, answers))
+                (0..ROUNDS).for_each(|_| round(address, kind, request, answers));
             });
             if let Err(counts) = settled {
                 panic!("{driver:?}, {kind}: {counts:?}");

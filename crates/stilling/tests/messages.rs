@@ -132,7 +132,7 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
                 round(&mut publisher, &mut subscriber, window.as_bytes());
             }
             let settled = run_until_allocation_free(ATTEMPTS, || {
-                round(&mut publisher, &mut subscriber, window.as_bytes())
+                round(&mut publisher, &mut subscriber, window.as_bytes());
             });
             if let Err(counts) = settled {
                 let messages = WINDOW * WINDOWS;

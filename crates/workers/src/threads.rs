@@ -60,7 +60,7 @@ impl ThreadGroup {
         let name = format!("worker-{}", group_state.number);
         let core = Arc::clone(core);
         self.spawn_member(&mut group_state, name, move || {
-            PoolCore::run_worker(&core, &mut JobContext::real())
+            PoolCore::run_worker(&core, &mut JobContext::real());
         })?;
         group_state.number += 1;
         Ok(())

@@ -55,7 +55,7 @@ impl PeerService for PeerRelay {
             consumed += size;
             match command {
                 NatsCommand::Pub { subject, reply: None, body } => {
-                    messages.push(PeerMessage { subject, body })
+                    messages.push(PeerMessage { subject, body });
                 }
                 NatsCommand::Pub { reply: Some(reply), .. } => {
                     push_no_responders(&mut answers, reply, &connection.sid);

@@ -115,7 +115,7 @@ impl PerMessageClient<'_> {
         match event {
             CodecEvent::Ack(ack) => self.acks.acknowledge(ack, self.run.now(), tally),
             CodecEvent::Bad { counter, failure, detail } => {
-                self.acks.reject(counter, failure, || detail, tally)
+                self.acks.reject(counter, failure, || detail, tally);
             }
             CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
             CodecEvent::Pong => tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned()),

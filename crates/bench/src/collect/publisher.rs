@@ -282,10 +282,10 @@ impl<'r> PublisherConnection<'r> {
                 CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
                 CodecEvent::Ping => self.pending_pongs += 1,
                 CodecEvent::Pong if self.barrier_state == BarrierState::Sent => {
-                    self.barrier_state = BarrierState::Confirmed
+                    self.barrier_state = BarrierState::Confirmed;
                 }
                 CodecEvent::Pong => {
-                    tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned())
+                    tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned());
                 }
                 CodecEvent::Nothing => {}
                 CodecEvent::Fault(detail) => {

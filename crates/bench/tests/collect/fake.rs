@@ -159,7 +159,7 @@ impl FakeCollectServer {
             CollectFault::LostAtStart if end > 0 && state.starts == 2 => drop(state.records.remove(0)),
             CollectFault::SwappedAtStart if end > 1 => state.records.swap(end - 1, end - 2),
             CollectFault::InventedAtStart if end > 0 => {
-                state.records.push((b"events.0".to_vec(), vec![b'0'; 64]))
+                state.records.push((b"events.0".to_vec(), vec![b'0'; 64]));
             }
             CollectFault::TwiceAtStart if end > 0 => {
                 let last = state.records[end - 1].clone();

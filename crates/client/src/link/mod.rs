@@ -226,7 +226,7 @@ impl PublisherLink {
                 self.state = LinkState::Connecting { deadline: now + self.config.connect_timeout };
             }
             LinkState::Ready { .. } if self.connection.drain_until.is_some() => {
-                self.disconnect_if_drained(now)
+                self.disconnect_if_drained(now);
             }
             LinkState::Waiting { .. }
             | LinkState::Connecting { .. }

@@ -49,7 +49,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // The session had its reason before the peer went away.
             ConnectionState::Lingering => {}
             ConnectionState::Open | ConnectionState::Detaching => {
-                connection.set_reason(CloseReason::of_error(error))
+                connection.set_reason(CloseReason::of_error(error));
             }
             ConnectionState::Free | ConnectionState::Closing => return,
         }
@@ -140,7 +140,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         match connection.finish {
             CloseIntent::No | CloseIntent::Detach => connection.reason = reason,
             CloseIntent::Close | CloseIntent::Linger if connection.has_output() => {
-                connection.set_reason(reason)
+                connection.set_reason(reason);
             }
             // It had its end already.
             CloseIntent::Close | CloseIntent::Linger | CloseIntent::Abort | CloseIntent::SlowConsumer => {}

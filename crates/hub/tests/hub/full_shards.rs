@@ -24,7 +24,7 @@ fn long() -> String {
 fn rig() -> HubFixture {
     let (mut rig, _) =
         HubFixture::with_queues(&SimulatedDisk::new(), (8, 1), QUEUE_SIZE, (100, 0), |streams| {
-            streams.truncate(3)
+            streams.truncate(3);
         });
     for (client, inbox) in [(ALICE, "alice.>"), (BOB, "bob.>")] {
         rig.subscribe(client, "all.>", "1");

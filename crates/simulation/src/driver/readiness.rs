@@ -54,7 +54,7 @@ impl SimDriver {
             }
             SimSourceKind::Stream { connecting: true } => self.check_connect(token, events),
             SimSourceKind::Stream { connecting: false } | SimSourceKind::Pipe => {
-                self.check_stream_source(token, events)
+                self.check_stream_source(token, events);
             }
             SimSourceKind::Datagram => self.check_datagram_source(token, events),
         }

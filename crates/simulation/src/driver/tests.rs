@@ -112,7 +112,7 @@ fn a_shard_that_breaks_the_contract_is_stopped() {
         fixture.driver.receive(TOKEN);
     });
     check_violation("receive on it although it is not attached", |fixture| {
-        fixture.driver.receive(Token::new(3, 0))
+        fixture.driver.receive(Token::new(3, 0));
     });
     check_violation("accept on it although it is no listener", |fixture| fixture.driver.accept(TOKEN));
     check_violation("attached as something that the socket is not", |fixture| {

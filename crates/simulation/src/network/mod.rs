@@ -341,7 +341,7 @@ impl NetworkState {
         match happening {
             NetworkEvent::Arrival { connection, side } => self.arrive(connection, side),
             NetworkEvent::ConnectionAttempt { connection, attempt } => {
-                self.attempt_connect(connection, attempt)
+                self.attempt_connect(connection, attempt);
             }
             NetworkEvent::ConnectionFault { connection, reset } => self.apply_fault(connection, reset),
             NetworkEvent::Datagram { number } => self.deliver_datagram(number),

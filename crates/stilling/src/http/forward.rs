@@ -50,7 +50,7 @@ impl HttpSession {
         let has_room = request.hold_head(cx.http.config.requests_held_max);
         match has_room {
             true => {
-                self.active_request = ActiveRequest::Forwarded(ForwardedRequest::new(Some(request), None))
+                self.active_request = ActiveRequest::Forwarded(ForwardedRequest::new(Some(request), None));
             }
             false => self.shed(io, cx),
         }

@@ -72,10 +72,10 @@ impl SubjectTemplate {
             match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
                 TemplatePart::Placeholder(TemplateWord::Facility) => {
-                    out.extend_from_slice(name_of(&FACILITIES, words.facility))
+                    out.extend_from_slice(name_of(&FACILITIES, words.facility));
                 }
                 TemplatePart::Placeholder(TemplateWord::Severity) => {
-                    out.extend_from_slice(name_of(&SEVERITIES, words.severity))
+                    out.extend_from_slice(name_of(&SEVERITIES, words.severity));
                 }
                 TemplatePart::Placeholder(TemplateWord::Host) => token(words.host, out),
                 TemplatePart::Placeholder(TemplateWord::App) => token(words.app, out),

@@ -410,14 +410,14 @@ impl UpstreamPool {
             match delay {
                 // A request that may have ended a process is not given to the next one, whatever it was delayed for.
                 _ if is_stale && pending.maybe_delivered => {
-                    self.fail_request(pending, UpstreamFailure::BadGateway)
+                    self.fail_request(pending, UpstreamFailure::BadGateway);
                 }
                 _ if is_stale => self.requeue(pending),
                 DelayReason::NoConnection(_) if now >= pending.deadline => {
                     self.fail_request(pending, UpstreamFailure::Unavailable);
                 }
                 DelayReason::ConnectRetry(at) | DelayReason::Repeat(at) if now < at => {
-                    self.delay(pending, delay)
+                    self.delay(pending, delay);
                 }
                 DelayReason::ConnectRetry(_) | DelayReason::Repeat(_) => self.connect(pending, now),
                 DelayReason::NoConnection(claim) => match pending.permit.connection_permit() {

@@ -211,7 +211,7 @@ pub fn request_oracle(limits: &HttpLimits, bytes: &[u8]) {
         }
         (Ok(_), Err(httparse::Error::TooManyHeaders)) => {}
         (Ok(_), Err(error)) => {
-            assert!(is_broader_than_oracle(bytes), "we take what they refuse ({error}): {shown}")
+            assert!(is_broader_than_oracle(bytes), "we take what they refuse ({error}): {shown}");
         }
         (Err(error), Ok(_)) => {
             assert!(is_stricter_than_oracle(&error, bytes), "we refuse what they take ({error}): {shown}");

@@ -357,7 +357,7 @@ impl Driver for Uring {
         match source.accepting {
             AcceptRequest::Yes | AcceptRequest::Resume => {}
             AcceptRequest::No if source.armed.has(ArmedOps::ACCEPT) => {
-                source.accepting = AcceptRequest::Resume
+                source.accepting = AcceptRequest::Resume;
             }
             AcceptRequest::No => {
                 source.accepting = AcceptRequest::Yes;

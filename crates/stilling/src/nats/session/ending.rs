@@ -59,7 +59,7 @@ impl NatsSession {
         match self.phase {
             // What it has been told must not be overtaken by a reset.
             NatsPhase::Serving | NatsPhase::Draining(_) => {
-                self.finish_lingering(CloseReason::ProtocolError, io, cx)
+                self.finish_lingering(CloseReason::ProtocolError, io, cx);
             }
             NatsPhase::AwaitingAcks(CloseReason::Drained) if !io.peer_ended() => {
                 let token = io.token();

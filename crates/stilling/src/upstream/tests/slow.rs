@@ -115,7 +115,7 @@ fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
                     ),
                 ),
                 false => {
-                    send_text(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n{body}"))
+                    send_text(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n{body}"));
                 }
             }
             for _ in 0..3 {

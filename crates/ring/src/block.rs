@@ -1,13 +1,12 @@
-//! Memory that one thread fills and others read: bytes are received into a block once, and what travels between threads is
-//! references to parts of it.
+//! Append-only memory: one thread fills a block, other threads hold references to parts of it.
 //!
 //! ```text
 //!   block  │ committed by the writer                 │ spare: the writer's alone │
 //!            ▲ reference: 0..4096   ▲ reference: 5000..9096
 //! ```
 //!
-//! A block is append-only: the writer shares what it has committed and goes on filling the rest. Committed bytes never change
-//! while a [`SharedBlock`] exists. When the last one is dropped the writer may [begin anew](BlockWriter::renew).
+//! The writer shares the committed part and continues to fill the rest. Committed bytes never change while a
+//! [`SharedBlock`] exists. After the last one is dropped the writer may [reset](BlockWriter::renew) the block.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,20 +17,20 @@ use crate::sync::Arc;
 #[cfg(loom)]
 use crate::sync::UnsafeCell;
 
-/// The bytes of a block.
 struct BlockMemory {
-    /// Of a `Box<[u8]>` with `size` bytes.
+    /// From a `Box<[u8]>` of `size` bytes.
     start: NonNull<u8>,
     size: usize,
-    /// What the model checker sees of accesses, one for each byte.
+    /// One cell per byte, so that loom sees each access.
     #[cfg(loom)]
     accesses: Box<[UnsafeCell<()>]>,
 }
 
-// SAFETY: the bytes are plain memory that belongs to this struct alone.
+// SAFETY: the bytes are plain memory that this struct owns exclusively.
 unsafe impl Send for BlockMemory {}
-// SAFETY: the writer writes only to bytes that are not committed. A `SharedBlock` reads only bytes that its `committed` covers;
-// that comes from the writer, by reference, or from another `SharedBlock`, so the commit happens before the read.
+// SAFETY: the writer writes only to bytes that are not committed. A `SharedBlock` reads only bytes below its
+// `committed`, which comes from the writer, by reference, or from another `SharedBlock`; so the commit happens before
+// the read.
 unsafe impl Sync for BlockMemory {}
 
 impl BlockMemory {
@@ -52,7 +51,7 @@ impl BlockMemory {
         debug_assert!(range.start <= range.end && range.end <= self.size);
         #[cfg(loom)]
         self.accesses[range.clone()].iter().for_each(|access| access.with(|_| ()));
-        // SAFETY: the caller's promise; the memory is initialised and lives as long as `self`.
+        // SAFETY: guaranteed by the caller; the memory is initialised and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(range.start), range.len()) }
     }
 
@@ -63,7 +62,7 @@ impl BlockMemory {
         debug_assert!(range.start <= range.end && range.end <= self.size);
         #[cfg(loom)]
         self.accesses[range.clone()].iter().for_each(|access| access.with_mut(|_| ()));
-        // SAFETY: the caller's promise; the memory is initialised and lives as long as `self`.
+        // SAFETY: guaranteed by the caller; the memory is initialised and lives as long as `self`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len()) }
     }
 }
@@ -76,13 +75,13 @@ impl Drop for BlockMemory {
     }
 }
 
-/// The one writer of a block.
+/// The only writer of a block.
 pub struct BlockWriter {
-    /// A reference to what is committed now.
+    /// A reference to the committed part.
     block: SharedBlock,
 }
 
-/// The committed part of a block, kept as long as this exists. Clones are the same.
+/// The committed part of a block, kept alive by this reference. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedBlock {
     memory: Arc<BlockMemory>,
@@ -90,43 +89,43 @@ pub struct SharedBlock {
 }
 
 impl BlockWriter {
-    /// A block of so many bytes, nothing of which is committed.
+    /// A block of `size` bytes, none of them committed.
     #[must_use]
     pub fn new(size: usize) -> BlockWriter {
-        // Zeroed memory comes from the system untouched, so that a block becomes resident as it is filled.
+        // The system provides zeroed memory lazily: the block becomes resident as it is filled.
         let memory = BlockMemory::new(vec![0_u8; size].into_boxed_slice());
         BlockWriter { block: SharedBlock { memory: Arc::new(memory), committed: 0 } }
     }
 
-    /// Bytes that are committed.
+    /// Number of committed bytes.
     #[must_use]
     pub fn committed(&self) -> usize {
         self.block.committed
     }
 
-    /// Bytes behind those that are committed.
+    /// Number of bytes after the committed part.
     #[must_use]
     pub fn spare_len(&self) -> usize {
         self.block.memory.size - self.block.committed
     }
 
-    /// The memory behind what is committed, to be filled and then [committed](Self::commit).
+    /// The memory after the committed part, to be filled and then [committed](Self::commit).
     pub fn spare(&mut self) -> &mut [u8] {
-        // SAFETY: references see committed bytes only, and `&mut self` says that no other slice of this writer is in use, and that
-        // its own reference is not lent.
+        // SAFETY: references read committed bytes only; `&mut self` excludes any other slice of this writer and any
+        // borrow of its own reference.
         unsafe { self.block.memory.write(self.block.committed..self.block.memory.size) }
     }
 
     /// Commits the next `count` bytes.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If fewer than `count` bytes are spare.
     pub fn commit(&mut self, count: usize) {
         assert!(count <= self.spare_len(), "{count} bytes of {} are committed", self.spare_len());
         self.block.committed += count;
     }
 
-    /// Appends a copy of `bytes` and commits it. Returns where it lies; none if there is no room.
+    /// Appends a copy of `bytes` and commits it. Returns its range, or `None` if the block has no room.
     pub fn append(&mut self, bytes: &[u8]) -> Option<Range<usize>> {
         let start = self.block.committed;
         self.spare().get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -143,7 +142,7 @@ impl BlockWriter {
         self.block.bytes(range)
     }
 
-    /// Bytes of the block, whether or not they are committed. Those that were never written are zero.
+    /// Bytes of the block, committed or not. Bytes that were never written are zero.
     ///
     /// # Panics
     /// If `range` does not lie within the block.
@@ -157,7 +156,7 @@ impl BlockWriter {
         unsafe { self.block.memory.read(range) }
     }
 
-    /// Where `bytes` lie, if they are committed bytes of this block.
+    /// The range of `bytes` if they are committed bytes of this block.
     #[must_use]
     pub fn position(&self, bytes: &[u8]) -> Option<Range<usize>> {
         let start = (bytes.as_ptr() as usize).checked_sub(self.block.memory.start.as_ptr() as usize)?;
@@ -165,27 +164,29 @@ impl BlockWriter {
         (end <= self.block.committed).then_some(start..end)
     }
 
-    /// A reference to what is committed now.
+    /// A reference to the committed part.
     #[must_use]
     pub fn share(&self) -> SharedBlock {
         self.block.clone()
     }
 
-    /// The same, lent: it costs nothing, and does not keep the block from being [begun anew](Self::renew).
+    /// Borrows the reference to the committed part: costs nothing and does not prevent a [reset](Self::renew).
     #[must_use]
     pub fn shared(&self) -> &SharedBlock {
         &self.block
     }
 
-    /// Whether a reference exists. If not, [`renew`](BlockWriter::renew) succeeds until one is [made](BlockWriter::share).
+    /// Whether a reference exists. If not, [`renew`](BlockWriter::renew) succeeds until [`share`](BlockWriter::share)
+    /// makes one.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.block.memory) > 1
     }
 
-    /// Begins anew with nothing committed. False, and nothing happens, while a reference exists.
+    /// Resets the block to nothing committed. Returns false, without effect, while a reference exists.
     pub fn renew(&mut self) -> bool {
-        // Synchronises with the drop of the last reference but the writer's own, which is not lent: this is `&mut self`.
+        // Synchronises with the drop of the last reference other than the writer's own, which `&mut self` proves not
+        // borrowed.
         let may_begin = Arc::get_mut(&mut self.block.memory).is_some() || crate::planted!("early reuse");
         if may_begin {
             self.block.committed = 0;
@@ -198,16 +199,17 @@ impl SharedBlock {
     /// Bytes of the block.
     ///
     /// # Panics
-    /// If `range` is not covered by this reference.
+    /// If this reference does not cover `range`.
     #[must_use]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.committed, "{range:?} is not committed");
-        // SAFETY: this reference covers it, so it was committed before, and the writer does not begin anew while it exists.
+        // SAFETY: this reference covers `range`, so it was committed before, and the writer cannot reset the block
+        // while it exists.
         unsafe { self.memory.read(range) }
     }
 
-    /// Extends the reference to cover what the writer has committed. Returns false, unchanged, if the writer is that of another
-    /// block.
+    /// Extends the reference to everything the writer has committed. Returns false, without effect, if `writer` writes
+    /// another block.
     pub fn extend(&mut self, writer: &BlockWriter) -> bool {
         let is_same = self.is_same(&writer.block);
         if is_same {
@@ -216,7 +218,8 @@ impl SharedBlock {
         is_same
     }
 
-    /// Extends the reference to cover what `other` covers. Returns false, unchanged, if `other` belongs to another block.
+    /// Extends the reference to everything `other` covers. Returns false, without effect, if `other` belongs to another
+    /// block.
     pub fn merge(&mut self, other: &SharedBlock) -> bool {
         let is_same = self.is_same(other);
         if is_same {
@@ -225,14 +228,14 @@ impl SharedBlock {
         is_same
     }
 
-    /// Whether both are references to the same block.
+    /// Whether both refer to the same block.
     #[must_use]
     pub fn is_same(&self, other: &SharedBlock) -> bool {
         Arc::ptr_eq(&self.memory, &other.memory)
     }
 }
 
-/// The bytes as a block of their own, all committed. They stay where they are, unless the vector has spare capacity.
+/// The bytes as a block of their own, all committed. They are not moved, unless the vector has spare capacity.
 impl From<Vec<u8>> for SharedBlock {
     fn from(bytes: Vec<u8>) -> SharedBlock {
         let memory = BlockMemory::new(bytes.into_boxed_slice());

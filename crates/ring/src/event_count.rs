@@ -1,30 +1,30 @@
-//! Waking some of many sleepers: idle workers that wait for any job.
+//! An event count: wakes some of many idle sleepers, such as workers that wait for a job.
 //!
-//! An event count turns "look, and sleep if there is nothing" into something that loses no wake without a lock
-//! on the producer's side: a sleeper takes a ticket, looks once more, and waits only as long as nothing was
-//! notified since the ticket. A producer reads one counter, and makes a system call only if somebody sleeps.
+//! It turns "check, and sleep if there is no work" into an operation that loses no wake, without a lock on the
+//! producer's side. A sleeper takes a ticket, checks once more, and waits only while nothing has been notified since
+//! the ticket. A producer reads one counter and makes a system call only if a thread sleeps.
 //!
 //! ```text
 //!   sleeper                                producer
 //!   sleepers += 1                          publish the work
 //!   ---- fence ----                        ---- fence ----
 //!   ticket = epoch                         sleepers == 0?  done
-//!   look again: work? cancel               epoch += 1
+//!   check again: work? cancel              epoch += 1
 //!   sleep while epoch == ticket            wake as many as there is work
 //! ```
 //!
-//! Sleepers tolerate wakes for nothing. The epoch has 32 bits: a sleeper that stalls between `listen` and
-//! `wait` for exactly a multiple of 2^32 notifications would sleep until the next one.
+//! Sleepers tolerate spurious wakes. The epoch has 32 bits: a sleeper that stalls between `listen` and `wait` for
+//! exactly a multiple of 2^32 notifications sleeps until the next one.
 
 use crate::sync::{AtomicU32, CachePadded, Futex, Ordering, fence};
 
-/// Where idle threads sleep. Any number of sleepers and of producers.
+/// A wait queue for idle threads, with any number of sleepers and producers.
 pub struct EventCount {
     sleepers: CachePadded<AtomicU32>,
     epoch: Futex,
 }
 
-/// The right to [`wait`](EventCount::wait), taken before looking for work a last time.
+/// The right to [`wait`](EventCount::wait), taken before the last check for work.
 #[must_use = "a ticket counts as a sleeper until it is waited on or cancelled"]
 #[derive(Debug)]
 pub struct WaitTicket(u32);
@@ -36,34 +36,34 @@ impl EventCount {
         EventCount { sleepers: CachePadded(AtomicU32::new(0)), epoch: Futex::new() }
     }
 
-    /// Announces a sleeper. Look for work once more, then [`wait`](EventCount::wait) or
+    /// Registers a sleeper. The caller checks for work once more, then calls [`wait`](EventCount::wait) or
     /// [`cancel`](EventCount::cancel).
     pub fn listen(&self) -> WaitTicket {
         self.sleepers.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // Acquire: whoever reads an epoch made by a notification also sees the work that it was about.
+        // Acquire: a thread that reads the epoch of a notification also sees the work published before it.
         WaitTicket(self.epoch.word.load(Ordering::Acquire))
     }
 
-    /// Sleeps until something is notified after `listen`; may also return for no reason.
+    /// Sleeps until a notification after `listen`; may also return spuriously.
     pub fn wait(&self, ticket: WaitTicket) {
         self.epoch.wait(ticket.0);
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The last look found work.
+    /// Gives the ticket back: the last check found work.
     pub fn cancel(&self, ticket: WaitTicket) {
         let WaitTicket(_) = ticket;
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes one sleeper if there is any. Returns whether there was.
+    /// Wakes one sleeper. Returns false if there is none.
     pub fn notify_one(&self) -> bool {
         self.notify(1) == 1
     }
 
-    /// Wakes up to `count` sleepers, one for each piece of work that was published. Returns how many were
-    /// announced, at most `count`.
+    /// Wakes up to `count` sleepers, one per published piece of work. Returns how many sleepers were registered, at
+    /// most `count`.
     pub fn notify(&self, count: usize) -> usize {
         fence(Ordering::SeqCst);
         let woken = count.min(self.sleepers());
@@ -85,7 +85,7 @@ impl EventCount {
         }
     }
 
-    /// How many hold a ticket or sleep at this moment.
+    /// Number of threads that hold a ticket or sleep.
     #[must_use]
     pub fn sleepers(&self) -> usize {
         self.sleepers.0.load(Ordering::Relaxed) as usize

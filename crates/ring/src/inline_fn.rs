@@ -1,33 +1,33 @@
-//! A closure that travels through a queue without an allocation.
+//! A closure that moves through a queue without an allocation.
 //!
-//! A job is an ordinary Rust closure, but a boxed one would cost the shard an allocation per request. So its
-//! captures are stored inline in a fixed area, and what it is is remembered as two function pointers:
+//! A boxed closure would cost the shard an allocation per request. Instead the captures are stored inline in a fixed
+//! area, beside two function pointers for the erased type:
 //!
 //! ```text
 //!   0                                96        104       112
 //!   │ captures, at most 96 bytes      │ call     │ discard │       aligned to 16
 //! ```
 //!
-//! A closure that does not fit is refused when it is compiled, at the line that makes it: put the large part
-//! into a `Box` or an `Arc`.
+//! A closure that does not fit is rejected at compile time, at the line that makes it: put the large part into a `Box`
+//! or an `Arc`.
 //!
-//! Row 4.11: a job is constructed in its place in the queue, without an allocation. One copy of two cache lines remains, when
-//! a worker takes it: run in its place, it would hold that place as long as it runs, and a slow job would keep the ring of
-//! its shard from going round. `call` then moves the captures to its own stack, as a `FnOnce` by value demands.
+//! Row 4.11: a job is constructed in its slot of the queue, without an allocation. One copy of two cache lines remains,
+//! when a worker pops it: run in the slot, a slow job would occupy it and block the ring of its shard. `call` then
+//! moves the captures to its own stack, as a `FnOnce` by value requires.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
-/// The most bytes a closure may capture.
+/// Largest size of a closure's captures, in bytes.
 pub const CAPTURE_SIZE_MAX: usize = 96;
 
-/// The strictest alignment, in bytes, that captures may ask for.
+/// Strictest alignment of a closure's captures, in bytes.
 pub const CAPTURE_ALIGN_MAX: usize = 16;
 
 /// A `FnOnce(&mut A) -> R` that is `Send` and `'static`, with its type erased and its captures stored inline.
 ///
-/// Dropping it without a call drops the captures. A closure with too much to carry does not compile:
+/// Dropping it without a call drops the captures. Captures above 96 bytes do not compile:
 ///
 /// ```compile_fail
 /// use stilling_ring::InlineFn;
@@ -35,7 +35,7 @@ pub const CAPTURE_ALIGN_MAX: usize = 16;
 /// let too_large = InlineFn::<(), u8>::new(move |_| captured[0]);
 /// ```
 ///
-/// One byte less does:
+/// 96 bytes do:
 ///
 /// ```
 /// use stilling_ring::InlineFn;
@@ -44,7 +44,7 @@ pub const CAPTURE_ALIGN_MAX: usize = 16;
 /// assert_eq!(fits.call(&mut ()), 7);
 /// ```
 ///
-/// Neither does one whose captures need to lie on more than 16 bytes:
+/// Captures with an alignment above 16 bytes do not compile either:
 ///
 /// ```compile_fail
 /// use stilling_ring::InlineFn;
@@ -87,12 +87,12 @@ impl<A, R> InlineFn<A, R> {
             call: call::<F, A, R>,
             discard: discard::<F>,
         };
-        // SAFETY: the assertions above say that an `F` fits into the area in size and alignment.
+        // SAFETY: the assertions above ensure that an `F` fits into the area in size and alignment.
         unsafe { inline.captures.0.as_mut_ptr().cast::<F>().write(function) };
         inline
     }
 
-    /// Runs the closure. If it panics, its captures are dropped by the unwinding.
+    /// Runs the closure. If it panics, unwinding drops its captures.
     #[inline]
     pub fn call(self, argument: &mut A) -> R {
         let mut this = ManuallyDrop::new(self);
@@ -103,7 +103,7 @@ impl<A, R> InlineFn<A, R> {
 
 impl<A, R> Drop for InlineFn<A, R> {
     fn drop(&mut self) {
-        // SAFETY: `captures` holds the closure that `discard` was made for; `call` never lets us get here.
+        // SAFETY: `captures` holds the closure that `discard` was made for; `call` suppresses this drop.
         unsafe { (self.discard)(self.captures.0.as_mut_ptr().cast()) }
     }
 }
@@ -115,17 +115,17 @@ impl<A, R> fmt::Debug for InlineFn<A, R> {
 }
 
 /// # Safety
-/// `captures` points to an initialised `F`, which the caller gives up.
+/// `captures` points to an initialised `F`, which this call consumes.
 unsafe fn call<F: FnOnce(&mut A) -> R, A, R>(captures: *mut u8, argument: &mut A) -> R {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let function = unsafe { captures.cast::<F>().read() };
     function(argument)
 }
 
 /// # Safety
-/// `captures` points to an initialised `F`, which the caller gives up.
+/// `captures` points to an initialised `F`, which this call consumes.
 unsafe fn discard<F>(captures: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { captures.cast::<F>().drop_in_place() }
 }
 
@@ -137,7 +137,7 @@ mod tests {
 
     type Job = InlineFn<u64, u64>;
 
-    /// Rows 4.10 and 4.11: the whole job, its queue entry included, is two cache lines.
+    /// Rows 4.10 and 4.11: a whole job, its queue entry included, is two cache lines.
     #[test]
     fn an_inline_closure_is_its_captures_and_two_pointers() {
         assert_eq!(size_of::<Job>(), CAPTURE_SIZE_MAX + 2 * size_of::<usize>());
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(argument, 2, "the closure works on the caller's argument");
     }
 
-    /// Row 4.10: everything up to the limit is carried unchanged.
+    /// Row 4.10: captures of every size up to the limit arrive unchanged.
     #[test]
     fn closures_of_every_size_see_their_captures() {
         let bump = |argument: &mut u64| *argument += 1;

@@ -1,14 +1,18 @@
-//! What threads share in Stilling, and nothing else.
+//! Primitives for memory shared between threads.
 //!
-//! Shards own everything they touch, so the few places where two threads meet are all in this crate: a bounded
-//! queue between exactly two threads ([`mailbox`]), the way to wake the one consumer that sleeps in its own
-//! event loop ([`Wake`]), the way to wake one of many idle workers ([`EventCount`]), memory that one thread fills and
-//! others read ([`BlockWriter`], [`SharedBlock`]), a closure that travels through a queue without an allocation
-//! ([`InlineFn`]), and the clock ([`Clock`]). Every mechanism is written over [`sync`], so that the loom models in
-//! `tests/loom.rs` check the very code that ships. Beside them, because all crates can see this one: the generator of
-//! pseudo-random numbers ([`SplitMix64`]).
+//! Shards own everything they touch; the few places where two threads meet are in this crate:
 //!
-//! A consumer sleeps without losing a wake by announcing itself first and looking once more afterwards:
+//! - [`mailbox`]: a bounded queue between exactly two threads;
+//! - [`Wake`]: wakes the one consumer that sleeps in its own event loop;
+//! - [`EventCount`]: wakes some of many idle workers;
+//! - [`BlockWriter`], [`SharedBlock`]: memory that one thread fills and others read;
+//! - [`InlineFn`]: a closure that moves through a queue without an allocation;
+//! - [`Clock`]: monotonic time.
+//!
+//! They are written over [`sync`], so that the loom models in `tests/loom.rs` check the code that ships.
+//! [`SplitMix64`], the pseudo-random number generator, is here because every crate depends on this one.
+//!
+//! A consumer sleeps without losing a wake: it parks first, then checks its mailboxes once more.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -3,16 +3,15 @@
 //! ```text
 //!            head (receiver)         tail (sender)         next (sender, private)
 //!              ▼                       ▼                     ▼
-//!    … taken │ published, unread     │ pushed, unpublished │ vacant …      index = sequence & mask
+//!   … popped │ published, unread     │ pushed, unpublished │ vacant …      index = sequence & mask
 //! ```
 //!
-//! Sequences are 64-bit and never wrap; a place is a sequence modulo a power of two. Items are built in their
-//! places, and a whole batch becomes visible with one store. Each side keeps the last value it saw of the other
-//! side's index and reads the shared one only when that value no longer helps, so that a busy mailbox moves
-//! about one cache line per batch.
+//! Sequences are 64-bit and never wrap; the slot of a sequence is the sequence modulo a power of two. Items are built
+//! in their slots, and one store makes a whole batch visible. Each side caches the other side's index and rereads the
+//! shared one only when the cached value does not suffice, so a busy mailbox moves about one cache line per batch.
 //!
-//! Who owns a place: the receiver owns `head..tail`, the sender everything else. Ownership moves to the
-//! receiver by the release store of `tail`, and back by the release store of `head`.
+//! The receiver owns the slots `head..tail`, the sender all others. The release store of `tail` passes slots to the
+//! receiver, the release store of `head` passes them back.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,12 +19,12 @@ use std::mem::MaybeUninit;
 
 use crate::sync::{Arc, AtomicBool, AtomicU64, CachePadded, Ordering, UnsafeCell};
 
-/// The most places a mailbox can have.
+/// Largest capacity of a mailbox, in items.
 pub const CAPACITY_MAX: usize = 1 << 30;
 
 /// A new mailbox for `capacity` items, rounded up to a power of two.
 ///
-/// The storage is allocated here, once; the operating system backs it with memory as places are first used.
+/// The storage is allocated here, once; the operating system backs it with memory as slots are first used.
 ///
 /// # Panics
 /// If `capacity` is zero or above [`CAPACITY_MAX`].
@@ -44,7 +43,7 @@ pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (sender, Receiver { shared, next: 0, cached_tail: 0 })
 }
 
-/// The mailbox or queue has no room; what was offered comes back.
+/// The mailbox or queue is full; returns the rejected item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MailboxFull<T>(pub T);
 
@@ -62,8 +61,7 @@ impl<T> fmt::Display for MailboxFull<T> {
 
 impl<T> std::error::Error for MailboxFull<T> {}
 
-/// The end that puts items in. Dropping it drops what was pushed but not published; what was published stays
-/// for the receiver.
+/// The sending end. Dropping it drops unpublished items; published items stay for the receiver.
 pub struct Sender<T> {
     shared: Arc<SharedRing<T>>,
     next: u64,
@@ -72,7 +70,7 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Puts `item` behind everything pushed before. The receiver sees it after [`publish`](Sender::publish).
+    /// Appends `item`. The receiver sees it after [`publish`](Sender::publish).
     ///
     /// # Errors
     /// [`MailboxFull`] with the item.
@@ -87,7 +85,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Like [`push`](Sender::push), but the item is built straight in its place.
+    /// Like [`push`](Sender::push), but builds the item directly in its slot.
     ///
     /// # Errors
     /// [`MailboxFull`] with `build`, which was not called.
@@ -102,7 +100,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The next free place, if there is one: for callers that decide what to push only when they know it fits.
+    /// The next free slot, or `None` if the mailbox is full: for callers that must know that an item fits before they
+    /// make it.
     #[inline]
     pub fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         let capacity = self.capacity() as u64;
@@ -115,8 +114,8 @@ impl<T> Sender<T> {
         Some(Vacancy { sender: self })
     }
 
-    /// Makes everything pushed so far visible to the receiver; call it once per batch. Returns whether there was
-    /// anything new.
+    /// Makes everything pushed so far visible to the receiver; called once per batch. Returns false if there was
+    /// nothing new.
     #[inline]
     pub fn publish(&mut self) -> bool {
         if self.published == self.next {
@@ -127,25 +126,25 @@ impl<T> Sender<T> {
         true
     }
 
-    /// How many items were ever pushed, which is the sequence of the next one.
+    /// Number of items ever pushed: the sequence of the next one.
     #[must_use]
     pub fn pushed(&self) -> u64 {
         self.next
     }
 
-    /// How many items the receiver has ever taken: the item with sequence `n` is taken once this is above `n`.
+    /// Number of items the receiver has ever popped: the item with sequence `n` is popped once this is above `n`.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.shared.head.0.index.load(Ordering::Acquire)
     }
 
-    /// How many items the mailbox can hold.
+    /// Number of items the mailbox can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
 
-    /// Whether the receiver is gone. Pushing still works, but nobody will take anything.
+    /// Whether the receiver is dropped. Pushing still works, but the items are never popped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.head.0.is_dropped.load(Ordering::Acquire)
@@ -155,27 +154,27 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         for sequence in self.published..self.next {
-            // SAFETY: places from `published` up to `next` were filled by this sender and never shown to the
-            // receiver, so they are initialised and nobody else reads or drops them.
+            // SAFETY: this sender filled the slots from `published` up to `next` and never published them, so they are
+            // initialised and nothing else reads or drops them.
             self.shared.slot(sequence).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
         self.shared.tail.0.is_dropped.store(true, Ordering::Release);
     }
 }
 
-/// A free place in the mailbox. Dropping it unfilled pushes nothing.
+/// A free slot of the mailbox. Dropping it unfilled pushes nothing.
 pub struct Vacancy<'a, T> {
     sender: &'a mut Sender<T>,
 }
 
 impl<T> Vacancy<'_, T> {
-    /// Builds the item in its place. If `build` panics, nothing was pushed.
+    /// Builds the item in its slot. If `build` panics, nothing is pushed.
     #[inline(always)]
     pub fn fill(self, build: impl FnOnce() -> T) {
         let Vacancy { sender } = self;
-        // SAFETY: a vacancy exists only while `next` is less than a whole capacity ahead of `head`, so this place
-        // was taken by the receiver (the acquire load of `head` ordered its read before this write) or never
-        // used, and it stays the sender's until `tail` passes it.
+        // SAFETY: a vacancy exists only while `next` is less than a whole capacity ahead of `head`, so the receiver has
+        // popped this slot (the acquire load of `head` ordered its read before this write) or it was never used, and
+        // the sender owns it until `tail` passes it.
         sender.shared.slot(sender.next).with_mut(|slot| unsafe {
             (*slot).write(build());
         });
@@ -183,7 +182,7 @@ impl<T> Vacancy<'_, T> {
     }
 }
 
-/// The end that takes items out. Dropping it leaves unread items to be dropped together with the sender.
+/// The receiving end. If it is dropped, unread items are dropped together with the sender.
 pub struct Receiver<T> {
     shared: Arc<SharedRing<T>>,
     next: u64,
@@ -191,45 +190,46 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes the oldest published item.
+    /// Removes and returns the oldest published item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if !self.has_next() {
             return None;
         }
-        // SAFETY: `next` is below a `tail` read with acquire, so the sender initialised this place before and
-        // will not touch it until `head` passes it; `next` moves on below, so it is read out only once.
+        // SAFETY: `next` is below a `tail` read with acquire, so the sender initialised this slot before and does not
+        // touch it until `head` passes it; `next` advances below, so it is read out only once.
         let item = self.shared.slot(self.next).with(|slot| unsafe { (*slot).assume_init_read() });
         self.next += 1;
         self.shared.head.0.index.store(self.next, Ordering::Release);
         Some(item)
     }
 
-    /// Looks at the oldest published item without taking it.
+    /// The oldest published item, without removing it.
     #[inline]
     pub fn peek(&mut self) -> Option<&T> {
         if !self.has_next() {
             return None;
         }
-        // SAFETY: as in `pop`; the reference borrows the receiver, so the item cannot be taken while it lives.
+        // SAFETY: as in `pop`; the reference borrows the receiver, so the item cannot be popped while it exists.
         Some(self.shared.slot(self.next).with(|slot| unsafe { (*slot).assume_init_ref() }))
     }
 
-    /// How many items this end has ever taken, which is the sequence of the next one.
+    /// Number of items this end has ever popped: the sequence of the next one.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.next
     }
 
-    /// Whether there is nothing to take now. Asked after [`Wake::park`](crate::Wake::park), it cannot miss what
-    /// the sender published before its [`notify`](crate::Wake::notify) found nobody parked.
+    /// Whether there is nothing to pop. Called after [`Wake::park`](crate::Wake::park), it cannot miss an item that was
+    /// published before a [`notify`](crate::Wake::notify) that found the consumer not parked.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.next == self.cached_tail && self.next == self.shared.tail.0.index.load(Ordering::Acquire)
     }
 
-    /// Whether the sender is gone. If so, what [`pop`](Receiver::pop) finds from now on is all there will be.
+    /// Whether the sender is dropped. If so, [`pop`](Receiver::pop) returns the remaining items and then `None` for
+    /// ever.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.tail.0.is_dropped.load(Ordering::Acquire)
@@ -253,9 +253,9 @@ impl<T> Drop for Receiver<T> {
 type MailboxSlot<T> = UnsafeCell<MaybeUninit<T>>;
 
 struct SharedRing<T> {
-    /// What the receiver writes: how many items it took, and that it is gone.
+    /// Written by the receiver: number of popped items, and whether it is dropped.
     head: CachePadded<RingEnd>,
-    /// What the sender writes: how many items it published, and that it is gone.
+    /// Written by the sender: number of published items, and whether it is dropped.
     tail: CachePadded<RingEnd>,
     slots: Box<[MailboxSlot<T>]>,
 }
@@ -265,27 +265,27 @@ struct RingEnd {
     is_dropped: AtomicBool,
 }
 
-// SAFETY: the two ends hand each place back and forth with release stores and acquire loads, as the head of this
-// file says, so no place is ever accessed from two threads at once; items move between threads, hence `T: Send`.
+// SAFETY: the two ends pass each slot back and forth with release stores and acquire loads (see the module
+// documentation), so two threads never access a slot at once; items move between threads, hence `T: Send`.
 unsafe impl<T: Send> Send for SharedRing<T> {}
-// SAFETY: as above; `&SharedRing` gives access to items only through the two ends, of which there is one each.
+// SAFETY: as above; `&SharedRing` gives access to items only through the two ends, and there is one of each.
 unsafe impl<T: Send> Sync for SharedRing<T> {}
 
 impl<T> SharedRing<T> {
     #[inline(always)]
     fn slot(&self, sequence: u64) -> &MailboxSlot<T> {
-        // The length is a power of two, and the cast keeps all bits that the mask keeps.
+        // The length is a power of two: the cast keeps all bits that the mask keeps.
         &self.slots[sequence as usize & (self.slots.len() - 1)]
     }
 }
 
 impl<T> Drop for SharedRing<T> {
     fn drop(&mut self) {
-        // Both ends are gone, and the sender dropped what it had not published.
+        // Both ends are dropped, and the sender has dropped its unpublished items.
         let head = self.head.0.index.load(Ordering::Acquire);
         let tail = self.tail.0.index.load(Ordering::Acquire);
         for sequence in head..tail {
-            // SAFETY: published and never taken, so initialised; `&mut self` excludes everybody else.
+            // SAFETY: published and never popped, so initialised; `&mut self` excludes any other access.
             self.slot(sequence).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
     }
@@ -293,7 +293,7 @@ impl<T> Drop for SharedRing<T> {
 
 #[cfg(not(loom))]
 fn vacant_slots<T>(count: usize) -> Box<[MailboxSlot<T>]> {
-    // SAFETY: a place is a transparent wrapper around `MaybeUninit`, for which any bytes are valid.
+    // SAFETY: a slot is a transparent wrapper around `MaybeUninit`, for which any bytes are valid.
     unsafe { Box::new_uninit_slice(count).assume_init() }
 }
 

@@ -1,52 +1,51 @@
-//! Bugs that are planted on purpose, so that the simulator can prove that it would see them.
+//! Deliberate bugs that prove that the simulator finds them.
 //!
-//! A simulator that finds nothing proves little unless it is known to find what is there. Builds with
-//! `--cfg stilling_planted` contain a few classic faults, each behind [`planted!`](crate::planted!) with its
-//! name; at most one is active, chosen for the whole process. In every other build the macro is the literal
+//! Builds with `--cfg stilling_planted` contain the classic faults below, each behind [`planted!`](crate::planted!)
+//! with its name; at most one is active, chosen for the whole process. In every other build the macro is the literal
 //! `false` and the fault is not compiled in.
 //!
 //! | name | where | what goes wrong |
 //! |---|---|---|
-//! | `lost wake` | `Wake::notify` | every eighth wake that was needed is dropped |
-//! | `lost job` | worker pool | a worker takes a job and forgets it |
-//! | `double answer` | worker pool | a worker's result is handed in twice |
-//! | `lost unread` | a shard's detach | what a leaving connection had not consumed stays behind |
-//! | `early reuse` | shared blocks | a block is filled anew although a part of it is still referenced |
-//! | `unbuilt payload` | journal | a batch is written without the bytes of every fourth payload that lay in a shared block |
-//! | `early block release` | a turn's output | a block is released for the next one before its range has been sent |
+//! | `lost wake` | `Wake::notify` | every eighth needed wake is dropped |
+//! | `lost job` | worker pool | a worker pops a job and drops it |
+//! | `double answer` | worker pool | a worker returns its result twice |
+//! | `lost unread` | a shard's detach | the unconsumed input of a detached connection is lost |
+//! | `early reuse` | shared blocks | a block is reset although a part of it is still referenced |
+//! | `unbuilt payload` | journal | a batch is written without the bytes of every fourth payload in a shared block |
+//! | `early block release` | a turn's output | a block is released for reuse before its range has been sent |
 //! | `previous peer` | a turn's output | a datagram goes to the peer of the one before |
-//! | `range sent twice` | a shard | what is kept of a short send begins with the piece in which it stopped |
-//! | `stale generation` | simulated driver | a completion reaches the next tenant of its slot |
-//! | `lost completion` | simulated driver | a completion is never told |
-//! | `double-freed buffer` | simulated driver | a receive buffer is free twice |
-//! | `early watermark` | journal | a watermark is told before the write that it covers |
-//! | `unsynced directory` | journal | a segment's name is not made durable before its records are told |
-//! | `double acknowledgement` | hub | a publisher is told twice that its message is kept |
-//! | `unsynced acknowledgement` | journal | what a failed write had is acknowledged |
-//! | `lost retry` | journal | what waits for room is acknowledged and forgotten |
-//! | `unsynced tail` | journal | what recovery found is trusted although no sync is known to cover it |
+//! | `range sent twice` | a shard | the rest kept after a short send starts at the piece in which it stopped |
+//! | `stale generation` | simulated driver | a completion reaches the next connection in its slot |
+//! | `lost completion` | simulated driver | a completion is never reported |
+//! | `double-freed buffer` | simulated driver | a receive buffer is freed twice |
+//! | `early watermark` | journal | a watermark is published before the write that it covers |
+//! | `unsynced directory` | journal | records are reported before their segment's name is durable |
+//! | `double acknowledgement` | hub | a publisher gets two acknowledgements for one message |
+//! | `unsynced acknowledgement` | journal | the records of a failed write are acknowledged |
+//! | `lost retry` | journal | records that wait for disk space are acknowledged and dropped |
+//! | `unsynced tail` | journal | recovery trusts its tail although no sync is known to cover it |
 //! | `unread block` | journal | a block that cannot be read counts as blank when a stream is opened |
 //! | `unlisted folder` | journal | a folder that cannot be listed counts as empty when a stream is opened |
-//! | `untold damage` | journal | a reader passes over a damaged batch without a gap |
-//! | `untold segment` | journal | a reader passes over a missing segment without a gap |
-//! | `forgotten window` | server | message ids from before a restart are not known any more |
+//! | `untold damage` | journal | a reader skips a damaged batch without a gap |
+//! | `untold segment` | journal | a reader skips a missing segment without a gap |
+//! | `forgotten window` | server | message ids from before a restart are lost |
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
-//! | `previous tenant` | a shard | mail for a connection that is gone reaches the next one in its slot |
-//! | `early sight` | hub | a subscriber sees a message before it is durable, and its publisher hears nothing |
-//! | `overtaken publication` | hub | the PING of a connection whose stream is full is answered before what it has published |
-//! | `dropped delivery` | hub | what a shard that has all its pieces is to be handed is dropped instead of kept |
+//! | `previous tenant` | a shard | mail for a closed connection reaches the next one in its slot |
+//! | `early sight` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |
+//! | `overtaken publication` | hub | a PING is answered while the connection's stream is full, before its publications |
+//! | `dropped delivery` | hub | a delivery for a shard that holds all its batches is dropped instead of queued |
 //! | `early opening` | server | a successor opens the streams before its predecessor has released them; there are no locks |
-//! | `early release` | server | a predecessor goes on acknowledging when it has released the streams; there are no locks |
-//! | `dropped wait` | server | what a shard gathered while the streams were being opened is dropped |
-//! | `missing sync` | simulated disk | a durable write comes back before it is durable |
+//! | `early release` | server | a predecessor acknowledges after it has released the streams; there are no locks |
+//! | `dropped wait` | server | requests that a shard queued while the streams were opening are dropped |
+//! | `missing sync` | simulated disk | a durable write completes before it is durable |
 
-/// Whether this build contains the planted bugs at all.
+/// Whether this build contains the planted bugs.
 pub const AVAILABLE: bool = cfg!(stilling_planted);
 
-/// Chooses the one bug that is active from now on in all threads, or none.
+/// Activates one bug in all threads, or none.
 ///
 /// # Panics
-/// If a bug is chosen in a build that contains none: a run that only seems to have a bug proves nothing.
+/// If a bug is chosen in a build that contains none: such a run would prove nothing.
 pub fn choose(name: Option<&'static str>) {
     assert!(AVAILABLE || name.is_none(), "planted bugs exist only in builds with --cfg stilling_planted");
     #[cfg(stilling_planted)]
@@ -55,7 +54,7 @@ pub fn choose(name: Option<&'static str>) {
     }
 }
 
-/// Whether `name` is the chosen bug; what [`planted!`](crate::planted!) asks.
+/// Whether `name` is the active bug, for [`planted!`](crate::planted!).
 #[cfg(stilling_planted)]
 #[doc(hidden)]
 #[must_use]
@@ -74,7 +73,7 @@ mod chosen {
     }
 }
 
-/// `planted!("name")` is true where the planted bug of that name shall strike; `false` in ordinary builds.
+/// `planted!("name")` is true if the planted bug of that name is active; `false` in ordinary builds.
 #[cfg(not(stilling_planted))]
 #[macro_export]
 macro_rules! planted {
@@ -83,7 +82,7 @@ macro_rules! planted {
     };
 }
 
-/// `planted!("name")` is true where the planted bug of that name shall strike; `false` in ordinary builds.
+/// `planted!("name")` is true if the planted bug of that name is active; `false` in ordinary builds.
 #[cfg(stilling_planted)]
 #[macro_export]
 macro_rules! planted {

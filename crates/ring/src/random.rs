@@ -1,7 +1,7 @@
-//! The one generator of pseudo-random numbers.
+//! The pseudo-random number generator.
 //!
-//! SplitMix64: one word of state, every seed good, a few instructions per draw. Nothing that draws from it has to be
-//! unpredictable; it has to be the same on every machine and for ever, which a library's generator does not promise.
+//! SplitMix64: one word of state, every seed good, a few instructions per draw. Its draws need not be unpredictable;
+//! they must be the same on every machine and in every version, which a library's generator does not guarantee.
 
 /// A seeded generator. Equal seeds give equal draws.
 ///
@@ -16,7 +16,7 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The generator of `seed`; any value is as good as any other.
+    /// A generator with `seed`; all values are equally good.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         SplitMix64(seed)
@@ -33,22 +33,22 @@ impl SplitMix64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included; `low` if they are the wrong way round.
+    /// A number from `low` to `high`, both included; `low` if `high` is below it.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// An index into something of `len` elements; 0 if it is empty.
+    /// An index below `len`; 0 if `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// True `rate` times in a thousand.
+    /// True with a probability of `rate` in a thousand.
     pub fn chance(&mut self, rate: u16) -> bool {
         self.below(1000) < u64::from(rate)
     }
 
-    /// A generator of its own, so that its number of draws does not disturb this one.
+    /// An independent generator: its draws do not change those of this one.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         SplitMix64(self.bits())
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_draws_are_those_of_the_published_algorithm() {
-        // The first outputs for seed 1234567 of the reference implementation (Vigna, public domain).
+        // First outputs of the reference implementation (Vigna, public domain) for seed 1234567.
         let mut random = SplitMix64::new(1_234_567);
         assert_eq!(random.bits(), 6_457_827_717_110_365_317);
         assert_eq!(random.bits(), 3_203_168_211_198_807_973);

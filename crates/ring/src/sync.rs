@@ -1,9 +1,8 @@
-//! The one switch between the real world and the model checker.
+//! Synchronisation types: std's in a normal build, loom's under `cfg(loom)`.
 //!
-//! Everything that carries an ordering between threads is imported from here: std's types in a normal build,
-//! loom's under `cfg(loom)`. Crates built on the mailboxes import from here too, so that their own protocols can
-//! be modelled together with these. Two shapes are ours: a cell that lends out raw pointers (loom has to see
-//! each access), and a word that threads can sleep on.
+//! Everything that orders memory between threads is imported from here, also by crates built on the mailboxes, so that
+//! their protocols can be modelled together with these. Two types are defined here: a cell that lends raw pointers
+//! (loom has to see each access), and a word that threads can sleep on.
 
 #[cfg(not(loom))]
 pub use std::sync::{
@@ -20,28 +19,26 @@ pub use loom::sync::{
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A place that two threads take turns to use; the caller proves whose turn it is.
+/// A cell that two threads use in turns; the caller proves exclusive access.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
-    /// Lends a pointer to read through.
     #[inline(always)]
     pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get().cast_const())
     }
 
-    /// Lends a pointer to write through.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }
 
-/// A word that threads can sleep on until it changes: a futex, or under loom a mutex and a condition variable
-/// with the same meaning (the comparison and the falling asleep are one step as seen by a waker).
+/// A word that threads can sleep on until it changes: a futex, or under loom a mutex and a condition variable with the
+/// same meaning (comparing and falling asleep are one atomic step to a waker).
 pub(crate) struct Futex {
     pub(crate) word: AtomicU32,
     #[cfg(loom)]
@@ -56,7 +53,7 @@ impl Futex {
         Futex { word: AtomicU32::new(0) }
     }
 
-    /// Sleeps while the word holds `expected`; may also return for no reason.
+    /// Sleeps while the word holds `expected`; may also return spuriously.
     pub(crate) fn wait(&self, expected: u32) {
         atomic_wait::wait(&self.word, expected);
     }
@@ -94,6 +91,6 @@ impl Futex {
     }
 }
 
-/// Keeps what two threads write on cache lines of their own (two lines: processors fetch them in pairs).
+/// Aligns a value to cache lines of its own (two lines: processors fetch them in pairs).
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub(crate) T);

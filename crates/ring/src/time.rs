@@ -1,8 +1,7 @@
-//! Time as a plain number, and where it comes from.
+//! Points in time and the clocks they come from.
 //!
-//! Deadlines, ages and timers are all points on one axis: nanoseconds since an arbitrary start. Code takes a
-//! [`Time`] as an argument, or asks a [`Clock`] that is either the machine's monotonic clock or a number that
-//! somebody else moves, so that the simulator and the tests decide how late it is.
+//! Deadlines, ages and timers are points on one axis: nanoseconds since an arbitrary start. Code takes a [`Time`] as an
+//! argument or reads a [`Clock`]: the machine's monotonic clock, or a manual one for the simulator and tests.
 //!
 //! The manual clock uses std's atomics also under loom: it carries a value, never an ordering between threads.
 
@@ -10,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A point in time: nanoseconds since an arbitrary start. Good for 584 years; arithmetic saturates.
+/// A point in time: nanoseconds since an arbitrary start. Range: 584 years; arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 
@@ -30,26 +29,26 @@ impl Time {
         self.0
     }
 
-    /// The point one `span` later, or the end of time if there is no such point.
+    /// The point `span` later, saturating at the maximum.
     #[must_use]
     pub fn after(self, span: Duration) -> Time {
         Time(self.0.saturating_add(whole_nanos(span)))
     }
 
-    /// The point one `span` earlier, or the start if there is no such point.
+    /// The point `span` earlier, saturating at the start.
     #[must_use]
     pub fn before(self, span: Duration) -> Time {
         Time(self.0.saturating_sub(whole_nanos(span)))
     }
 
-    /// The span from `earlier` to here; zero if `earlier` is in fact later.
+    /// The span since `earlier`; zero if `earlier` is later than `self`.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Says what time it is. Cheap to clone and to ask; every clone agrees.
+/// A clock, real or manual. Cheap to clone and to read; all clones agree.
 #[derive(Clone, Debug)]
 pub struct Clock(ClockSource);
 
@@ -74,13 +73,13 @@ impl Clock {
         (Clock(ClockSource::Manual(Arc::clone(&nanos))), ManualTime(nanos))
     }
 
-    /// Whether somebody moves this clock by hand: in a simulator or a test, where nothing may really wait.
+    /// Whether this clock is manual: in a simulator or a test, where no thread may really wait.
     #[must_use]
     pub fn is_manual(&self) -> bool {
         matches!(self.0, ClockSource::Manual(_))
     }
 
-    /// The time now; never earlier than an answer given before.
+    /// The current time; never earlier than a time returned before.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Time {
@@ -91,22 +90,22 @@ impl Clock {
     }
 }
 
-/// The hand that moves a manual [`Clock`]. Time only goes forward.
+/// Sets a manual [`Clock`]. Time only moves forward.
 #[derive(Clone, Debug)]
 pub struct ManualTime(Arc<AtomicU64>);
 
 impl ManualTime {
-    /// Moves to `time`, or stays if it is already later.
+    /// Moves the clock to `time`; no effect if it is already later.
     pub fn set(&self, time: Time) {
         self.0.fetch_max(time.0, Ordering::Relaxed);
     }
 
-    /// Moves `span` ahead.
+    /// Moves the clock `span` ahead.
     pub fn advance(&self, span: Duration) {
         self.set(self.now().after(span));
     }
 
-    /// What the clock says now.
+    /// The current time of the clock.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(self.0.load(Ordering::Relaxed))

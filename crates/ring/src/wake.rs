@@ -1,21 +1,21 @@
-//! Waking the one consumer that sleeps somewhere of its own: a shard inside its driver's wait.
+//! Wakes one consumer that sleeps in a wait of its own: a shard inside its driver.
 //!
-//! The producer must not pay a system call when the consumer is awake, and the consumer must not sleep through
-//! a message. Both follow from one flag and two fences:
+//! A producer pays no system call while the consumer is awake, and the consumer never sleeps through a message. One
+//! flag and two fences achieve both:
 //!
 //! ```text
 //!   consumer                               producer
 //!   parked = true                          push, publish
 //!   ---- fence ----                        ---- fence ----
-//!   look into every mailbox again          parked?  take it and wake
+//!   check every mailbox again              parked?  clear it and wake
 //! ```
 //!
-//! Whichever fence comes second, its side sees what the other one wrote: the consumer finds the message, or the
-//! producer finds the flag. Of several producers exactly one takes the flag. A wake may still arrive when the
-//! consumer has already looked up by itself: consumers tolerate wakes for nothing.
+//! The side with the later fence sees the other side's write: the consumer finds the message, or the producer finds the
+//! flag. Of several producers exactly one clears the flag. A wake may arrive when the consumer is already awake:
+//! consumers tolerate spurious wakes.
 //!
-//! The flag is changed by read-modify-write only. Plain stores would be enough, but swaps make its history one
-//! chain that the model checker can follow exactly, and beside a sleep they cost nothing.
+//! The flag changes by read-modify-write only. Plain stores would suffice, but swaps make its history one chain that
+//! the model checker follows exactly, and their cost is negligible beside a sleep.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64 as Statistic;
@@ -25,7 +25,7 @@ use std::thread::Thread;
 use crate::planted;
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// How producers wake one consumer. Shared by reference or `Arc`; any number of producers, one consumer.
+/// Wakes one consumer for any number of producers. Shared by reference or `Arc`.
 pub struct Wake {
     parked: AtomicBool,
     needed: Statistic,
@@ -33,38 +33,38 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// A wake whose `action` ends the consumer's sleep: writes to its eventfd, unparks its thread. The action
-    /// runs on the producer's thread; it must not block, and when the consumer is not asleep yet it has to make
-    /// the coming sleep end at once (eventfd and `Thread::unpark` both do).
+    /// A wake with an `action` that ends the consumer's sleep: it writes to an eventfd or unparks a thread. The action
+    /// runs on the producer's thread and must not block. If the consumer is not asleep yet, it must end the coming
+    /// sleep at once (eventfd and `Thread::unpark` both do).
     pub fn new(action: impl Fn() + Send + Sync + 'static) -> Wake {
         Wake { parked: AtomicBool::new(false), needed: Statistic::new(0), action: Box::new(action) }
     }
 
-    /// A wake that unparks the thread in `thread`, which has to be set before that thread [parks](Wake::park) for the first time: a
-    /// wake without it is lost.
+    /// A wake that unparks the thread in `thread`, which must be set before that thread first [parks](Wake::park): an
+    /// earlier wake is lost.
     #[must_use]
     pub fn of_thread(thread: &Arc<OnceLock<Thread>>) -> Wake {
         let thread = Arc::clone(thread);
         Wake::new(move || thread.get().into_iter().for_each(Thread::unpark))
     }
 
-    /// Consumer: announces that it is about to sleep. It then looks into all its mailboxes once more, sleeps
-    /// only if they are empty, and calls [`unpark`](Wake::unpark) afterwards in either case.
+    /// Consumer: announces a sleep. The consumer then checks all its mailboxes once more, sleeps only if they are
+    /// empty, and calls [`unpark`](Wake::unpark) afterwards in either case.
     pub fn park(&self) {
         self.parked.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Consumer: is awake again and needs no wake.
+    /// Consumer: withdraws the announcement; it is awake.
     pub fn unpark(&self) {
         self.parked.swap(false, Ordering::AcqRel);
     }
 
-    /// Producer: wakes the consumer if it is parked; call it once after each publication. Returns whether the
-    /// action ran.
+    /// Producer: wakes the consumer if it is parked; called once after each publication. Returns whether the action
+    /// ran.
     pub fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The plain load keeps the consumer's cache line shared while it is awake, which is the common case.
+        // The plain load keeps the consumer's cache line shared while the consumer is awake, the common case.
         if !self.parked.load(Ordering::Relaxed) || !self.parked.swap(false, Ordering::AcqRel) {
             return false;
         }
@@ -76,12 +76,12 @@ impl Wake {
         true
     }
 
-    /// Runs the action whether or not the consumer is parked: for control, such as asking it to stop.
+    /// Runs the action whether or not the consumer is parked: for control, such as a request to stop.
     pub fn force(&self) {
         (self.action)();
     }
 
-    /// How many notifications found the consumer parked.
+    /// Number of notifications that found the consumer parked.
     #[must_use]
     pub fn needed(&self) -> u64 {
         self.needed.load(Ordering::Relaxed)

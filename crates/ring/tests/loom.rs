@@ -1,8 +1,8 @@
-//! Every interleaving of the crate's protocols, within bounds that keep a model to seconds.
+//! Loom models: every interleaving of the crate's protocols, within bounds that keep a model to seconds.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p stilling-ring --release --test loom`
 //!
-//! A lost wake shows up as a deadlock, a misuse of a place in a mailbox as a race, a lost item as a leak.
+//! A lost wake shows up as a deadlock, a misused mailbox slot as a race, a lost item as a leak.
 #![cfg(loom)]
 
 use loom::thread;
@@ -15,7 +15,7 @@ fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     builder.check(scenario);
 }
 
-/// What a driver's wait is to a shard: one bit that ends the current sleep or the next one.
+/// A model of a driver's wait: one bit that ends the current sleep or the next one.
 struct TestWaker {
     is_signalled: Mutex<bool>,
     condvar: Condvar,
@@ -46,7 +46,7 @@ fn wake_for(waker: &Arc<TestWaker>) -> Arc<Wake> {
     Arc::new(Wake::new(move || waker.signal()))
 }
 
-/// Takes the next item from any of the mailboxes, sleeping as a shard does.
+/// Pops the next item from any of the mailboxes; sleeps as a shard does.
 fn next(receivers: &mut [Receiver<usize>], wake: &Wake, waker: &TestWaker) -> usize {
     loop {
         if let Some(item) = receivers.iter_mut().find_map(Receiver::pop) {
@@ -60,7 +60,7 @@ fn next(receivers: &mut [Receiver<usize>], wake: &Wake, waker: &TestWaker) -> us
     }
 }
 
-/// Row 4.38: three items through two places, so that a place is used twice, in order and without a loss.
+/// Row 4.38: three items through two slots, so that a slot is used twice, in order and without a loss.
 #[test]
 fn a_mailbox_keeps_order_when_it_wraps() {
     model(3, || {
@@ -87,7 +87,6 @@ fn a_mailbox_keeps_order_when_it_wraps() {
     });
 }
 
-/// A batch is seen whole or not at all.
 #[test]
 fn a_batch_becomes_visible_at_once() {
     model(3, || {
@@ -104,7 +103,7 @@ fn a_batch_becomes_visible_at_once() {
     });
 }
 
-/// Row 4.12: loom's counted pointers make every item that is dropped never or twice a failure.
+/// Row 4.12: loom's counted pointers report every item that is dropped twice or never.
 #[test]
 fn either_end_may_go_at_any_time() {
     model(3, || {
@@ -125,7 +124,7 @@ fn either_end_may_go_at_any_time() {
     });
 }
 
-/// A receiver that hears that the sender is gone finds everything the sender published.
+/// A receiver that sees the sender closed finds everything the sender published.
 #[test]
 fn closed_means_nothing_more_will_come() {
     model(3, || {
@@ -192,7 +191,7 @@ fn parking_loses_no_wake_with_two_producers() {
     });
 }
 
-/// Takes one piece of work, sleeping as an idle worker does.
+/// Takes one piece of work; sleeps as an idle worker does.
 fn take(events: &EventCount, open: &AtomicU32) {
     let try_take = || open.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
     loop {
@@ -234,7 +233,7 @@ fn an_event_count_loses_no_wake_with_two_producers() {
     });
 }
 
-/// Row 4.38: one batch of two wakes both sleepers, for each has to take one.
+/// Row 4.38: one batch of two wakes both sleepers, because each takes one.
 #[test]
 fn an_event_count_wakes_as_many_as_there_is_work() {
     model(3, || {
@@ -255,7 +254,7 @@ fn an_event_count_wakes_as_many_as_there_is_work() {
     });
 }
 
-/// Row 4.38: closing a pool has to reach everybody, also whoever is just falling asleep.
+/// Row 4.38: closing a pool wakes every sleeper, also a thread that is just falling asleep.
 #[test]
 fn an_event_count_wakes_all() {
     model(3, || {
@@ -283,8 +282,8 @@ fn an_event_count_wakes_all() {
     });
 }
 
-/// A reader sees what was committed when its reference was made, whatever the writer does meanwhile, and a block is filled anew
-/// only behind its last reader. The writer may read beside it.
+/// A reader sees the bytes that were committed when its reference was made, whatever the writer does meanwhile; a block
+/// is reset only after its last reader. The writer may read concurrently.
 #[test]
 fn a_shared_block_is_not_written_where_it_is_read() {
     model(3, || {

@@ -1,4 +1,4 @@
-//! The mailbox against an oracle, between two real threads, and at its ends.
+//! The mailbox against an oracle, between two real threads, and when an end is dropped.
 #![cfg(not(loom))]
 
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ fn op() -> impl Strategy<Value = MailboxOp> {
 }
 
 proptest! {
-    /// Row 4.3: order, bounds, visibility and the destruction of every item, step by step like a plain queue.
+    /// Row 4.3: order, bounds, visibility and the drop of every item match a plain queue, step by step.
     #[test]
     fn a_mailbox_behaves_like_a_plain_queue(capacity in 1_usize..9, ops in prop::collection::vec(op(), 0..200)) {
         let witness = Arc::new(());
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// Row 4.12: whichever end goes first, every item is dropped exactly once.
+/// Row 4.12: every item is dropped exactly once, in either order of dropping the ends.
 #[test]
 fn items_left_behind_are_dropped_exactly_once() {
     for sender_first in [true, false] {
@@ -125,7 +125,7 @@ fn a_panic_while_building_pushes_nothing() {
     assert_eq!((receiver.pop(), receiver.pop()), (Some(5), None));
 }
 
-/// Row 4.38: a million items through a few places, in batches of changing length, all in order.
+/// Row 4.38: a million items through a few slots, in batches of changing length, all in order.
 #[test]
 fn two_threads_lose_and_reorder_nothing() {
     const ITEMS: u64 = 1_000_000;

@@ -1,28 +1,28 @@
-//! Why a connection ended: every connection has exactly one reason, counted in the metrics.
+//! Close reasons: every connection ends with exactly one, counted in the metrics.
 
 /// The reason for which a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum CloseReason {
-    /// The session had said everything: the answer was the last one, or the exchange was over.
+    /// The session finished: the last response was sent, or the exchange was over.
     Done,
-    /// The peer ended the stream in good order.
+    /// The peer ended the stream in an orderly way.
     PeerClosed,
-    /// The peer reset the connection, or vanished while we sent.
+    /// The peer reset the connection, or became unreachable during a send.
     PeerReset,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     ProtocolError,
-    /// The first byte did not come in time.
+    /// The first byte did not arrive in time.
     FirstByteTimeout,
     /// The head of a message was not complete in time.
     HeadTimeout,
-    /// The body of a message came too slowly.
+    /// The body of a message arrived too slowly.
     BodyTimeout,
     /// The connection was idle for too long.
     IdleTimeout,
-    /// The peer took none of our bytes for too long.
+    /// The peer received none of the sent bytes for too long.
     WriteTimeout,
-    /// The work for the answer took too long.
+    /// The work for the response took too long.
     WorkTimeout,
     /// Unfinished input had no room: the shard's input store was full or the message too long for it.
     InputFull,
@@ -34,18 +34,18 @@ pub enum CloseReason {
     Drained,
     /// The drain deadline passed while the connection was still busy.
     DrainTimeout,
-    /// The operating system failed us in some other way.
+    /// Another operating system error.
     SystemError,
-    /// The source of an answer failed when its beginning had been sent.
+    /// The source of a response failed after the start of the response was sent.
     AnswerBroken,
     /// The connection left the shard with its socket open, to be served elsewhere.
     Detached,
-    /// The peer did not say who it is, or nobody who may come in.
+    /// The peer did not authenticate, or is not authorised.
     Forbidden,
-    /// A slow consumer: its unread output exceeded its own bound, or was the largest when the output of all connections of
-    /// the shard exceeded theirs.
+    /// A slow consumer: its unread output exceeded its own limit, or was the largest when the output of all connections
+    /// of the shard exceeded theirs.
     SlowConsumer,
-    /// Its session panicked, and the service contained that.
+    /// The session panicked, and the service contained the panic.
     SessionPanicked,
 }
 
@@ -102,14 +102,14 @@ impl CloseReason {
         }
     }
 
-    /// The reason that an error of a send or receive stands for.
+    /// The reason for a failed send or receive.
     pub fn of_error(error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Kind;
         match error.kind() {
             Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted | Kind::NotConnected => {
                 CloseReason::PeerReset
             }
-            // The kernel gave up on retransmitting: the peer is gone without a word.
+            // The kernel gave up retransmitting: the peer is unreachable.
             Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable => CloseReason::PeerReset,
             _ => CloseReason::SystemError,
         }

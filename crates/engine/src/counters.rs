@@ -1,19 +1,19 @@
-//! What a shard counts: written by its thread alone, readable by all.
+//! Counters of a shard: written by its thread only, readable by all.
 //!
-//! A counter is a relaxed atomic that only its owner changes, so counting costs a plain load and
-//! store; a reader may see one counter a moment later than another.
+//! A counter is a relaxed atomic that only its owner changes, so counting costs a plain load and store. Two counters
+//! read together may be from slightly different moments.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::close_reason::CloseReason;
 use crate::driver::DriverCounters;
 
-/// A number that one thread changes and all may read.
+/// A number that one thread changes and all threads may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Zero.
+    /// A counter at zero.
     pub const fn new() -> Self {
         Counter(AtomicU64::new(0))
     }
@@ -28,7 +28,7 @@ impl Counter {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Keeps the larger of the value and `seen`. Only the owning thread may call this.
+    /// Raises the value to `seen` if it is lower. Only the owning thread may call this.
     pub fn set_max(&self, seen: u64) {
         if seen > self.get() {
             self.set(seen);
@@ -45,37 +45,37 @@ impl Counter {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct EngineCounters {
-    /// Connections that a listener gave us.
+    /// Connections accepted from listeners.
     pub accepted: Counter,
-    /// Connections that we opened ourselves.
+    /// Outgoing connections.
     pub connected: Counter,
-    /// Open connections that came from elsewhere in this process.
+    /// Open connections adopted from elsewhere in this process.
     pub adopted: Counter,
     /// Connections open now.
     pub open: Counter,
-    /// The most connections that were open at once.
+    /// Maximum of connections open at once.
     pub open_max: Counter,
     /// Connections closed at once because descriptors ran out.
     pub refused_descriptors: Counter,
     /// Connections closed at once because the queue before the accept gate was full.
     pub refused_full: Counter,
-    /// Times accepting paused because the capacity was reached.
+    /// Pauses of accepting because the capacity was reached.
     pub gate_closed: Counter,
-    /// Times accepting paused because of an error such as missing descriptors.
+    /// Pauses of accepting because of an error such as missing descriptors.
     pub accept_errors: Counter,
     /// Datagrams received.
     pub datagrams_received: Counter,
     /// Datagrams that the system dropped before they were received: full receive buffer, or a wrong checksum.
     pub datagrams_dropped_by_kernel: Counter,
-    /// Datagrams that were to be sent, dropped ones among them.
+    /// Datagrams given to the shard for sending, dropped ones included.
     pub datagrams_sent: Counter,
-    /// Datagrams that the system did not take: full send buffer, or an error.
+    /// Datagrams that the system rejected: full send buffer, or an error.
     pub datagrams_dropped: Counter,
     /// Bytes received.
     pub received_bytes: Counter,
-    /// Bytes handed to the system for sending.
+    /// Bytes passed to the system for sending.
     pub sent_bytes: Counter,
-    /// Sends that the system took only in part.
+    /// Sends that the system accepted only in part.
     pub blocked_sends: Counter,
     /// Idle connections that were parked.
     pub parked: Counter,
@@ -89,7 +89,7 @@ pub struct EngineCounters {
     pub enters: Counter,
     /// Receives that waited for a free buffer.
     pub starved: Counter,
-    /// Completions that came for a connection that was closed already, as they do when something was armed.
+    /// Completions for a connection that was already closed, which is normal for armed operations.
     pub stale: Counter,
     /// Overflows of the completion queue in turns that sent something.
     pub overflows: Counter,
@@ -102,12 +102,11 @@ impl EngineCounters {
         &self.closed[reason as usize]
     }
 
-    /// Connections closed, whatever the reason.
+    /// Connections closed for any reason.
     pub fn closed_total(&self) -> u64 {
         self.closed.iter().map(Counter::get).sum()
     }
 
-    /// Counts a datagram that was to be sent and is dropped.
     pub(crate) fn drop_datagram(&self) {
         self.datagrams_sent.add(1);
         self.datagrams_dropped.add(1);

@@ -1,61 +1,62 @@
-//! A connection on its way: out of one shard, and perhaps into another.
+//! Connections in transit: out of one shard, and perhaps into another.
 //!
-//! A session that needs what a shard cannot give (blocking reads, an event loop of its own) asks for its
-//! socket with [`Io::detach`](crate::Io::detach). When all output is with the system and nothing of the
-//! connection is in flight, the shard lets go of it and hands over a [`Detached`]: to whoever was named
-//! with [`Shard::on_detached`](crate::Shard::on_detached), who serves it on a thread of their own, or has
-//! another shard adopt it.
+//! A session that needs what a shard cannot provide (blocking reads, an event loop of its own) detaches its socket with
+//! [`Io::detach`](crate::Io::detach). When the system has all output and nothing of the connection is in flight, the
+//! shard releases it and passes a [`Detached`] to the callback set with
+//! [`Shard::on_detached`](crate::Shard::on_detached), which serves it on another thread or lets another shard adopt it.
 //!
 //! ```text
-//!  Io::detach ─▶ output gone ─▶ driver lets go ─▶ Session::closed(Detached) ─▶ on_detached ─┬▶ a thread
-//!                                                                                           └▶ Shard::adopt
+//!  Io::detach ─▶ output sent ─▶ driver releases ─▶ Session::closed(Detached) ─▶ on_detached ─┬▶ a thread
+//!                                                                                            └▶ Shard::adopt
 //! ```
 //!
-//! Hazards: the socket comes as it is. A driver's sockets may be non-blocking, so a thread that serves one
-//! synchronously calls [`net::set_blocking`](crate::net::set_blocking) first, and sets timeouts, because
-//! the shard's no longer count. And `unread` comes before what is in the socket.
+//! Hazards:
+//! - The socket may be non-blocking. A thread that serves it synchronously calls
+//!   [`net::set_blocking`](crate::net::set_blocking) first, and sets timeouts, because those of the shard no longer
+//!   apply.
+//! - `unread` comes before the bytes in the socket.
 
-/// An open connection that no shard has.
+/// An open connection that belongs to no shard.
 #[derive(Debug)]
 pub struct Detached<S, N> {
     /// The state of its protocol.
     pub session: N,
     /// Its socket: an `OwnedFd` on the real drivers, wherever the driver kept it. Dropping it closes it.
     pub socket: S,
-    /// Bytes that were received and not consumed; what is in the socket comes behind them. At most
+    /// Bytes that were received and not consumed; those in the socket follow them. At most
     /// [`STASH_MAX`](crate::store::STASH_MAX).
     pub unread: Vec<u8>,
 }
 
 impl<S, N> Detached<S, N> {
-    /// A connected socket of which nothing was read.
+    /// A connected socket from which nothing was read.
     pub fn new(socket: S, session: N) -> Self {
         Detached { session, socket, unread: Vec::new() }
     }
 
-    /// The same connection under another session.
+    /// The same connection with another session.
     pub fn with_session<M>(self, session: impl FnOnce(N) -> M) -> Detached<S, M> {
         Detached { session: session(self.session), socket: self.socket, unread: self.unread }
     }
 }
 
-/// Why a shard did not adopt a connection.
+/// The reason why a shard did not adopt a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdoptErrorKind {
-    /// All slots are taken, until a connection closes.
+    /// All slots are in use, until a connection closes.
     Slots,
     /// This turn's output has no room for what the session may send: try again after a turn.
     Output,
-    /// The unread bytes have no room in the shard's input store, or are more than a stash may hold.
+    /// The shard's input store has no room for the unread bytes, or they are longer than a stash.
     Input,
-    /// The shard's driver has another kind of socket: the caller's mistake.
+    /// The shard's driver uses another kind of socket: an error of the caller.
     ForeignSocket,
 }
 
-/// A connection that a shard did not adopt: it is the caller's again, as it was.
+/// A connection that a shard did not adopt, returned unchanged.
 #[derive(Debug)]
 pub struct AdoptError<S, N> {
-    /// Why.
+    /// The reason.
     pub error_kind: AdoptErrorKind,
     /// The connection.
     pub connection: Detached<S, N>,

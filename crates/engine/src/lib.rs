@@ -1,12 +1,10 @@
-//! The engine of Stilling: shards, drivers, connections, timers, limits. It knows no protocol.
+//! The engine of Stilling: shards, drivers, connections, timers, limits. It contains no protocol.
 //!
-//! A [`Shard`] is one thread's event loop over a [`Driver`](driver::Driver): io_uring,
-//! readiness polling, or a simulated world. An embedder brings a [`Service`] per
-//! shard and a [`Session`] per connection; see there for what they may do.
+//! A [`Shard`] is one thread's event loop over a [`Driver`](driver::Driver): io_uring, readiness polling, or a
+//! simulation. An embedder provides a [`Service`] per shard and a [`Session`] per connection.
 //!
-//! What is never true here: a shard waits for anything but its driver; memory is allocated for a
-//! request; a buffer belongs to an idle connection; a connection ends without one
-//! [`CloseReason`].
+//! Invariants: a shard waits for nothing but its driver; no request allocates memory; an idle connection owns no
+//! buffer; every connection ends with one [`CloseReason`].
 
 pub mod close_reason;
 pub mod cores;

@@ -1,12 +1,11 @@
-//! The sockets' edge: how listeners, datagram sockets and outgoing connections are made.
+//! Listeners, datagram sockets and outgoing connections.
 //!
-//! The one decision: what can be inherited is set on the listener, once. Linux copies `TCP_NODELAY`,
-//! the send buffer and the congestion control of a listener to every connection it accepts, so an
-//! accepted connection costs no `setsockopt` at all.
+//! Inheritable options are set on the listener, once. Linux copies `TCP_NODELAY`, the send buffer and the congestion
+//! control of a listener to every connection it accepts, so an accepted connection costs no `setsockopt`.
 //!
-//! Hazard: with [`ListenOptions::reuse_port`] two servers of the same user can listen on one port and
-//! each gets a share of the connections. That is what shards and a hand-over need; it also means
-//! that starting a server twice by mistake is not refused by the system.
+//! Hazard: with [`ListenOptions::reuse_port`] two servers of the same user can listen on one port and each gets a share
+//! of the connections. Shards and a hand-over need that; it also means that the system does not reject a server started
+//! twice by mistake.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,34 +17,32 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::driver::{Destination, sockopt};
 
-/// Connections that may wait to be accepted, unless told otherwise. The system caps it at
-/// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries. A server that drains
-/// accepts who waits before it closes the listener, as far as it has room; whoever comes in that very moment is reset by the
-/// system: a hand-over (`--take-over`) keeps the listener open, and loses nobody.
+/// Default number of connections that may wait to be accepted. The system caps it at `net.core.somaxconn`; beyond that
+/// it drops the client's handshake, which the client retries. A draining server accepts waiting connections, as far as
+/// it has room, before it closes the listener; the system resets a connection that arrives at that very moment. A
+/// hand-over (`--take-over`) keeps the listener open and loses no connection.
 pub const DEFAULT_BACKLOG: i32 = 4096;
 
-/// Where the system lists what [`ListenOptions::congestion`] may be.
+/// The file in which the system lists the allowed values of [`ListenOptions::congestion`].
 const CONGESTION_LIST: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// How a TCP listener behaves, and through it every connection it accepts.
+/// Options of a TCP listener, which accepted connections inherit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
     /// Connections that may wait to be accepted. Default: [`DEFAULT_BACKLOG`].
     pub backlog: i32,
-    /// Several listeners may share the address, the system spreads connections over them.
-    /// Default: on.
+    /// Lets several listeners share the address; the system spreads connections over them. Default: on.
     pub reuse_port: bool,
-    /// Hand a connection over only when its first bytes are there, or after about this many seconds.
-    /// Only for protocols where the client speaks first. Default: none.
+    /// Reports a connection only when its first bytes have arrived, or after about this many seconds. Only for
+    /// protocols in which the client speaks first. Default: none.
     pub defer_accept: Option<u32>,
-    /// An IPv6 listener refuses IPv4. Default: off, so that `[::]` serves both.
+    /// Rejects IPv4 on an IPv6 listener. Default: off, so that `[::]` serves both.
     pub only_v6: bool,
-    /// Small sends leave at once. Default: on.
+    /// Sends small segments at once. Default: on.
     pub nodelay: bool,
-    /// Bytes of the kernel's send buffer per connection; the system doubles it. Default: the
-    /// system's own tuning.
+    /// Bytes of the kernel's send buffer per connection; the system doubles it. Default: the system's own tuning.
     pub send_buffer: Option<usize>,
-    /// The congestion control by name, such as `reno`. Default: the system's.
+    /// Name of the congestion control, such as `reno`. Default: the system's.
     pub congestion: Option<String>,
 }
 
@@ -63,25 +60,24 @@ impl Default for ListenOptions {
     }
 }
 
-/// Listens on a TCP address; port 0 takes a free one, see [`local_addr`].
+/// Listens on a TCP address; port 0 selects a free one, see [`local_addr`].
 ///
 /// # Errors
-/// What the system says: the address is in use or not ours, the congestion control is unknown, the
-/// descriptors ran out.
+/// System errors: the address is in use or not local, the congestion control is unknown, the descriptors ran out.
 pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
     let socket = bind_tcp(address, options)?;
     start_listening(&socket, options)?;
     Ok(socket)
 }
 
-/// The first half of [`listen_tcp`]: the address is ours and all options are set, but the system refuses whoever
-/// connects, or gives them to other listeners of the address, until [`start_listening`].
+/// First half of [`listen_tcp`]: binds the address and sets all options. Until [`start_listening`] the system refuses
+/// connections, or gives them to other listeners of the address.
 ///
 /// # Errors
 /// Those of [`listen_tcp`].
 pub fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // Connections of the server before us linger in TIME_WAIT; they must not keep us out.
+    // Connections of a previous server linger in TIME_WAIT and must not prevent the bind.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(options.reuse_port)?;
     if address.is_ipv6() {
@@ -93,27 +89,27 @@ pub fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Owne
     Ok(socket.into())
 }
 
-/// The second half of [`listen_tcp`], for one that came from [`bind_tcp`].
+/// Second half of [`listen_tcp`], for a socket from [`bind_tcp`].
 ///
 /// # Errors
-/// `AddrInUse` if another one has listened on the address since; else what the system says.
+/// `AddrInUse` if another socket has started to listen on the address since; else a system error.
 pub fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
     SockRef::from(socket).listen(options.backlog)
 }
 
-/// Whether connections come to this socket: it is bound and listens.
+/// Whether the socket is bound and listens.
 ///
 /// # Errors
-/// What the system says; none is known for an open socket.
+/// System errors; none is known for an open socket.
 pub fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
     SockRef::from(socket).is_listener()
 }
 
-/// Whether nobody listens on a TCP address, not even one that would share it. It is not listened on for that:
-/// nobody who connects at this moment is accepted and then reset.
+/// Checks that nothing listens on a TCP address, not even a listener that shares it. Does not listen itself, so no
+/// client is accepted and then reset.
 ///
 /// # Errors
-/// `AddrInUse` if somebody listens there; else what the system says.
+/// `AddrInUse` if a listener exists; else a system error.
 pub fn check_address_free(address: SocketAddr, options: &ListenOptions) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -123,11 +119,11 @@ pub fn check_address_free(address: SocketAddr, options: &ListenOptions) -> io::R
     socket.bind(&address.into())
 }
 
-/// Makes a listener that somebody else has opened behave like one of [`listen_tcp`], as far as an open one
-/// can be changed. The settings are those of the socket: whoever else holds it shares them.
+/// Applies the options of [`listen_tcp`] to a listener opened elsewhere, as far as an open one can be changed. The
+/// settings belong to the socket: all its holders share them.
 ///
 /// # Errors
-/// `InvalidInput` if it is no listening TCP socket; else what the system says.
+/// `InvalidInput` if it is no listening TCP socket; else a system error.
 pub fn adopt_listener(listener: &OwnedFd, options: &ListenOptions) -> io::Result<SocketAddr> {
     let socket = SockRef::from(listener);
     let address = local_addr(listener)?;
@@ -145,7 +141,7 @@ fn set_inherited_options(socket: &Socket, options: &ListenOptions) -> io::Result
         socket.set_send_buffer_size(size)?;
     }
     if let Some(name) = &options.congestion {
-        // The system's own words would be of a file that is not there.
+        // The system's own message is about a missing file.
         socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
             io::Error::new(
                 error.kind(),
@@ -163,11 +159,11 @@ fn finish_listener(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// Listens on a Unix stream socket. A socket file that nobody listens on any more, as a crash leaves
-/// it behind, is replaced; any other file is not touched.
+/// Listens on a Unix stream socket. A socket file without a listener, as a crash leaves behind, is replaced; any other
+/// file is not touched.
 ///
 /// # Errors
-/// `AddrInUse` if somebody listens there or the path is no socket; else what the system says.
+/// `AddrInUse` if a listener exists or the path is no socket; else a system error.
 pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -183,12 +179,12 @@ pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Binds a Unix datagram socket to which everybody may send who reaches its file: the mode of that is 0666, as that of
-/// `/dev/log` is. A socket file that nobody has open any more is replaced; with `replace` also one that somebody still
-/// reads from, who keeps what is in its queue. Any other file is not touched.
+/// Binds a Unix datagram socket with mode 0666, as `/dev/log`: every local user that reaches the file may send. A
+/// socket file that no process has open is replaced; with `replace` also one in use: its reader keeps the datagrams in
+/// its queue. Any other file is not touched.
 ///
 /// # Errors
-/// `AddrInUse` if somebody reads there or the path is no socket; else what the system says.
+/// `AddrInUse` if the socket is in use or the path is no socket; else a system error.
 pub fn bind_unix_datagrams(path: &Path, replace: bool) -> io::Result<OwnedFd> {
     use std::os::unix::fs::PermissionsExt;
     let address = SockAddr::unix(path)?;
@@ -205,7 +201,7 @@ pub fn bind_unix_datagrams(path: &Path, replace: bool) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Whether a Unix datagram socket may take this path: there is a socket or nothing at it.
+/// Checks that a Unix datagram socket may use this path: it is a socket or does not exist.
 ///
 /// # Errors
 /// `AddrInUse` if it is another kind of file.
@@ -225,16 +221,16 @@ fn is_replaceable(path: &Path, address: &SockAddr, replace: bool) -> bool {
     is_socket && (replace || refused().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
 }
 
-/// Whether a socket is a bound internet datagram socket.
+/// Whether a socket is a datagram socket.
 ///
 /// # Errors
-/// What the system says; none is known for an open socket.
+/// System errors; none is known for an open socket.
 pub fn is_datagrams(socket: &OwnedFd) -> io::Result<bool> {
     Ok(SockRef::from(socket).r#type()? == Type::DGRAM)
 }
 
-/// Whether a Unix address is a socket without a listener. A plain file refuses the connection as
-/// well, hence the look at its type.
+/// Whether a Unix address is a socket without a listener. A plain file refuses a connection as well, hence the check of
+/// its type.
 fn is_stale_socket(address: &SockAddr) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = address
@@ -249,17 +245,17 @@ fn is_stale_socket(address: &SockAddr) -> bool {
     is_socket && refused().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Binds a UDP socket; port 0 takes a free one. `[::]` serves IPv4 as well.
+/// Binds a UDP socket; port 0 selects a free one. `[::]` serves IPv4 as well.
 ///
 /// # Errors
-/// What the system says, mostly that the address is in use or not ours.
+/// System errors, mostly that the address is in use or not local.
 pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
     if address.ip().is_unspecified() {
-        // Before any datagram arrives: the system notes the address when it queues one.
+        // Before any datagram arrives: the system records the address when it queues a datagram.
         sockopt::report_local_addresses(&socket, address)?;
     }
     socket.bind(&address.into())?;
@@ -270,22 +266,22 @@ pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
 /// The address a socket is bound to.
 ///
 /// # Errors
-/// `InvalidInput` if it is not an internet socket; else what the system says.
+/// `InvalidInput` if it is not an internet socket; else a system error.
 pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
     let address = SockRef::from(socket).local_addr()?;
     address.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Where a connected internet socket comes from; an IPv4 address in IPv6 clothes is an IPv4 address.
+/// The peer address of a connected internet socket; an IPv4-mapped IPv6 address becomes an IPv4 address.
 pub(crate) fn peer_ip(socket: &impl AsFd) -> Option<IpAddr> {
     let address = SockRef::from(socket).peer_addr().ok()?.as_socket()?;
     Some(address.ip().to_canonical())
 }
 
-/// A non-blocking stream socket for `to`, bound to the wished source address, and where to connect it.
+/// A non-blocking stream socket for `to`, bound to the requested source address, and the address to connect to.
 ///
 /// # Errors
-/// The descriptors ran out, the source address is not ours, or the path is too long for an address.
+/// The descriptors ran out, the source address is not local, or the path is too long for an address.
 pub fn outgoing_socket(to: &Destination) -> io::Result<(OwnedFd, SockAddr)> {
     let (socket, address) = match to {
         Destination::Tcp { to, from } => {
@@ -302,20 +298,20 @@ pub fn outgoing_socket(to: &Destination) -> io::Result<(OwnedFd, SockAddr)> {
     Ok((socket.into(), address))
 }
 
-/// Makes a socket block: for a thread that serves a detached connection synchronously, because a driver's
-/// sockets may be non-blocking. A shard may adopt it again as it is.
+/// Makes a socket blocking: for a thread that serves a detached connection synchronously, because a driver's sockets
+/// may be non-blocking. A shard may adopt it again unchanged.
 ///
 /// # Errors
-/// What the system says; none is known for an open socket.
+/// System errors; none is known for an open socket.
 pub fn set_blocking(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_nonblocking(false)
 }
 
-/// Raises the soft limit of open descriptors to the hard one, and returns both as they are
-/// afterwards; `u64::MAX` means unlimited. A refusal changes nothing and shows in the result.
+/// Raises the soft limit of open descriptors to the hard limit, and returns both as they are afterwards; `u64::MAX`
+/// means unlimited. A failure changes nothing and shows in the result.
 pub fn raise_descriptor_limit() -> (u64, u64) {
     let before = getrlimit(Resource::Nofile);
-    // A refusal (a sandbox, say) leaves the limit as it was, which the second look reports.
+    // A failure (in a sandbox, for example) leaves the limit unchanged, which the second read reports.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
     let after = getrlimit(Resource::Nofile);
     (after.current.unwrap_or(u64::MAX), after.maximum.unwrap_or(u64::MAX))
@@ -342,7 +338,7 @@ mod tests {
         assert_eq!(local_addr(&second).unwrap(), address);
     }
 
-    /// Row 4.37: what is only bound takes no connection, neither from nobody nor from another listener of the port.
+    /// Row 4.37: a bound socket that does not listen gets no connection, with or without another listener on the port.
     #[test]
     fn a_bound_socket_gets_connections_only_once_it_listens() {
         let options = ListenOptions { defer_accept: None, ..ListenOptions::default() };
@@ -360,7 +356,7 @@ mod tests {
         assert_eq!((accepted(&bound), is_listening(&bound).unwrap()), (late.len(), true));
     }
 
-    /// Row 4.37: two that are bound to one port may not both listen there if they do not share it.
+    /// Row 4.37: of two sockets bound to one port without sharing only one may listen.
     #[test]
     fn a_late_listen_on_an_exclusive_port_fails() {
         let alone = ListenOptions { reuse_port: false, ..ListenOptions::default() };
@@ -395,7 +391,7 @@ mod tests {
         assert_eq!(congestion.split(|byte| *byte == 0).next(), Some(&b"reno"[..]));
     }
 
-    /// Row 4.37: a listener that comes from elsewhere behaves like one of ours, and nothing else passes for one.
+    /// Row 4.37: an adopted listener behaves like one opened here; nothing else is adopted.
     #[test]
     fn a_foreign_listener_is_adopted_with_our_options_and_nothing_else_is() {
         let foreign = std::net::TcpListener::bind(any_v4()).unwrap();

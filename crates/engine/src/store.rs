@@ -1,7 +1,7 @@
-//! Bounded room for what cannot leave at once: unfinished input, unsent output.
+//! Bounded stores for unfinished input and unsent output.
 //!
-//! Blocks of a few sizes out of lazily touched memory, together never more than a budget. A
-//! connection that holds nothing costs nothing; one that holds a few bytes costs 256.
+//! Blocks of a few sizes from lazily touched memory, together within a budget. A connection that holds nothing costs
+//! nothing; with a few bytes it costs 256.
 //!
 //! ```text
 //!  256 B   [■■□□□…]   each size has an arena of its own, reserved once;
@@ -9,29 +9,28 @@
 //!  4 KiB   [□…]
 //!  16 KiB  [□…]
 //!  64 KiB  [□…]     input ends here
-//! 256 KiB  [□…]     output goes on: 1 MiB, 4 MiB, 16 MiB
+//! 256 KiB  [□…]     output only; then 1 MiB, 4 MiB, 16 MiB
 //! ```
 
-/// The sizes of blocks in bytes.
+/// Block sizes in bytes.
 const SIZES: [usize; 9] =
     [256, 1024, 4096, 16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024];
 
-/// How many times its bytes' length a block may take of the budget. (A block for less than 64 bytes takes
-/// more than that, and little.)
+/// Maximum ratio of a block's size to the length it holds. (A block for less than 64 bytes exceeds it, but is small.)
 pub(crate) const BLOCK_WASTE_MAX: usize = SIZES[1] / SIZES[0];
 
-/// The longest run of bytes that a stash of input can hold.
+/// Longest byte string that a stash of input can hold.
 pub const STASH_MAX: usize = 64 * 1024;
 
-/// The longest run of bytes that a stash of output can hold.
+/// Longest byte string that a stash of output can hold.
 pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
-/// A block beyond [`STASH_MAX`] is compacted only when this part of it is free at its start, so that the copy is paid for by
-/// the bytes consumed since the last one. Otherwise the bytes move to a block of the next size.
+/// A block beyond [`STASH_MAX`] is compacted only when at least this fraction of it is free at its start, so that the
+/// bytes consumed since the last compaction pay for the copy. Otherwise the bytes move to a block of the next size.
 const COMPACT_FRACTION: usize = 4;
 
-/// The same where there is no longer block: one that is freed to this part takes more bytes before its owner is refused. Each
-/// byte consumed then pays for the copy of at most so many.
+/// The same fraction when no longer block exists: after so much is freed, a block is compacted before its owner gets an
+/// error. Each consumed byte then pays for copying at most this many bytes.
 const LAST_COMPACT_FRACTION: usize = 16;
 
 const NONE: u32 = u32::MAX;
@@ -40,13 +39,13 @@ const CLASS_BITS: u32 = 4;
 #[derive(Debug)]
 struct SizeClass {
     memory: Vec<u8>,
-    /// Blocks beyond this were never used, so their memory is not resident.
+    /// Blocks from this index on were never used, so their memory is not resident.
     used_count: u32,
-    /// The first free block that was used before.
+    /// Head of the list of free blocks that were used before.
     free: u32,
-    /// Of a shared store: one entry for each block that was ever used.
+    /// Shared stores only: one entry per block that was ever used.
     links: Vec<BlockLink>,
-    /// Of a shared store: the blocks in use, linked in the order in which they were taken.
+    /// Shared stores only: the blocks in use, linked in order of allocation.
     oldest: u32,
     newest: u32,
 }
@@ -92,12 +91,11 @@ impl SizeClass {
         self.free = index as u32;
     }
 
-    /// Appends a block to the list of those in use.
     fn link(&mut self, index: u32, owner: u32) {
         let link = BlockLink { owner, older: self.newest, newer: NONE };
         match self.links.get_mut(index as usize) {
             Some(place) => *place = link,
-            // Blocks come into use one after the other.
+            // Blocks come into use in index order.
             None => self.links.push(link),
         }
         match self.newest {
@@ -122,14 +120,13 @@ impl SizeClass {
 
 /// The store of a shard.
 ///
-/// A store of input is strict: what exceeds the budget is refused. A store of output is shared: it takes one block beyond the
-/// budget and is over it then, until the shard has freed blocks of the size that is the largest in use
-/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and it is at most `BLOCK_WASTE_MAX`
-/// times as long as what it holds once it has been shrunk. So an owner of at most a quarter of that share loses nothing.
+/// A store of input is strict: an append that exceeds the budget fails. A store of output is shared: it allocates one
+/// block beyond the budget, and is over budget until the shard has freed blocks of the largest size in use
+/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and after shrinking it is at
+/// most `BLOCK_WASTE_MAX` times as long as its content. So an owner of at most a quarter of that share loses nothing.
 #[derive(Debug)]
 pub struct StashStore {
     size_classes: [SizeClass; SIZES.len()],
-    /// The longest run that is taken.
     longest: usize,
     budget: usize,
     used: usize,
@@ -137,14 +134,14 @@ pub struct StashStore {
 }
 
 impl StashStore {
-    /// A store that holds blocks of at most `budget` bytes in all. A block that was used stays resident
-    /// for the next one of its size, so a use that moves through all sizes may come to as many budgets
-    /// of resident memory. It takes runs up to [`STASH_MAX`].
+    /// A store with at most `budget` bytes of blocks in total, for byte strings up to [`STASH_MAX`]. A used block stays
+    /// resident for the next one of its size, so a load that moves through all sizes may make one budget per size
+    /// resident.
     pub fn new(budget: usize) -> Self {
         StashStore::with_limits(STASH_MAX, budget, false)
     }
 
-    /// The same for runs up to [`OUTPUT_STASH_MAX`], shared by owners. It may be one block beyond its budget for a moment.
+    /// A shared store for byte strings up to [`OUTPUT_STASH_MAX`]. It may briefly exceed its budget by one block.
     pub fn for_output(budget: usize) -> Self {
         StashStore::with_limits(OUTPUT_STASH_MAX, budget, true)
     }
@@ -159,18 +156,16 @@ impl StashStore {
         StashStore { size_classes, longest, budget, used: 0, is_shared }
     }
 
-    /// Bytes that blocks may have in all.
     pub(crate) fn budget(&self) -> usize {
         self.budget
     }
 
-    /// Whether blocks have more bytes than they may have in all.
     pub(crate) fn is_over_budget(&self) -> bool {
         self.used > self.budget
     }
 
-    /// The owners of the blocks of the largest size in use, those first that were taken first; as many as there are places.
-    /// Returns how many.
+    /// Writes the owners of the blocks of the largest size in use to `owners`, oldest allocation first, until it is
+    /// full. Returns how many.
     pub(crate) fn largest_owners(&self, owners: &mut [u32]) -> usize {
         let Some(size_class) = self.size_classes.iter().rev().find(|size_class| size_class.oldest != NONE)
         else {
@@ -185,12 +180,12 @@ impl StashStore {
         count
     }
 
-    /// Bytes that one more may hold before half of the store may be full.
+    /// Bytes that one more owner may hold until half of the store may be full.
     pub(crate) fn spare(&self) -> usize {
         (self.budget / 2).saturating_sub(self.used) / BLOCK_WASTE_MAX
     }
 
-    /// Whether there is room for what is on its way to one who is read on.
+    /// Whether there is room for the bytes in flight to a connection that continues to be read.
     pub(crate) fn has_ample_room(&self) -> bool {
         self.spare() >= self.ample_room()
     }
@@ -246,7 +241,6 @@ impl StashStore {
         &mut self.size_classes[class].memory[index * SIZES[class]..][..SIZES[class]]
     }
 
-    /// Copies `len` bytes from the middle of one block to the start of another, which has another size.
     fn copy(&mut self, from: u32, start: usize, len: usize, to: u32) {
         let ((from_class, from_index), (to_class, to_index)) = (split(from), split(to));
         let [source, target] =
@@ -256,7 +250,6 @@ impl StashStore {
     }
 }
 
-/// The smallest size, by its place, that holds `len` bytes.
 fn class_of(len: usize) -> Option<usize> {
     SIZES.iter().position(|size| *size >= len)
 }
@@ -265,8 +258,8 @@ fn split(block: u32) -> (usize, usize) {
     ((block & ((1 << CLASS_BITS) - 1)) as usize, (block >> CLASS_BITS) as usize)
 }
 
-/// A run of bytes in a store: appended at its end, consumed at its start. Twelve bytes, and none in
-/// the store while it is empty. Must be emptied with [`clear`](Stash::clear) before it is forgotten.
+/// A byte string in a store: appended at its end, consumed at its start. Twelve bytes, and none in the store while it
+/// is empty. Must be emptied with [`clear`](Stash::clear) before it is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stash {
     block: u32,
@@ -281,12 +274,12 @@ impl Default for Stash {
 }
 
 impl Stash {
-    /// Bytes held.
+    /// Number of bytes held.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether nothing is held.
+    /// Whether it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -299,7 +292,7 @@ impl Stash {
         }
     }
 
-    /// Bytes that it can hold beyond these without taking more of the store.
+    /// Bytes that fit into its block beyond those held.
     pub(crate) fn free(&self) -> usize {
         match self.block {
             NONE => 0,
@@ -307,18 +300,18 @@ impl Stash {
         }
     }
 
-    /// Whether there is room for what is on its way here, in its own block or in the store.
+    /// Whether there is room for the bytes in flight to this stash, in its own block or in the store.
     pub(crate) fn has_ample_room(&self, store: &StashStore) -> bool {
         store.has_ample_room() || self.free() >= store.ample_room()
     }
 
-    /// Adds `bytes` at the end; false (and nothing added) if the store has no room, or takes no runs that long.
+    /// Appends `bytes`. Returns false, without effect, if the store has no room or the byte string would be too long.
     #[must_use]
     pub fn append(&mut self, store: &mut StashStore, bytes: &[u8]) -> bool {
         self.append_owned(NONE, store, bytes)
     }
 
-    /// The same for a shared store and one of its owners.
+    /// The same in a shared store, for one of its owners.
     #[must_use]
     pub(crate) fn append_owned(&mut self, owner: u32, store: &mut StashStore, bytes: &[u8]) -> bool {
         self.append_parts_owned(owner, store, bytes.len(), std::iter::once(bytes))
@@ -354,7 +347,7 @@ impl Stash {
         true
     }
 
-    /// Moves the bytes to the start of their block, or of a longer one, so that there is room for `needed` in all.
+    /// Moves the bytes to the start of their block, or of a longer one, so that there is room for `needed` in total.
     fn make_room(&mut self, store: &mut StashStore, needed: usize) -> bool {
         let (start, size) = (self.start as usize, SIZES[split(self.block).0]);
         let fits_behind = |part: usize| needed <= size && start >= size / part;
@@ -372,14 +365,13 @@ impl Stash {
         false
     }
 
-    /// Moves the bytes to the start of their block.
     fn compact(&mut self, store: &mut StashStore) {
         let start = self.start as usize;
         store.block_mut(self.block).copy_within(start..start + self.len(), 0);
         self.start = 0;
     }
 
-    /// Moves the bytes to a block for `needed` bytes, which is not of their block's size.
+    /// Moves the bytes to a block for `needed` bytes, of another size.
     fn move_to(&mut self, store: &mut StashStore, needed: usize) -> bool {
         let Some(block) = store.allocate(needed, store.owner(self.block)) else { return false };
         store.copy(self.block, self.start as usize, self.len(), block);
@@ -388,8 +380,8 @@ impl Stash {
         true
     }
 
-    /// Drops `count` bytes from the start; an emptied stash gives its block back. In a shared store a block is changed for
-    /// a smaller one when that would be half empty still: the bytes consumed since it was taken pay for the copy.
+    /// Drops `count` bytes from the start; an emptied stash frees its block. In a shared store the bytes move to a
+    /// smaller block if they fill at most half of it: the bytes consumed since the allocation pay for the copy.
     pub fn consume(&mut self, store: &mut StashStore, count: usize) {
         assert!(count <= self.len(), "consumed {count} of {} bytes", self.len);
         self.start += count as u32;
@@ -403,7 +395,6 @@ impl Stash {
         }
     }
 
-    /// Drops all but the first `len` bytes.
     pub(crate) fn truncate(&mut self, store: &mut StashStore, len: usize) {
         self.len = self.len.min(len as u32);
         match self.len {
@@ -412,7 +403,7 @@ impl Stash {
         }
     }
 
-    /// Moves the bytes to the smallest block that holds them. False: they are in it.
+    /// Moves the bytes to the smallest block that holds them. Returns false if they are already in it.
     pub(crate) fn shrink(&mut self, store: &mut StashStore) -> bool {
         match class_of(self.len()) {
             Some(class) if self.block != NONE && class < split(self.block).0 => {
@@ -422,7 +413,7 @@ impl Stash {
         }
     }
 
-    /// Drops everything.
+    /// Drops all bytes.
     pub fn clear(&mut self, store: &mut StashStore) {
         if self.block != NONE {
             store.free_block(self.block);
@@ -525,8 +516,8 @@ mod tests {
         stash.clear(&mut store);
     }
 
-    /// Without a longer block, the longest one and the longest that the budget allows take more once a sixteenth of them has
-    /// been consumed.
+    /// Without a longer block, the longest one and the longest that the budget allows accept more once a sixteenth of
+    /// them has been consumed.
     #[test]
     fn the_longest_block_is_compacted_before_its_owner_is_refused() {
         for (budget, size) in [(64 << 20, OUTPUT_STASH_MAX), (1 << 20, 1 << 20), (3 << 20, 1 << 20)] {
@@ -545,7 +536,7 @@ mod tests {
         }
     }
 
-    /// What one owner takes beyond the budget is found among the largest blocks, in the order in which they were taken.
+    /// The owner that exceeds the budget is found among the largest blocks, in order of allocation.
     #[test]
     fn a_shared_store_names_the_owners_of_its_largest_blocks() {
         let mut store = StashStore::for_output(8 * 1024);
@@ -570,7 +561,7 @@ mod tests {
         assert_eq!((store.used(), store.largest_owners(&mut owners)), (0, 0));
     }
 
-    /// A block that has become too long for what it holds is changed for a smaller one, with the same bytes.
+    /// Bytes in a block that has become too long move to a smaller one, unchanged.
     #[test]
     fn a_consumed_run_moves_to_a_smaller_block() {
         let bytes: Vec<u8> = (0..60_000_u32).map(|at| at as u8).collect();

@@ -1,12 +1,12 @@
-//! Deadlines: a hierarchical timing wheel over small ids, without allocation per deadline.
+//! A hierarchical timing wheel over small ids, without allocation per deadline.
 //!
-//! An id (the index of a connection or listener) has at most one deadline. Moving it later, which
-//! every request of a kept connection does, only writes the new time: the entry stays where it is,
-//! and is put right when its old place comes up. Six levels of 64 places, one tick = 2^20 ns
-//! (1.05 ms): level 0 holds the next 64 ticks one by one, level 1 the next 64², and so on.
+//! An id (the index of a connection or listener) has at most one deadline. Moving it later, as every request of a
+//! persistent connection does, only writes the new time: the entry stays in its slot and is moved when that slot comes
+//! up. Six levels of 64 slots, one tick = 2^20 ns (1.05 ms): level 0 holds the next 64 ticks one by one, level 1 the
+//! next 64², and so on.
 //!
 //! ```text
-//!  level 2  [ 64 × 4096 ticks ]   … an entry sinks a level when its place comes up
+//!  level 2  [ 64 × 4096 ticks ]   … an entry sinks a level when its slot comes up
 //!  level 1  [ 64 × 64 ticks   ]
 //!  level 0  [ 64 × 1 tick     ]   ► expires
 //! ```
@@ -19,7 +19,7 @@ const TICK_BITS: u32 = 20;
 const SLOT_BITS: u32 = 6;
 const SLOTS_PER_LEVEL: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 6;
-/// Ticks that the wheel spans (834 days); a deadline beyond waits there and is then looked at again.
+/// Ticks that the wheel spans (834 days); a deadline beyond waits at the end and is then linked again.
 const SPAN: u64 = 1 << (SLOT_BITS * LEVELS as u32);
 
 const NONE: u32 = u32::MAX;
@@ -30,9 +30,9 @@ struct TimerEntry {
     previous: u32,
     next: u32,
     deadline: Time,
-    /// The tick at which the place holding this entry comes up.
+    /// The tick at which the slot of this entry comes up.
     due: u64,
-    /// level × 64 + place, or `UNLINKED`.
+    /// level × 64 + slot, or `UNLINKED`.
     slot_index: u16,
 }
 
@@ -45,13 +45,13 @@ pub struct TimerWheel {
     entries: Vec<TimerEntry>,
     heads: [u32; LEVELS * SLOTS_PER_LEVEL],
     occupied: [u64; LEVELS],
-    /// All places up to this tick have been emptied.
+    /// All slots up to this tick have been emptied.
     elapsed: u64,
 }
 
 impl TimerWheel {
-    /// An empty wheel that starts at `now`, with room for `ids` deadlines that stays untouched until it
-    /// is used; ids beyond take room when they first come.
+    /// An empty wheel that starts at `now`. The room for `ids` deadlines stays untouched until it is used; larger ids
+    /// allocate on first use.
     pub fn new(now: Time, ids: usize) -> Self {
         TimerWheel {
             entries: Vec::with_capacity(ids),
@@ -61,7 +61,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the deadline of `id`, replacing the one it has.
+    /// Sets the deadline of `id`, replacing the previous one.
     pub fn set(&mut self, id: u32, deadline: Time) {
         let index = id as usize;
         if index >= self.entries.len() {
@@ -79,20 +79,20 @@ impl TimerWheel {
         self.link(id, due);
     }
 
-    /// Takes the deadline of `id` away, if it has one.
+    /// Removes the deadline of `id`, if it has one.
     pub fn clear(&mut self, id: u32) {
         if self.entries.get(id as usize).is_some_and(|entry| entry.slot_index != UNLINKED) {
             self.unlink(id);
         }
     }
 
-    /// When the wheel wants to be asked again; not after the earliest deadline's tick.
+    /// The time of the next call of [`expire`](Self::expire); not after the earliest deadline's tick.
     pub fn next(&self) -> Option<Time> {
         let (_, tick) = self.next_slot()?;
         Some(Time::from_nanos(tick << TICK_BITS))
     }
 
-    /// Moves every id whose deadline has come at `now` from the wheel into `expired`.
+    /// Moves every id with a deadline up to `now` from the wheel into `expired`.
     pub fn expire(&mut self, now: Time, expired: &mut Vec<u32>) {
         let now_tick = now.as_nanos() >> TICK_BITS;
         while let Some((slot_index, tick)) = self.next_slot() {
@@ -120,7 +120,7 @@ impl TimerWheel {
 
     fn link(&mut self, id: u32, due: u64) {
         let due = due.clamp(self.elapsed + 1, self.elapsed + SPAN - 1);
-        // The highest bit in which the due tick differs from now decides the level.
+        // The highest bit in which the due tick differs from now selects the level.
         let differing = (self.elapsed ^ due) | (SLOTS_PER_LEVEL as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1) as usize;
         let slot = (due >> (SLOT_BITS * level as u32)) as usize % SLOTS_PER_LEVEL;
@@ -151,7 +151,7 @@ impl TimerWheel {
         self.entries[id as usize].slot_index = UNLINKED;
     }
 
-    /// The place that comes up next and its first tick. Lower levels always come before higher ones.
+    /// The slot that comes up next and its first tick. Lower levels always come before higher ones.
     fn next_slot(&self) -> Option<(usize, u64)> {
         let level = self.occupied.iter().position(|level_slots| *level_slots != 0)?;
         let shift = SLOT_BITS * level as u32;
@@ -163,7 +163,6 @@ impl TimerWheel {
     }
 }
 
-/// The first tick at which `deadline` has come.
 fn due_tick(deadline: Time) -> u64 {
     deadline.as_nanos().div_ceil(1 << TICK_BITS)
 }
@@ -193,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Row 4.35: whatever is set, cleared and moved, every deadline expires once, not early and at most a tick late.
+        /// Row 4.35: after any sets, clears and moves, every deadline expires once, not early and at most a tick late.
         #[test]
         fn the_wheel_agrees_with_a_sorted_map(start in 0..u64::MAX / 4, wheel_ops in prop::collection::vec(wheel_op(), 1..200)) {
             let mut now = start;

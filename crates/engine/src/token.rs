@@ -1,8 +1,8 @@
-//! The name of a source: an index and a generation in one word.
+//! The id of a source: an index and a generation in one word.
 //!
-//! The shard picks the index (a slot of its slab) and the driver hands the token back with every
-//! event of that source. The generation tells one tenant of a slot from the next, so that a
-//! completion that was on its way when the slot changed hands is recognised as stale.
+//! The shard picks the index (a slot of its slab) and the driver returns the token with every event of that source. The
+//! generation distinguishes successive uses of a slot, so that a completion still in flight when the slot is reused is
+//! recognised as stale.
 //!
 //! ```text
 //!  63        56 55                    32 31                                0
@@ -11,12 +11,12 @@
 //! └────────────┴────────────────────────┴────────────────────────────────────┘
 //! ```
 //!
-//! The top byte stays zero: a driver keeps the operation it asked for there.
+//! The top byte stays zero: a driver stores its operation there.
 
-/// Bits of a generation; it wraps, and a slot is only reused when nothing of it is in flight.
+/// Bits of a generation. It wraps; a slot is only reused when nothing of it is in flight.
 pub const GENERATION_BITS: u32 = 24;
 
-/// The name of a listener, connection or datagram socket within one shard.
+/// The id of a listener, connection or datagram socket within one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(u64);
 
@@ -32,7 +32,7 @@ impl Token {
         self.0 as u32
     }
 
-    /// Which tenant of the slot.
+    /// The generation of the slot.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32 & ((1 << GENERATION_BITS) - 1)
     }
@@ -42,7 +42,7 @@ impl Token {
         self.0
     }
 
-    /// The token in `bits`, whose top byte is ignored.
+    /// The token in `bits`; the top byte is ignored.
     pub const fn from_bits(bits: u64) -> Self {
         Token(bits & !(0xff << 56))
     }

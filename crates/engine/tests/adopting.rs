@@ -1,5 +1,5 @@
-//! A connection leaves its shard for another thread: to be served synchronously there, or to get an event loop of its
-//! own. On both real drivers, with a real client, while the first shard goes on.
+//! A connection leaves its shard for another thread: to be served synchronously, or by an event loop of its own. On
+//! both real drivers, with a real client, while the first shard continues.
 #![cfg(target_os = "linux")]
 
 use std::collections::VecDeque;
@@ -19,10 +19,8 @@ use stilling_engine::{
 use stilling_ring::{Clock, Time, Wake};
 use stilling_simulation::suite::system::{DirectUring, SystemDriver};
 
-/// Only so long may one read take before the test counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 
-/// Connections that leave, one after the other, in each test.
 const CONNECTIONS: usize = 20;
 
 type DetachedLines = Detached<OwnedFd, LineEchoSession>;
@@ -30,16 +28,16 @@ type DetachedLines = Detached<OwnedFd, LineEchoSession>;
 /// Sockets for a shard, from another thread.
 type AdoptQueue = Arc<Mutex<VecDeque<DetachedLines>>>;
 
-/// Answers lines with a word of its own and the line.
+/// Echoes each line with a prefix.
 struct LineEchoSession {
     word: &'static str,
 }
 
-/// A shard's service: what its sessions say, and where its connections come from.
+/// A shard's service: the prefix of its sessions, and its queue of connections to adopt.
 struct LineService {
     word: &'static str,
     arrivals: AdoptQueue,
-    /// Set by the test: the loop ends once nobody is left.
+    /// Set by the test: the loop ends when no connection is open.
     over: Arc<Mutex<bool>>,
 }
 
@@ -95,7 +93,7 @@ impl Session for LineEchoSession {
     }
 }
 
-/// A shard on a thread of its own, until it is told that it is over.
+/// A shard on a thread of its own, until the test ends it.
 struct LoopThread {
     arrivals: AdoptQueue,
     over: Arc<Mutex<bool>>,
@@ -116,7 +114,7 @@ impl LoopThread {
         let (tell, told) = mpsc::channel();
         let counting = Arc::clone(&counters);
         let thread = thread::spawn(move || {
-            // A driver is made by the thread that turns it.
+            // A driver is created by the thread that runs it.
             let driver = D::start()?;
             let handle = driver.wake_handle();
             let wake = Arc::new(Wake::new(move || handle.wake()));
@@ -138,7 +136,7 @@ impl LoopThread {
         self.wake.notify();
     }
 
-    /// Ends it when its last connection has ended; returns its counters.
+    /// Ends the loop after its last connection; returns its counters.
     fn close(self) -> Arc<EngineCounters> {
         *self.over.lock().expect("nobody panicked") = true;
         self.wake.notify();
@@ -154,7 +152,7 @@ fn listener() -> (OwnedFd, SocketAddr) {
     (listener, address)
 }
 
-/// A client that says lines and expects each back behind a word.
+/// A client that sends lines and expects each back with a prefix.
 struct LineClient(BufReader<TcpStream>);
 
 impl LineClient {
@@ -183,8 +181,8 @@ impl LineClient {
     }
 }
 
-/// Says two lines before and two behind the one with which its connection leaves, all at once or in two pieces, then talks
-/// to `elsewhere` and to the first shard in turns.
+/// Sends two lines before and two after the line with which its connection leaves, all at once or in two pieces, then
+/// alternates between `elsewhere` and the first shard.
 fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
     let (mut client, mut other) = (LineClient::new(address), LineClient::new(address));
     client.send_lines(if at_once { "one\ntwo\nleave\nthree\nfour\n" } else { "one\ntwo\nleave\n" });
@@ -209,7 +207,7 @@ fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
     client.expect_end();
 }
 
-/// What user code in a worker does with a socket of its own: blocking reads and writes.
+/// Serves a socket as user code in a worker does: with blocking reads and writes.
 fn serve_synchronously(it: DetachedLines) -> io::Result<()> {
     net::set_blocking(&it.socket)?;
     let mut stream = TcpStream::from(it.socket);
@@ -244,7 +242,7 @@ fn a_worker_serves_a_connection_of_uring_synchronously() {
     a_worker_serves_synchronously::<Uring>();
 }
 
-/// Row 4.4: the same on the readiness driver, whose sockets do not block until they are told to.
+/// Row 4.4: the same on the readiness driver: its sockets are non-blocking at first.
 #[test]
 fn a_worker_serves_a_connection_of_poll_synchronously() {
     a_worker_serves_synchronously::<Poll>();
@@ -278,7 +276,7 @@ fn a_worker_runs_an_event_loop<D: SystemDriver, E: SystemDriver>() {
     assert!(never.try_recv().is_err(), "nobody leaves twice");
 }
 
-/// Row 4.5: a connection's socket gets an event loop on another thread, while its shard goes on.
+/// Row 4.5: a connection's socket gets an event loop on another thread, while its shard continues.
 #[test]
 fn a_connection_of_uring_gets_a_loop_on_uring() {
     a_worker_runs_an_event_loop::<Uring, Uring>();
@@ -302,13 +300,13 @@ fn a_connection_of_poll_gets_a_loop_on_uring() {
     a_worker_runs_an_event_loop::<Poll, Uring>();
 }
 
-/// Row 4.5: the same on readiness alone.
+/// Row 4.5: the same on readiness only.
 #[test]
 fn a_connection_of_poll_gets_a_loop_on_poll() {
     a_worker_runs_an_event_loop::<Poll, Poll>();
 }
 
-/// Row 4.5: a thread that has a connection of its own makes a shard for it: adopt, turn until it has ended.
+/// Row 4.5: a thread with one connection creates a shard for it: adopt, run turns until it has ended.
 fn a_shard_for_one<D: SystemDriver>() {
     let (client, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let loop_of_its_own = thread::spawn(move || {

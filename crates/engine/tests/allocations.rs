@@ -1,4 +1,4 @@
-//! A warm driver allocates nothing: an allocator that counts proves it.
+//! A warm driver allocates nothing, measured by a counting allocator.
 #![cfg(target_os = "linux")]
 
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const CONNECTIONS: usize = 40;
 
-/// A driver whose calls are charged with what they allocate.
+/// A driver with a count of the allocations of its calls.
 struct CountedDriver<D: SystemDriver> {
     rig: SystemRig<D>,
     driver: D::Driver,
@@ -35,7 +35,7 @@ impl<D: SystemDriver> CountedDriver<D> {
         outcome
     }
 
-    /// Turns until `enough` events are there, and hands them out.
+    /// Runs turns until there are `enough` events, and returns them.
     fn turn_until(
         &mut self,
         enough: usize,
@@ -60,7 +60,7 @@ impl<D: SystemDriver> CountedDriver<D> {
     }
 }
 
-/// Accept, receive, parked read, send, close, and datagrams both ways; returns how much was allocated.
+/// Accept, receive, parked read, send, close, and datagrams both ways; returns the number of allocations.
 fn round<D: SystemDriver>(
     charged: &mut CountedDriver<D>,
     destination: &Destination,
@@ -115,7 +115,7 @@ fn round<D: SystemDriver>(
     let to = Some(DatagramPeer::local_addr(&peer));
     let bytes = Gather::One(b"answer");
     let answers = vec![Outgoing { token: datagrams.0, bytes, to, from: None, close: false }; CONNECTIONS];
-    // A handle is made once per thread that holds it, so making it is not charged.
+    // A handle is created once per thread that holds it, so its creation is not counted.
     charged.driver.wake_handle().wake();
     charged.turn_until(1, &answers);
     charged.allocations

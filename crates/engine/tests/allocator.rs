@@ -1,13 +1,13 @@
-//! Freed blocks are joined at once. A program of its own without the test harness: the setting is for the whole process, and
-//! is refused once there are threads.
+//! Freed blocks are joined at once. A program without the test harness: the setting is process-wide, and is refused
+//! once there are threads.
 #![allow(unsafe_code)]
 
 use stilling_engine::driver::allocator::join_freed_blocks_at_once;
 
-/// Bytes of freed blocks that the allocator keeps apart.
+/// Bytes of freed blocks in the allocator's separate lists.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn unmerged_bytes() -> usize {
-    // SAFETY: mallinfo2 takes nothing and returns numbers.
+    // SAFETY: mallinfo2 takes no argument and returns numbers.
     unsafe { libc::mallinfo2() }.fsmblks
 }
 
@@ -16,7 +16,7 @@ fn unmerged_bytes() -> usize {
     0
 }
 
-/// The list of the blocks is short enough to join nothing when it is freed itself.
+/// The list of the blocks is short enough that freeing it joins nothing.
 fn free_many() {
     drop((0..1000).map(|number: u64| Box::new([number; 8])).collect::<Vec<_>>());
 }
@@ -31,13 +31,13 @@ fn main() {
     let before = unmerged_bytes();
     free_many();
     assert!(!is_glibc || unmerged_bytes() > before, "no blocks are kept apart: the setting is not needed");
-    // The system may list a thread that has ended for a moment.
+    // The system may list an ended thread for a moment.
     let is_joined = (0..10_000).any(|_| {
         std::thread::yield_now();
         join_freed_blocks_at_once()
     });
     assert_eq!(is_joined, is_glibc);
-    // What the other thread has freed stays in the lists of its own arena.
+    // Blocks freed by the other thread stay in the lists of its own arena.
     let rest = unmerged_bytes();
     assert!(!is_glibc || rest <= before, "{rest} bytes are kept apart, {before} before");
     for _ in 0..100 {

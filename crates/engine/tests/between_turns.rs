@@ -1,4 +1,4 @@
-//! What the owner of a shard does to its connections between turns: with the same effects as a callback.
+//! Actions of a shard's owner on its connections between turns have the same effects as a callback.
 
 use std::time::Duration;
 
@@ -12,13 +12,12 @@ use stilling_simulation::single_shard::{SingleShard, read};
 struct InputService {
     tokens: Vec<Token>,
     ended: Vec<CloseReason>,
-    /// Deadlines that have come.
     late: usize,
-    /// Input is answered with as much as there is room for, and kept.
+    /// Answers input with as much as there is room for, without consuming it.
     answers: bool,
 }
 
-/// How often it was shown input, and how much there was last.
+/// Number of calls with input, and its length in the last one.
 #[derive(Default)]
 struct InputSession {
     shown: usize,
@@ -65,7 +64,7 @@ fn fixture(buffer: usize) -> SingleShard<InputService> {
     SingleShard::new(InputService::default(), ShardConfig { capacity: 100, ..ShardConfig::default() }, buffer)
 }
 
-/// Row 3.32: the owner reads what is unread, answers, and has the session go on, without a turn in between.
+/// Row 3.32: the owner reads unread input, answers, and resumes the session, without a turn in between.
 #[test]
 fn the_owner_reads_and_answers_between_turns() {
     let mut fixture = fixture(1000);
@@ -90,8 +89,8 @@ fn the_owner_reads_and_answers_between_turns() {
     assert_eq!(fixture.shard.with(token, |session, _| (session.shown, session.len)), Some((2, 3)));
 }
 
-/// What the driver has to do for an effect comes before a wait, also where nothing is to be sent: a loop that turns the
-/// shard only when it is asked to, or when there is news, does not sleep over it. A call without an effect costs one turn.
+/// The driver's work for an effect comes before a wait, also if nothing is to be sent: a loop that turns the shard only
+/// on request, or on an event, does not sleep over it. A call without an effect costs one turn.
 #[test]
 fn effects_without_output_are_carried_out_before_the_shard_waits() {
     let mut fixture = fixture(1000);
@@ -108,7 +107,7 @@ fn effects_without_output_are_carried_out_before_the_shard_waits() {
     };
     clients[0].write(b"first").expect("there is room");
     fixture.run_turns();
-    // Its session has paused it: what comes now is not received before it goes on.
+    // The session has paused input: later input is not received before it resumes.
     clients[0].write(b"second").expect("there is room");
     fixture.run_turns();
     assert_eq!(fixture.shard.unread(resumed), b"first");
@@ -130,7 +129,7 @@ fn effects_without_output_are_carried_out_before_the_shard_waits() {
     assert_eq!(turns_before_a_wait(&mut fixture), 1);
 }
 
-/// Row 5.1: an end requested between turns is one like any other; a closed connection cannot be acted on.
+/// Row 5.1: an end requested between turns works like any other; a closed connection cannot be acted on.
 #[test]
 fn a_connection_can_be_ended_between_turns() {
     let mut fixture = fixture(1000);
@@ -157,7 +156,7 @@ fn a_connection_can_be_ended_between_turns() {
     drop(next);
 }
 
-/// Row 4.35: what is sent between two turns is bounded like what is sent within one, however many connections there are.
+/// Row 4.35: output sent between two turns is bounded like that of one turn, whatever the number of connections.
 #[test]
 fn calls_between_turns_have_the_room_of_one_turn() {
     const CLIENTS: usize = 2 * ARENA_SIZE / SEND_MAX;
@@ -184,7 +183,7 @@ fn calls_between_turns_have_the_room_of_one_turn() {
     assert!(fixture.service().ended.is_empty());
 }
 
-/// Row 4.35: what sessions send because the owner has them go on is bounded in the same way.
+/// Row 4.35: output of sessions that the owner resumes is bounded in the same way.
 #[test]
 fn sessions_that_go_on_between_turns_have_the_room_of_one_turn() {
     const CLIENTS: usize = 2 * ARENA_SIZE / SEND_MAX;
@@ -208,7 +207,7 @@ fn sessions_that_go_on_between_turns_have_the_room_of_one_turn() {
     }
 }
 
-/// Row 0.9: a deadline that is set between turns counts from then, not from the last turn.
+/// Row 0.9: a deadline set between turns counts from then, not from the last turn.
 #[test]
 fn a_deadline_set_between_turns_counts_from_now() {
     let mut fixture = fixture(1000);

@@ -1,5 +1,5 @@
-//! How a shard ends connections when several things come together: a drain with more to do than one turn has room for,
-//! a timeout beside news, an abort beside a send. Each case alone, over the simulated network.
+//! Ends of connections when several causes coincide: a drain with more work than one turn has room for, a timeout
+//! beside an event, an abort beside a send. Each case alone, over the simulated network.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use stilling_engine::{CloseReason, Io, NO_FREE_SLOT, Service, Session, Shard, Sh
 use stilling_ring::{Time, Wake};
 use stilling_simulation::{Address, FaultRates, Network, NetworkFault, NetworkOptions, SimDriver, SimPeer};
 
-/// More connections than one turn's output has room for, if each says as much as it may.
+/// More connections than one turn's output has room for, if each sends its maximum.
 const MANY: usize = 2 * ARENA_SIZE / SEND_MAX;
 
-/// Bytes per direction of a connection that holds whatever is sent.
+/// Bytes per direction of a connection that has room for all output.
 const ROOMY: usize = 2 * SEND_MAX;
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -25,7 +25,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 type EndAction = fn(&mut Io<'_>);
 type EndTurn = fn(&mut ShardControl<'_, EndService>);
 
-/// What the sessions of one test do.
 #[derive(Clone, Copy)]
 struct EndScript {
     received: EndAction,
@@ -37,9 +36,7 @@ const QUIET: EndScript = EndScript { received: |_| (), ended: |_| (), draining: 
 
 struct EndService {
     script: EndScript,
-    /// What the service does in its next turn.
     turn: Option<EndTurn>,
-    /// Sessions told of the drain so far.
     drain_count: usize,
     ended: Vec<CloseReason>,
     refused: Vec<ErrorKind>,
@@ -129,7 +126,7 @@ impl EndFixture {
         self.shard.audit().unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// Lets everything happen that can without the time moving.
+    /// Runs turns until nothing more happens without the time advancing.
     fn turns(&mut self) {
         let (mut before, mut quiet) = (self.network.activity(), 0);
         while quiet < 2 {
@@ -139,7 +136,7 @@ impl EndFixture {
         }
     }
 
-    /// Turns every now and then until `span` has passed.
+    /// Runs turns at intervals until `span` has passed.
     fn turn_for(&mut self, span: Duration) {
         let until = self.network.now().after(span);
         while self.network.now() < until {
@@ -159,7 +156,7 @@ fn roomy() -> NetworkOptions {
     NetworkOptions { buffer: ROOMY, ..NetworkOptions::default() }
 }
 
-/// All that the peer can read now; the flag says whether the end came behind it.
+/// Everything that the peer can read now; the flag reports the end of the stream.
 fn read(peer: &mut SimPeer) -> (usize, bool) {
     let (mut all, mut into) = (0, [0; 4096]);
     loop {
@@ -176,8 +173,8 @@ fn send_all(io: &mut Io<'_>) {
     io.send(&[b'x'; SEND_MAX]).expect("there is room");
 }
 
-/// Row 4.36: a request that has come is answered although the server drains and has much to do: its connection is not
-/// taken for an idle one.
+/// Row 4.36: a received request is answered although the server drains and has much to do: its connection does not
+/// count as idle.
 #[test]
 fn a_request_that_waits_for_its_turn_survives_the_drain() {
     let received: EndAction = |io| {
@@ -200,7 +197,7 @@ fn a_request_that_waits_for_its_turn_survives_the_drain() {
     assert_eq!(fixture.ended(), [CloseReason::Done; MANY]);
 }
 
-/// Row 4.36: what idle sessions say to a drain is bounded per turn like everything else, and all of them say it.
+/// Row 4.36: the output of idle sessions on a drain is bounded per turn like any other, and all of it is sent.
 #[test]
 fn drain_replies_wait_for_room() {
     let draining: EndAction = |io| {
@@ -220,12 +217,13 @@ fn drain_replies_wait_for_room() {
     for client in &mut clients {
         assert_eq!(read(client), (SEND_MAX, true));
     }
-    // Their peers are lingered on.
+    // Their connections linger.
     fixture.turn_for(2 * LINGER_TIMEOUT);
     assert_eq!(fixture.ended(), [CloseReason::Drained; MANY]);
 }
 
-/// Row 4.36: a peer that seems to take bytes and takes none is given up, whatever else comes at that moment.
+/// Row 4.36: a peer that seems writable but receives nothing is closed at the timeout, whatever else happens at that
+/// moment.
 #[test]
 fn a_connection_that_only_seems_writable_meets_its_write_timeout() {
     let say_it: EndAction = |io| {
@@ -243,7 +241,7 @@ fn a_connection_that_only_seems_writable_meets_its_write_timeout() {
     assert_eq!(fixture.ended(), [CloseReason::WriteTimeout]);
 }
 
-/// Row 4.36: bytes that leave with the turn in which the write timeout passes are progress.
+/// Row 4.36: bytes sent in the turn in which the write timeout expires count as progress.
 #[test]
 fn progress_at_the_last_moment_counts() {
     let received: EndAction = |io| send_all(io);
@@ -263,7 +261,7 @@ fn progress_at_the_last_moment_counts() {
     }
 }
 
-/// Row 4.37: what is cut off says so; a connection that has said everything keeps its own reason.
+/// Row 4.37: an aborted connection has the reason of the abort; a finished one keeps its own.
 #[test]
 fn an_abort_leaves_the_reason_of_those_that_have_said_everything() {
     let received: EndAction = |io| {
@@ -281,7 +279,7 @@ fn an_abort_leaves_the_reason_of_those_that_have_said_everything() {
     assert_eq!(fixture.ended(), [CloseReason::ProtocolError, CloseReason::DrainTimeout]);
 }
 
-/// Row 4.37: nobody escapes an abort: neither whose last send stops short in that turn, nor who comes later.
+/// Row 4.37: an abort covers all connections: also after a last send that stops short in that turn, and later ones.
 #[test]
 fn one_abort_is_enough() {
     let received: EndAction = |io| {
@@ -305,7 +303,7 @@ fn one_abort_is_enough() {
     assert_eq!((ended.len() as u64 + refused, refused > 0), (3, true));
 }
 
-/// Row 4.37: a peer that goes on sending behind our last word is lingered on for a while only.
+/// Row 4.37: lingering for a peer that continues to send after the last output is limited in time.
 #[test]
 fn lingering_ends() {
     let received: EndAction = |io| io.finish_lingering(CloseReason::Done);
@@ -318,7 +316,7 @@ fn lingering_ends() {
     assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::Done], 0));
 }
 
-/// Row 4.33: who has said everything still hears what the peer says, whether the last words went at once or were held up.
+/// Row 4.33: a session that has ended its output still gets input, whether the last output was sent at once or held up.
 #[test]
 fn ended_output_leaves_the_input_open() {
     let received: EndAction = |io| {
@@ -355,7 +353,7 @@ fn ended_output_leaves_the_input_open() {
     }
 }
 
-/// Row 4.37: who waits for a place at a server that drains is not sent away.
+/// Row 4.37: a draining server serves connections that wait for a slot.
 #[test]
 fn the_backlog_is_served_before_the_end() {
     let received: EndAction = |io| {
@@ -380,7 +378,7 @@ fn the_backlog_is_served_before_the_end() {
     assert_eq!(fixture.ended(), [CloseReason::Done; 2 * MANY]);
 }
 
-/// Row 4.37: a shard that has got the listeners of many loses nobody whom they give before it can stop them.
+/// Row 4.37: a shard with many listeners loses no connection that they accept before it can stop them.
 #[test]
 fn clients_of_many_listeners_wait_for_few_slots() {
     const LISTENERS: usize = LISTENERS_MAX as usize - 1;
@@ -407,7 +405,7 @@ fn unreachable_destination() -> Destination {
     Destination::Tcp { to: "10.9.9.9:9".parse().expect("an address"), from: None }
 }
 
-/// Row 5.1: a connect without a free slot fails at once, with its one reason.
+/// Row 5.1: a connect without a free slot fails at once, with its own reason.
 #[test]
 fn a_connect_on_a_full_slab_fails() {
     let mut fixture = EndFixture::new(QUIET, roomy());
@@ -420,11 +418,11 @@ fn a_connect_on_a_full_slab_fails() {
     assert_eq!(fixture.shard.open() as usize, MANY);
 }
 
-/// Row 5.1: a connect that nobody answers is given up in time.
+/// Row 5.1: a connect without a response times out.
 #[test]
 fn a_connect_without_an_answer_ends() {
     let mut fixture = EndFixture::new(QUIET, roomy());
-    // A full backlog: the attempt knocks again and again.
+    // A full backlog: the connect is retried repeatedly.
     let listener = fixture.network.listen(Address::Tcp("10.0.0.2:80".parse().expect("an address")), 0, None);
     fixture.shard.service().turn = Some(|control| {
         let to = "10.0.0.2:80".parse().expect("an address");
@@ -447,7 +445,7 @@ fn a_connect_without_a_socket_fails() {
     assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::ConnectFailed], 0));
 }
 
-/// Row 4.34: a socket that the driver cannot take ends its connection with a reason; the slot and the gate are open.
+/// Row 4.34: a socket that the driver cannot attach ends its connection with a reason; the slot and the gate are open.
 #[test]
 fn a_socket_that_cannot_be_attached_ends_its_connection() {
     let faults = FaultRates::NONE.with(NetworkFault::AttachFails, 1000);
@@ -459,7 +457,7 @@ fn a_socket_that_cannot_be_attached_ends_its_connection() {
     assert!(clients.iter_mut().all(|client| read(client) == (0, true)), "everybody learns of it");
 }
 
-/// Row 3.27: a listener that fails for a while rests, and goes on.
+/// Row 3.27: a listener that fails temporarily pauses, and resumes.
 #[test]
 fn a_listener_that_fails_is_tried_again_after_a_rest() {
     let faults = FaultRates::NONE.with(NetworkFault::AcceptFails, 1000);
@@ -472,13 +470,12 @@ fn a_listener_that_fails_is_tried_again_after_a_rest() {
     assert_eq!((fixture.shard.open(), fixture.shard.counters().accept_errors.get()), (1, 1));
 }
 
-/// Row 0.9: a wait is counted from when it begins, also when the turn before it took long.
+/// Row 0.9: a wait is counted from its start, also after a long turn.
 #[test]
 fn a_wait_begins_when_the_work_is_done() {
     let mut fixture = EndFixture::new(QUIET, roomy());
     let _clients = fixture.clients(1);
-    // Between two turns, as far as the shard can tell, its own work takes this long; the driver objects if the
-    // shard counts from before.
+    // To the shard, this time passes between two turns; the driver panics if the shard counts from before.
     fixture.network.advance_to(fixture.network.now().after(Duration::from_millis(300)));
     fixture.shard.turn(true).expect("turns");
 }

@@ -1,4 +1,4 @@
-//! Datagrams that answer none: at the end of a turn, on mail, and when the socket is being closed.
+//! Datagrams sent outside of a callback: at the end of a turn, on mail, and while the socket is being closed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,15 +13,12 @@ use stilling_simulation::single_shard::SingleShard;
 
 type DatagramTurn = fn(&mut ShardControl<'_, ObserverService>, DatagramPath) -> Vec<Result<(), OutputFull>>;
 
-/// A server with one observer, which has said where it is.
 #[derive(Default)]
 struct ObserverService {
     path: Option<DatagramPath>,
-    /// What it does in its next turn.
     turn: Option<DatagramTurn>,
     outcomes: Vec<Result<(), OutputFull>>,
     mail: VecDeque<(Recipient, Vec<u8>)>,
-    /// Pieces of mail that it was told of.
     delivered: usize,
 }
 
@@ -68,7 +65,6 @@ impl Session for ObserverSession {
     }
 }
 
-/// The world, and the observer.
 fn observed() -> (SingleShard<ObserverService>, SimDatagramPeer) {
     let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
     let mut world = SingleShard::new(ObserverService::default(), config, 1000);
@@ -87,8 +83,8 @@ fn received_datagrams(observer: &SimDatagramPeer) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| Some(observer.receive()?.1)).collect()
 }
 
-/// Row 5.1: a service sends at the end of a turn, within what is left of the turn; what finds no room is not sent, and what
-/// follows it is, if it is shorter.
+/// Row 5.1: a service sends at the end of a turn, within the turn's remaining room; a datagram without room is not
+/// sent, and a shorter one after it is.
 #[test]
 fn a_turn_has_room_for_datagrams_at_its_end() {
     let (mut world, observer) = observed();
@@ -116,7 +112,8 @@ fn mail_reaches_a_peer() {
     assert_eq!(received_datagrams(&observer), [b"one", b"two"]);
 }
 
-/// Row 4.36: what a turn sends by a socket that is closed in the same turn leaves before it is closed; then there is no way.
+/// Row 4.36: a turn's datagrams by a socket that is closed in the same turn are sent before the close; later ones are
+/// dropped.
 #[test]
 fn a_socket_is_closed_behind_its_last_datagram() {
     let (mut world, observer) = observed();

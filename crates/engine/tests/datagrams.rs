@@ -1,4 +1,4 @@
-//! A shard with a datagram socket on the real drivers: a protocol of one's own over UDP.
+//! A shard with a datagram socket on the real drivers: a custom protocol over UDP.
 #![cfg(target_os = "linux")]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -16,17 +16,16 @@ use stilling_engine::{
     Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake, net,
 };
 
-/// Only so long may one receive take before the test counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 
-/// Answers every datagram with its length and its first bytes; `twice` is answered twice, and `stall` holds the shard up
-/// until the test lets it go.
+/// Answers every datagram with its length and its first bytes; `twice` is answered twice, and `stall` blocks the shard
+/// until the test releases it.
 struct LengthService {
     over: Arc<AtomicBool>,
     stall: ShardStall,
 }
 
-/// The shard's end of a stall: it says that it stands still, and waits.
+/// The shard's end of a stall: signals that it is blocked, and waits.
 type ShardStall = (Sender<()>, Receiver<()>);
 
 struct LengthSession;
@@ -76,7 +75,7 @@ impl Session for LengthSession {
     }
 }
 
-/// A shard on a thread of its own while `talk` talks to it.
+/// Runs a shard on a thread of its own while `talk` talks to it.
 fn with_shard<D: Driver<Socket = OwnedFd>>(
     make: impl FnOnce() -> D + Send + 'static,
     talk: impl FnOnce(SocketAddr, &EngineCounters),
@@ -93,13 +92,11 @@ fn socket_at(address: &str) -> OwnedFd {
     net::bind_udp(address.parse().expect("an address")).expect("a free port")
 }
 
-/// The shard's end of a stall and the test's: it hears that the shard stands still, and ends that.
 fn stalls() -> (ShardStall, (Receiver<()>, Sender<()>)) {
     let ((begins, begun), (end, ends)) = (channel(), channel());
     ((begins, ends), (begun, end))
 }
 
-/// The same with a socket of the caller's.
 fn with_shard_at<D: Driver<Socket = OwnedFd>>(
     socket: OwnedFd,
     make: impl FnOnce() -> D + Send + 'static,
@@ -142,7 +139,7 @@ fn receive_text(socket: &UdpSocket) -> String {
 
 fn every_client_is_answered(server: SocketAddr, counters: &EngineCounters) {
     let clients: Vec<UdpSocket> = (0..3).map(|_| client(server)).collect();
-    // More than one turn takes.
+    // More than one turn receives.
     for round in 0..DATAGRAMS_PER_TURN {
         for (number, socket) in clients.iter().enumerate() {
             socket.send(format!("{number}-{round}").as_bytes()).expect("it is sent");
@@ -166,7 +163,7 @@ fn every_client_is_answered(server: SocketAddr, counters: &EngineCounters) {
     assert_eq!(counters.datagrams_received.get(), 3 * DATAGRAMS_PER_TURN as u64 + 4);
 }
 
-/// A client that is gone makes the system report an error on the socket (ICMP port unreachable).
+/// A closed client makes the system report an error on the socket (ICMP port unreachable).
 fn a_closed_client_does_not_affect_others(server: SocketAddr, _counters: &EngineCounters) {
     for _ in 0..20 {
         let gone = client(server);
@@ -178,7 +175,7 @@ fn a_closed_client_does_not_affect_others(server: SocketAddr, _counters: &Engine
     }
 }
 
-/// Datagrams in one flood: far more than a receive buffer of the system takes.
+/// Datagrams in one flood: far more than a receive buffer of the system holds.
 const FLOOD: u64 = 4000;
 
 /// Sends a flood; on loopback each datagram is in the receiver's queue, or dropped, when the call returns.
@@ -188,8 +185,8 @@ fn flood(client: &UdpSocket) {
     }
 }
 
-/// What the kernel drops while the shard stands still is counted to the last datagram, and what it dropped for an earlier
-/// reader of the socket is not.
+/// The kernel's drops while the shard is blocked are counted exactly, and drops for an earlier reader of the socket are
+/// not counted.
 fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Send + 'static) {
     let socket = any_socket();
     let address = net::local_addr(&socket).expect("it is bound");
@@ -224,7 +221,7 @@ fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Sen
     });
 }
 
-/// A client hears only what comes from the address that it has asked, whichever of the server's that is.
+/// A client receives only datagrams from the address that it sent to, whichever of the server's that is.
 fn answers_come_from_where_they_were_asked<D: Driver<Socket = OwnedFd> + 'static>(make: fn() -> D) {
     let check = |bound: &str, asked: &str| {
         let (stall, _ends) = stalls();
@@ -254,7 +251,7 @@ fn answers_come_from_where_they_were_asked<D: Driver<Socket = OwnedFd> + 'static
     check("[::]:0", "::1");
 }
 
-/// Row 5.1: a server with several addresses answers from the one that was asked, on both drivers.
+/// Row 5.1: a server with several addresses answers from the one that received the request, on both drivers.
 #[test]
 fn answers_come_from_where_they_were_asked_on_uring() {
     answers_come_from_where_they_were_asked(|| Uring::new().expect("the system grants io_uring"));

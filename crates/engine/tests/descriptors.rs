@@ -1,7 +1,7 @@
-//! What a driver does when the process may open no more descriptors, or its ring's own table is full.
+//! Drivers when the process may open no more descriptors, or the ring's own table is full.
 //!
-//! The limit is the whole process's, so each test runs its body in a process of its own: this binary
-//! again, told by an environment variable.
+//! The limit is process-wide, so each test runs its body in a process of its own: this binary again, selected by an
+//! environment variable.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use stilling_simulation::suite::{AddressKind, DriverFixture, DriverRig, Observed
 
 const CHILD: &str = "STILLING_DESCRIPTORS_CHILD";
 
-/// Open descriptors that the child may have (row 3.27 names this number).
+/// Maximum of open descriptors of the child (row 3.27 names this number).
 const DESCRIPTORS_MAX: u64 = 100;
 
-/// Clients: with their own ends they fill most of the limit, so that accepting all is impossible.
+/// Number of clients: with their own ends they fill most of the limit, so that accepting all is impossible.
 const CLIENTS: usize = 60;
 
 fn in_child_process(test: &str, body: fn()) {
@@ -44,7 +44,7 @@ fn running_out_of_descriptors_is_survived<D: SystemDriver>() {
     running_out_is_survived::<D>(libc::EMFILE, lower_descriptor_limit);
 }
 
-/// Accepting stops with `errno` after `run_short`; whoever finds no room learns of it, and accepting goes on.
+/// Accepting stops with `errno` after `run_short`; clients without room are refused, and accepting resumes.
 fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
@@ -75,14 +75,14 @@ fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
         }
     }
     assert!(accepted > 0 && refused >= 3, "{accepted} accepted, {refused} refused");
-    // Whoever was refused or whose connection was dropped knows it; the others are still connected.
+    // Refused and dropped clients see the end; the others are still connected.
     let mut into = [0; 1];
     let over = clients.iter_mut().filter_map(|client| match client.read(&mut into) {
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
         outcome => Some(outcome),
     });
     assert_eq!(over.count(), CLIENTS - held.len());
-    // With room again, accepting goes on as if nothing had happened.
+    // With room again, accepting resumes.
     held.clear();
     clients.clear();
     fixture.driver.pause_accept(listener);
@@ -113,7 +113,7 @@ fn uring_survives_running_out_of_descriptors() {
 /// `uring` with room for few sockets in its ring's table.
 struct SmallTable;
 
-/// Fewer than clients, and enough that some get in before each stop.
+/// Fewer than clients, and enough that some are accepted before each stop.
 const SLOTS: u32 = 20;
 
 impl SystemDriver for SmallTable {
@@ -130,7 +130,7 @@ fn a_full_table_of_direct_descriptors_is_survived() {
     running_out_is_survived::<SmallTable>(libc::ENFILE, || {});
 }
 
-/// Row 0.2: a connect that finds no slot fails, and gets one when there is one again.
+/// Row 0.2: a connect without a free slot fails, and succeeds when there is one again.
 #[test]
 fn a_connect_without_a_slot_fails_and_may_be_repeated() {
     let mut fixture = DriverFixture::<SystemRig<SmallTable>>::new();
@@ -168,7 +168,7 @@ fn direct_descriptors_are_not_the_processs() {
     assert!(2 * CLIENTS as u64 > DESCRIPTORS_MAX && held.len() == CLIENTS);
 }
 
-/// Row 0.2: both ends of all connections are more than the process may open.
+/// Row 0.2: both ends of all connections exceed the process's limit of open files.
 #[test]
 fn uring_accepts_beyond_the_limit_of_open_files() {
     in_child_process("uring_accepts_beyond_the_limit_of_open_files", direct_descriptors_are_not_the_processs);
@@ -177,7 +177,7 @@ fn uring_accepts_beyond_the_limit_of_open_files() {
 fn a_detach_without_a_descriptor_is_told() {
     let mut fixture = DriverFixture::<SystemRig<DirectUring>>::new();
     let (token, mut peer) = fixture.connection();
-    // Whatever is open has a higher number.
+    // All open descriptors have higher numbers.
     setrlimit(Resource::Nofile, Rlimit { current: Some(1), maximum: Some(DESCRIPTORS_MAX) })
         .expect("a limit can be lowered");
     fixture.driver.detach(token);
@@ -191,7 +191,7 @@ fn a_detach_without_a_descriptor_is_told() {
     fixture.expect_silence();
 }
 
-/// Rows 0.2, 3.27: a direct socket that cannot become an ordinary one is closed, and that is said.
+/// Rows 0.2, 3.27: a direct socket that cannot become an ordinary one is closed, and the error is reported.
 #[test]
 fn uring_tells_when_there_is_no_descriptor_to_detach_into() {
     in_child_process(
@@ -200,7 +200,7 @@ fn uring_tells_when_there_is_no_descriptor_to_detach_into() {
     );
 }
 
-/// Row 0.2: a socket of one ring is refused by another; its own driver closes it.
+/// Row 0.2: a ring rejects a direct socket of another ring; its own driver closes it.
 #[test]
 fn a_direct_socket_of_another_ring_is_refused() {
     let mut fixture = DriverFixture::<SystemRig<DirectUring>>::new();
@@ -214,7 +214,7 @@ fn a_direct_socket_of_another_ring_is_refused() {
     assert_eq!(fixture.peer_reads(&mut peer).expect("the end"), b"");
 }
 
-/// A service whose connections each answer one byte and close.
+/// A service with connections that each answer one byte and close.
 struct OneByteService;
 
 struct OneByteSession;
@@ -238,7 +238,7 @@ impl Session for OneByteSession {
     }
 }
 
-/// Connections of the shard: less than the descriptors that are left.
+/// Capacity of the shard: less than the remaining descriptors.
 const CAPACITY: u32 = 10;
 
 fn a_full_shard_keeps_waiting_clients<D: SystemDriver>() {
@@ -253,7 +253,7 @@ fn a_full_shard_keeps_waiting_clients<D: SystemDriver>() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), maximum: Some(DESCRIPTORS_MAX) })
         .expect("a limit can be lowered");
     shard.listen(socket, false).expect("the first listener");
-    // The burst comes first, so that it is accepted as far as descriptors go.
+    // The burst comes first, so that it is accepted as far as descriptors permit.
     for _ in 0..10 {
         shard.turn(false).expect("the driver works");
     }
@@ -278,8 +278,8 @@ fn a_full_shard_keeps_waiting_clients<D: SystemDriver>() {
     assert!(counters.gate_closed.get() > 0, "the capacity was never reached");
 }
 
-/// Rows 3.27, 4.9: a burst beyond the capacity waits, also when those that wait for a slot have all the
-/// descriptors that are left: nobody is turned away.
+/// Rows 3.27, 4.9: a burst beyond the capacity waits, also when the connections that wait for a slot have all the
+/// remaining descriptors: no client is refused.
 #[test]
 fn a_full_shard_on_poll_keeps_clients_waiting_without_descriptors() {
     in_child_process(
@@ -297,7 +297,7 @@ fn a_full_shard_on_uring_keeps_clients_waiting_without_descriptors() {
     );
 }
 
-/// Gives `SIGPIPE` the meaning it has in a program that took no care: death.
+/// Restores the default action of `SIGPIPE`, which ends the process.
 #[allow(unsafe_code)]
 fn a_dead_pipe_raises_no_signal<D: SystemDriver>() {
     // SAFETY: SIG_DFL is no handler, so no code of ours runs in signal context.

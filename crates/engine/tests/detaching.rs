@@ -1,5 +1,5 @@
-//! What can happen to a connection while its session waits for the socket, and to one that is to be adopted: each case
-//! alone, over the simulated network.
+//! Events of a connection while its session waits for the socket, and of a connection to be adopted: each case alone,
+//! over the simulated network.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -18,23 +18,21 @@ use stilling_simulation::{Address, Network, NetworkOptions, SimDriver, SimPeer, 
 /// Bytes per direction of a connection: more output than that is held up until the peer reads.
 const NETWORK_BUFFER: usize = 1000;
 
-/// Connections of the shard.
 const CAPACITY: u32 = 2;
 
 type Received = fn(&[u8], &mut Io<'_>, &mut DetachService) -> usize;
 type DetachTurn = fn(&mut ShardControl<'_, DetachService>);
 
-/// What a session does when bytes come; the rest it does as every session.
 struct DetachSession {
     received: Received,
 }
 
-/// Shared by the sessions: what the service does in its next turn, and what happened.
+/// Shared by the sessions: the service's action in its next turn, and the recorded results.
 struct DetachService {
     received: Received,
     turn: Option<DetachTurn>,
     ended: Vec<CloseReason>,
-    /// What time it was for the session that was opened last.
+    /// The time in the last session's `opened`.
     opened_at: Option<Time>,
 }
 
@@ -100,12 +98,11 @@ impl DetachFixture {
         peer
     }
 
-    /// Lets everything happen that can without the time moving.
+    /// Runs turns until nothing more happens without the time advancing.
     fn turns(&mut self) {
         turns(&self.network, &mut self.shard);
     }
 
-    /// The reasons for which connections have ended.
     fn ended(&mut self) -> Vec<CloseReason> {
         let counters = self.shard.counters();
         assert_eq!(counters.open.get(), u64::from(self.shard.open()));
@@ -122,7 +119,7 @@ impl DetachFixture {
         self.taken.borrow_mut().pop()
     }
 
-    /// Demands that the connection has ended for `reason`, its socket with it.
+    /// Asserts that the connection has ended for `reason`, and its socket with it.
     #[track_caller]
     fn expect_end(&mut self, reason: CloseReason) {
         assert_eq!(self.ended(), [reason]);
@@ -140,7 +137,7 @@ fn shard(network: &Network, received: Received) -> Shard<SimDriver, DetachServic
 
 fn turns(network: &Network, shard: &mut Shard<SimDriver, DetachService>) {
     let (mut before, mut quiet) = (network.activity(), 0);
-    // What is asked for in one turn is done in the next, so one turn without news is not the last.
+    // Requests of one turn are carried out in the next, so one quiet turn is not the last.
     while quiet < 2 {
         shard.turn(false).expect("turns");
         shard.audit().unwrap_or_else(|why| panic!("{why}"));
@@ -149,7 +146,7 @@ fn turns(network: &Network, shard: &mut Shard<SimDriver, DetachService>) {
     }
 }
 
-/// All that the peer can read now; the flag says whether the end came behind it.
+/// Everything that the peer can read now; the flag reports the end of the stream.
 fn read(peer: &mut SimPeer) -> (Vec<u8>, bool) {
     let (mut all, mut into) = (Vec::new(), [0; 4096]);
     loop {
@@ -170,21 +167,20 @@ fn stop(control: &mut ShardControl<'_, DetachService>) {
     control.stop();
 }
 
-/// Consumes five bytes and asks for the socket.
 fn detach_after_five(_: &[u8], io: &mut Io<'_>, _: &mut DetachService) -> usize {
     io.send(b"bye").expect("there is room");
     io.detach();
     5
 }
 
-/// Asks for the socket behind more than the network holds.
+/// Detaches after more output than the network holds.
 fn detach_behind_output(bytes: &[u8], io: &mut Io<'_>, _: &mut DetachService) -> usize {
     io.send(&[b'x'; 5 * NETWORK_BUFFER]).expect("there is room");
     io.detach();
     bytes.len()
 }
 
-/// Row 4.4: output goes first, and input that was not consumed goes with the socket.
+/// Row 4.4: output is sent first, and unconsumed input leaves with the socket.
 #[test]
 fn output_is_sent_and_unread_input_is_handed_over() {
     let mut fixture = DetachFixture::new(detach_after_five);
@@ -198,7 +194,7 @@ fn output_is_sent_and_unread_input_is_handed_over() {
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
-/// Row 4.4: nobody to take it: the socket is closed, and the session knows.
+/// Row 4.4: without a handler the socket is closed, and the session is notified.
 #[test]
 fn without_a_taker_the_socket_is_closed() {
     let mut fixture = DetachFixture::new(detach_after_five);
@@ -212,7 +208,7 @@ fn without_a_taker_the_socket_is_closed() {
     fixture.expect_end(CloseReason::Detached);
 }
 
-/// Row 4.4: the first word counts, whatever end it asks for.
+/// Row 4.4: the first request counts, whatever end it requests.
 #[test]
 fn asking_twice_and_finishing_afterwards_changes_nothing() {
     let mut fixture = DetachFixture::new(|bytes, io, _| {
@@ -235,7 +231,7 @@ fn asking_twice_and_finishing_afterwards_changes_nothing() {
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
-/// Row 4.4: a session may think better of it.
+/// Row 4.4: a session may abort after its request.
 #[test]
 fn an_abort_after_asking_ends_the_connection() {
     let mut fixture = DetachFixture::new(|bytes, io, _| {
@@ -247,7 +243,7 @@ fn an_abort_after_asking_ends_the_connection() {
     fixture.expect_end(CloseReason::ProtocolError);
 }
 
-/// Row 4.36: output that is held up goes first, however long the peer takes, and what it says meanwhile stays.
+/// Row 4.36: held-up output is sent first, however long the peer takes, and its input meanwhile is kept.
 #[test]
 fn a_slow_reader_gets_everything_before_the_socket_moves() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -264,7 +260,7 @@ fn a_slow_reader_gets_everything_before_the_socket_moves() {
     all.extend(read(&mut peer).0);
     assert_eq!(all, [b'x'; 5 * NETWORK_BUFFER]);
     let it = fixture.take().expect("just seen");
-    // It was received before, or it is still in the socket: attached elsewhere, it is shown.
+    // The input was received before, or is still in the socket: attached elsewhere, it is shown.
     fixture.shard.service().received = |bytes, io, _| {
         io.send(bytes).expect("there is room");
         bytes.len()
@@ -276,7 +272,7 @@ fn a_slow_reader_gets_everything_before_the_socket_moves() {
     assert_eq!(read(&mut peer), (b"meanwhile".to_vec(), false));
 }
 
-/// Row 4.36: a peer that never reads does not hold its slot for ever.
+/// Row 4.36: a peer that never reads does not occupy its slot for ever.
 #[test]
 fn the_write_timeout_ends_a_connection_that_waits_to_leave() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -297,7 +293,7 @@ fn a_reset_ends_a_connection_that_waits_to_leave() {
     fixture.expect_end(CloseReason::PeerReset);
 }
 
-/// Row 4.33: a peer that has finished sending is still there to be answered.
+/// Row 4.33: a peer that has ended its sending direction can still be answered.
 #[test]
 fn a_half_closed_connection_moves() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -320,7 +316,7 @@ fn a_half_closed_connection_moves() {
     assert_eq!(fixture.shard.service().ended, [CloseReason::PeerClosed]);
 }
 
-/// Row 4.4: who waits to leave does so also when the server drains...
+/// Row 4.4: a connection that waits to leave does so also when the server drains.
 #[test]
 fn a_drain_does_not_delay_a_detach() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -335,7 +331,7 @@ fn a_drain_does_not_delay_a_detach() {
     assert_eq!(fixture.ended(), [CloseReason::Detached]);
 }
 
-/// ... but not when all are cut off, be it before its output has gone
+/// Row 4.4: an abort of all connections ends it before its output is sent.
 #[test]
 fn an_abort_includes_connections_being_detached() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -345,12 +341,12 @@ fn an_abort_includes_connections_being_detached() {
     fixture.expect_end(CloseReason::DrainTimeout);
 }
 
-/// or when the driver is about to give the socket back.
+/// Row 4.4: an abort ends it while the driver is about to return the socket.
 #[test]
 fn a_socket_that_comes_too_late_is_closed() {
     let mut fixture = DetachFixture::new(|bytes, io, service| {
         io.detach();
-        // In the service's turn of the same turn the driver has been asked, and has not answered.
+        // In the service's turn of the same turn the driver has the request, and has not answered.
         service.turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
         bytes.len()
     });
@@ -359,7 +355,7 @@ fn a_socket_that_comes_too_late_is_closed() {
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
-/// Row 4.34: a shard that is gone leaves nobody behind.
+/// Row 4.34: a stopped shard leaves no connection behind.
 #[test]
 fn a_stopped_shard_closes_connections_being_detached() {
     let mut fixture = DetachFixture::new(|bytes, io, service| {
@@ -377,13 +373,13 @@ fn a_stopped_shard_closes_connections_being_detached() {
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
-/// Two ends of a connection that no shard has.
+/// Two ends of a connection that belongs to no shard.
 fn open_connection(network: &Network) -> (DetachedActor, SimPeer) {
     let (here, there) = network.pair();
     (Detached::new(here, DetachSession { received: detach_after_five }), SimPeer::new(there))
 }
 
-/// Row 4.9: full is a value: the connection comes back whole, and can be adopted when there is room.
+/// Row 4.9: a full shard returns an error with the whole connection, which can be adopted when there is room.
 #[test]
 fn a_full_shard_gives_the_connection_back() {
     let mut fixture = DetachFixture::new(detach_after_five);
@@ -407,7 +403,7 @@ fn a_full_shard_gives_the_connection_back() {
     assert_eq!(fixture.shard.counters().adopted.get(), 3);
 }
 
-/// Row 4.9: the same in a service's turn, where connections that are about to be dialled count as well.
+/// Row 4.9: the same in a service's turn, where pending connects count as well.
 #[test]
 fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
     thread_local!(static WAITING: RefCell<Vec<DetachedActor>> = const { RefCell::new(Vec::new()) });
@@ -436,7 +432,7 @@ fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
     assert_eq!(read(&mut peers[2]), (Vec::new(), true));
 }
 
-/// Row 4.9: unread bytes that the shard cannot hold come back with their connection.
+/// Row 4.9: unread bytes that the shard cannot hold are returned with their connection.
 #[test]
 fn unread_bytes_without_room_come_back() {
     let mut fixture = DetachFixture::new(detach_after_five);

@@ -1,4 +1,4 @@
-//! Every driver keeps every promise of the suite.
+//! The driver suite on every driver.
 #![cfg(target_os = "linux")]
 
 mod poll {
@@ -9,7 +9,7 @@ mod poll {
     stilling_simulation::every_system_promise!(Poll);
 }
 
-/// Nothing is left out: direct descriptors keep every promise.
+/// Direct descriptors pass the whole suite.
 mod uring_direct {
     use stilling_simulation::suite::system::{DirectUring, SystemRig};
 

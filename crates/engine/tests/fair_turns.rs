@@ -1,4 +1,4 @@
-//! Whoever has much to say, turn after turn, keeps nobody behind waiting: events before mail, mail before deadlines. Over
+//! A stage with much output in every turn does not starve later ones: events before mail, mail before deadlines. Over
 //! the simulated network.
 
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use stilling_engine::{Io, Recipient, Service, Session, Shard, ShardConfig, Token
 use stilling_ring::Wake;
 use stilling_simulation::{Address, Network, NetworkOptions, SimDriver, SimPeer};
 
-/// Those who are sent so much that it fills the arena more than once in each turn.
+/// Connections with so much output that it fills the arena more than once in each turn.
 const READERS: usize = 2 * ARENA_SIZE / SEND_MAX;
 
 #[derive(Default)]
 struct FairService {
     open: Vec<Token>,
-    /// What is still to be handed out in this turn: to whom, by their places.
+    /// Mail to deliver in this turn: the indices of its recipients.
     mail: Vec<usize>,
-    /// How often each has heard of mail, and of its deadline.
+    /// Number of deliveries and of expired deadlines, per connection.
     delivered: Vec<u32>,
     late: Vec<u32>,
 }
@@ -54,7 +54,7 @@ impl Session for FairSession {
         service.open.push(token);
     }
 
-    /// Each byte is answered by as much as may be sent.
+    /// Answers each byte with as much as may be sent.
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut FairService) -> usize {
         let room = io.room();
         io.send(&vec![0; room]).expect("there is room");
@@ -107,7 +107,7 @@ impl FairFixture {
         fixture
     }
 
-    /// One turn, and everybody reads all there is.
+    /// Runs one turn, and all peers read everything.
     fn turn(&mut self) {
         self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
         self.shard.turn(false).expect("turns");
@@ -118,7 +118,7 @@ impl FairFixture {
     }
 }
 
-/// Row 4.12: requests whose answers fill every turn leave room for the mail of those who wait for workers.
+/// Row 4.12: requests with responses that fill every turn leave room for mail from workers.
 #[test]
 fn events_do_not_keep_mail_waiting() {
     let mut fixture = FairFixture::new();

@@ -1,5 +1,5 @@
-//! A shard inside somebody else's event loop: it is turned only when it asks for it, when its waitable
-//! descriptor polls readable, or when its deadline has come.
+//! A shard inside a foreign event loop: it runs a turn only on its own request, when its waitable descriptor polls
+//! readable, or at its deadline.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -17,7 +17,6 @@ use stilling_engine::net::{self, ListenOptions};
 use stilling_engine::{CloseReason, Io, Recipient, Service, Session, Shard, ShardConfig, Token};
 use stilling_ring::{Clock, Wake};
 
-/// Only so long may one wait take before the test counts as hanging, in milliseconds.
 const HANG_MS: i32 = 20_000;
 
 /// Sleeps as a foreign loop does: until the descriptor polls readable.
@@ -31,7 +30,7 @@ fn wait_for(waitable: i32) {
 
 type TokenQueue = Arc<Mutex<VecDeque<Token>>>;
 
-/// Echoes, and says "mail" when mail comes.
+/// Echoes, and sends "mail" when mail arrives.
 struct LoopEchoService {
     mailbox: TokenQueue,
     opened: Arc<Mutex<Option<Token>>>,
@@ -89,8 +88,7 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let service = LoopEchoService { mailbox: Arc::clone(&mailbox), opened: Arc::clone(&opened) };
     let mut shard =
         Shard::new(driver, service, ShardConfig::default(), Clock::real(), Arc::clone(&wake), Arc::default());
-    // The second listener comes when the shard has nothing to do any more, as it does in a program that
-    // runs its loop already.
+    // The second listener is added when the shard is idle, as in a program that runs its loop already.
     for round in 1..=2 {
         while shard.prepare_to_wait() == Wait::No {
             shard.turn(false).expect("the driver works");
@@ -100,7 +98,7 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         let client = run_client(address, Arc::clone(&mailbox), Arc::clone(&opened), Arc::clone(&wake));
         let mut waits = 0;
         while shard.counters().closed_total() < round * CONNECTIONS {
-            // Nothing here has a deadline that counts: only news may end a wait.
+            // No deadline applies here: only events may end a wait.
             if shard.prepare_to_wait() != Wait::No {
                 waits += 1;
                 wait_for(waitable);
@@ -113,15 +111,14 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     assert_eq!(shard.counters().closed(CloseReason::Done).get(), 2 * CONNECTIONS);
 }
 
-/// Turns until there is nothing more to do.
 fn turn_until_idle<D: Driver>(shard: &mut Shard<D, LoopEchoService>) {
     while shard.prepare_to_wait() == Wait::No {
         shard.turn(false).expect("the driver works");
     }
 }
 
-/// The owner of the shard acts on a connection while its loop is between two turns: its effects
-/// are no news from the driver, and happen all the same.
+/// The owner of the shard acts on a connection between two turns of its loop: the effects are no events of the driver,
+/// but are carried out.
 fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let opened: Arc<Mutex<Option<Token>>> = Arc::default();
     let handle = driver.wake_handle();
@@ -157,7 +154,7 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     assert_eq!(heard, said);
 }
 
-/// Row 3.32: output that the system does not take at once leaves when the client reads, without any other news.
+/// Row 3.32: output that the system rejects at first leaves when the client reads, without any other event.
 fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let opened: Arc<Mutex<Option<Token>>> = Arc::default();
     let handle = driver.wake_handle();
@@ -197,7 +194,7 @@ fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
 /// Connections one after the other, each with mail of its own: the system may lose not the first wake but the next.
 const CONNECTIONS: u64 = 20;
 
-/// A client that has its words echoed, then has mail sent to its connection; again and again.
+/// A client that receives echoes, then has mail sent to its connection, repeatedly.
 fn run_client(
     address: SocketAddr,
     mailbox: TokenQueue,
@@ -214,7 +211,7 @@ fn run_client(
                 stream.read_exact(&mut heard).expect("it answers");
                 assert_eq!(heard, said);
             }
-            // From another thread: the shard may be asleep in the foreign loop just now.
+            // From another thread: the shard may be asleep in the foreign loop now.
             let token = opened.lock().expect("nobody panicked").expect("it is open");
             mailbox.lock().expect("nobody panicked").push_back(token);
             wake.notify();

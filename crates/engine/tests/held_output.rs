@@ -1,5 +1,5 @@
-//! Output that is held for peers that do not read at once, on the drivers of the real system: what a connection may hold, and
-//! which ones are disconnected when the store is full.
+//! Output held for peers that do not read at once, on the real drivers: how much a connection may hold, and which
+//! connections are disconnected when the store is full.
 #![cfg(target_os = "linux")]
 
 use std::io::{ErrorKind, Read};
@@ -15,11 +15,9 @@ use stilling_engine::net::{self, ListenOptions};
 use stilling_engine::{CloseReason, Io, Recipient, Service, Session, Shard, ShardConfig, Token};
 use stilling_ring::{Clock, Wake};
 
-/// Bytes of the store of output.
 const BUDGET: usize = 1 << 20;
-/// Bytes that a session sends at once.
 const PIECE: usize = 4096;
-/// Small buffers, so that little of the output is the system's.
+/// Small buffers, so that the system holds little of the output.
 const SYSTEM_BUFFER: usize = 4096;
 /// Turns after which a test counts as hanging.
 const TURNS_MAX: u32 = 1_000_000;
@@ -28,12 +26,12 @@ fn pattern(at: usize) -> u8 {
     (at ^ at >> 8 ^ at >> 16) as u8
 }
 
-/// Connections in the order in which they were accepted, and how many bytes each is to have unsent.
+/// Connections in the order of their acceptance, and the unsent bytes that each is to have.
 #[derive(Default)]
 struct FeederService {
     tokens: Vec<Token>,
     levels: Vec<usize>,
-    /// The next connection to be looked after.
+    /// The next connection to feed.
     next: usize,
     ends: Vec<(usize, CloseReason)>,
 }
@@ -77,7 +75,7 @@ impl Session for FeederSession {
     }
 
     fn delivered(&mut self, level: usize, io: &mut Io<'_>, _: &mut FeederService) {
-        // What is sent in this turn counts as unsent until its end.
+        // Output of this turn counts as unsent until its end.
         while !io.is_finishing() && BUDGET - io.room() + PIECE <= level {
             let piece: Vec<u8> = (self.sent..self.sent + PIECE).map(pattern).collect();
             io.send(&piece).expect("there is room");
@@ -110,7 +108,7 @@ impl<D: Driver<Socket = OwnedFd>> HeldOutputFixture<D> {
         HeldOutputFixture { shard, address, turns: 0 }
     }
 
-    /// Gives all connections what their levels leave room for, and turns the shard.
+    /// Fills all connections to their levels, and runs a turn.
     fn turn(&mut self) {
         self.shard.service().next = 0;
         self.shard.turn(false).expect("the driver works");
@@ -118,7 +116,6 @@ impl<D: Driver<Socket = OwnedFd>> HeldOutputFixture<D> {
         assert!(self.turns < TURNS_MAX, "the test hangs: {:?}", self.shard.service().ends);
     }
 
-    /// A client whose reads do not block.
     fn client(&mut self) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(SYSTEM_BUFFER).expect("a buffer can be small");
@@ -132,7 +129,7 @@ impl<D: Driver<Socket = OwnedFd>> HeldOutputFixture<D> {
     }
 }
 
-/// Reads at most `max` bytes of what is there, and checks them.
+/// Reads at most `max` available bytes, and checks them.
 fn read(client: &mut TcpStream, max: usize, count: &mut usize) {
     let mut bytes = vec![0; max];
     match client.read(&mut bytes) {
@@ -148,8 +145,8 @@ fn read(client: &mut TcpStream, max: usize, count: &mut usize) {
     }
 }
 
-/// Row 4.35: a connection that holds nearly as much as it may, and goes on reading, goes on holding that much: what it has read
-/// makes room.
+/// Row 4.35: a connection that holds nearly its maximum, and continues to read, can continue to hold that much: the
+/// bytes read make room.
 fn a_reading_peer_may_hold_nearly_all_there_is<D: Driver<Socket = OwnedFd>>(driver: D) {
     let mut fixture = HeldOutputFixture::new(driver);
     let mut client = fixture.client();
@@ -163,7 +160,7 @@ fn a_reading_peer_may_hold_nearly_all_there_is<D: Driver<Socket = OwnedFd>>(driv
     assert_eq!(fixture.shard.held().1, BUDGET);
 }
 
-/// Row 4.35: connections that hold a quarter of their share are never disconnected for what another one does not read.
+/// Row 4.35: connections that hold a quarter of their share are never disconnected because another one does not read.
 fn a_quarter_of_the_share_is_kept<D: Driver<Socket = OwnedFd>>(driver: D) {
     const CONNECTIONS: usize = 8;
     let mut fixture = HeldOutputFixture::new(driver);

@@ -1,6 +1,5 @@
-//! What a receive leaves behind is read on at once: how long the looks of a session are, what it is shown when the peer
-//! ends, resets or is paused in the middle, and that a shard short of room for input does without. Over the simulated
-//! network.
+//! Long reads after a full receive buffer: the lengths that a session is shown, an end, a reset or a pause in the
+//! middle, and a shard short of room for input. Over the simulated network.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,22 +11,21 @@ use stilling_engine::{CloseReason, Io, Service, Session, ShardConfig, SharedBloc
 use stilling_simulation::SimPeer;
 use stilling_simulation::single_shard::SingleShard;
 
-/// Bytes that the network takes in one direction before somebody reads.
+/// Bytes that the network holds in one direction.
 const BUFFER: usize = 4 * LONG_READ_SIZE;
 
 #[derive(Default)]
 struct LongReadService {
-    /// The session takes whole pieces of so many bytes.
+    /// The session consumes whole pieces of this many bytes.
     piece: usize,
-    /// It pauses when it has been shown so many bytes.
+    /// The session pauses after this many bytes.
     pauses_at: Option<usize>,
-    /// How long each look was.
     looks: Vec<usize>,
     taken: Vec<u8>,
     ended: usize,
     closed: Vec<CloseReason>,
-    /// It keeps references to what it takes, each with the number of bytes before it, if that can be shared; and the lengths of
-    /// what could not.
+    /// The session shares what it consumes and keeps the references, each with the number of bytes before it; and the
+    /// lengths of pieces that could not be shared.
     keeps: bool,
     kept: Vec<(usize, SharedBlock, Range<usize>)>,
     unshared: Vec<usize>,
@@ -94,7 +92,7 @@ fn write(peer: &mut SimPeer, bytes: &[u8]) {
     assert_eq!(peer.write(bytes).expect("it is open"), bytes.len(), "the network takes it all");
 }
 
-/// Row 0.5: a burst is looked at in few long pieces, not in one for each buffer.
+/// Row 0.5: a burst is shown in few long pieces, not in one per buffer.
 #[test]
 fn what_fills_a_buffer_is_followed_by_one_long_look() {
     let mut fixture = fixture(LongReadService { piece: 1, ..LongReadService::default() }, 1 << 20);
@@ -113,7 +111,7 @@ fn what_fills_a_buffer_is_followed_by_one_long_look() {
     );
 }
 
-/// Row 0.5: what a session has left of one look stands before what follows.
+/// Row 0.5: unconsumed bytes of one read come before those of the next.
 #[test]
 fn messages_that_lie_across_buffers_arrive_whole() {
     for piece in [3, 4095, 4096, 4097, 10_000, LONG_READ_SIZE - RECEIVE_BUFFER_SIZE] {
@@ -129,7 +127,7 @@ fn messages_that_lie_across_buffers_arrive_whole() {
     }
 }
 
-/// Row 4.34: what came before an end or a reset is shown before it.
+/// Row 4.34: input before an end or a reset is shown before it.
 #[test]
 fn a_long_look_meets_the_end_or_a_reset() {
     for (ends, len) in [true, false].into_iter().flat_map(|ends| {
@@ -156,7 +154,7 @@ fn a_long_look_meets_the_end_or_a_reset() {
     }
 }
 
-/// Row 0.14: a session that pauses in the middle of a long look is shown the rest when it goes on, and nothing is read
+/// Row 0.14: a session that pauses in the middle of a long read is shown the rest when it resumes, and nothing is read
 /// beyond.
 #[test]
 fn a_session_that_pauses_in_the_middle_loses_nothing() {
@@ -172,7 +170,7 @@ fn a_session_that_pauses_in_the_middle_loses_nothing() {
     }
 }
 
-/// Row 0.14: when the store is half full, looks are short, so that what they leave finds room.
+/// Row 0.14: when the store is half full, reads are short, so that the unconsumed rest finds room.
 #[test]
 fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
     let piece = RECEIVE_BUFFER_SIZE - 900;
@@ -191,8 +189,8 @@ fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
     assert_eq!(stage.closed, []);
 }
 
-/// Design, section 4: what sessions share stays as it was received while references exist. When they hold all blocks, looks are
-/// short and nothing is lost; memory goes down when they end.
+/// Design, section 4: shared input stays unchanged while references exist. When references hold all blocks, reads are
+/// short and nothing is lost; memory shrinks when they end.
 #[test]
 fn references_keep_what_was_received_and_blocks_are_bounded() {
     let mut fixture =
@@ -232,7 +230,7 @@ fn references_keep_what_was_received_and_blocks_are_bounded() {
     assert_eq!(fixture.shard.block_bytes(), (SPARE_BLOCKS_MAX + 1) * BLOCK_SIZE);
 }
 
-/// A shard whose sessions share nothing stays in one block, from its start.
+/// A shard without shared input stays in one block, from its start.
 #[test]
 fn without_references_one_block_is_enough() {
     let mut fixture = fixture(LongReadService { piece: 1, ..LongReadService::default() }, 1 << 20);

@@ -1,5 +1,5 @@
-//! Bytes that a session offers instead of sending: what the system does not take stays with the session, and the
-//! shard's store stays empty. Each case alone, over the simulated network.
+//! Offers instead of sends: unsent bytes stay with the session, and the shard's store stays empty. Each case alone,
+//! over the simulated network.
 
 use std::time::Duration;
 
@@ -8,22 +8,20 @@ use stilling_engine::{CloseReason, Io, OutputFull, Service, Session, ShardConfig
 use stilling_simulation::SimPeer;
 use stilling_simulation::single_shard::{SingleShard, read};
 
-/// Bytes that the network takes in one direction before somebody reads.
+/// Bytes that the network holds in one direction.
 const BUFFER: usize = 5000;
 /// Bytes that a session sends before it offers.
 const HEAD: usize = 3000;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Bytes that a peer has to take each second.
+/// Bytes that a peer has to read each second.
 const TAKEN_MIN: usize = stilling_engine::limits::WRITE_RATE_MIN as usize;
 
 #[derive(Default)]
 struct OfferService {
-    /// Bytes that each session offers, and how many of them at once.
+    /// Bytes that each session offers, and bytes per offer.
     body: usize,
     piece: usize,
-    /// Bytes that each sends before that, with a promise.
     head: usize,
-    /// What the sessions were told was taken.
     taken: Vec<usize>,
     ended: Vec<CloseReason>,
 }
@@ -84,7 +82,7 @@ impl Session for OfferSession {
     }
 }
 
-/// Sessions that send `head` bytes and offer `body` more, over a network that takes `buffer` at once.
+/// Sessions that send `head` bytes and offer `body` more, over a network that holds `buffer` bytes.
 fn fixture(head: usize, body: usize, buffer: usize) -> SingleShard<OfferService> {
     let service = OfferService { body, head, piece: usize::MAX / 2, ..OfferService::default() };
     SingleShard::new(
@@ -94,7 +92,7 @@ fn fixture(head: usize, body: usize, buffer: usize) -> SingleShard<OfferService>
     )
 }
 
-/// Row 4.36: a long answer to a slow reader: every byte in its order, and never one in the store but of the head.
+/// Row 4.36: a long response to a slow reader: all bytes arrive in order, and only those of the head are ever stored.
 #[test]
 fn what_is_offered_arrives_whole_and_is_never_held() {
     for (head, body, buffer) in [
@@ -103,13 +101,13 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
         // The head itself does not fit.
         (HEAD, 100_000, 1000),
         (HEAD, 1, HEAD),
-        // All is taken at once.
+        // All bytes are sent at once.
         (HEAD, 300_000, 1_000_000),
         (SEND_MAX, 100_000, BUFFER),
     ] {
         let mut fixture = fixture(head, body, buffer);
         let mut client = fixture.client();
-        // Not to a session that has ended already: it would be answered by a reset.
+        // Not to an ended session: the result would be a reset.
         if fixture.shard.service().ended.is_empty() {
             client.write(b"?").expect("there is room");
         }
@@ -139,7 +137,8 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
     }
 }
 
-/// Row 4.36: when the rest of an offer has gone the session goes on in the same turn, however long the shard could wait.
+/// Row 4.36: when the rest of an offer is sent the session continues in the same turn, however long the shard could
+/// wait.
 #[test]
 fn the_news_of_an_offer_is_not_waited_for() {
     let mut fixture = fixture(0, 100_000, BUFFER);
@@ -157,7 +156,7 @@ fn the_news_of_an_offer_is_not_waited_for() {
     );
 }
 
-/// Row 4.36: those who read long answers as fast as they come leave room for everybody else, and for each other.
+/// Row 4.36: fast readers of long responses leave room for all other connections, and for each other.
 #[test]
 fn fast_readers_of_long_answers_do_not_delay_others() {
     const READERS: usize = 3 * ARENA_SIZE / SEND_MAX;
@@ -180,7 +179,7 @@ fn fast_readers_of_long_answers_do_not_delay_others() {
         turn(&mut fixture, &mut readers);
     }
     assert!(!read(&mut late, usize::MAX).0.is_empty(), "it is served beside the others");
-    // As many turns as they need if all get their share of what half of the arena is for.
+    // As many turns as they need if each gets its share of half of the arena.
     for _ in 0..60 {
         turn(&mut fixture, &mut readers);
     }
@@ -189,7 +188,7 @@ fn fast_readers_of_long_answers_do_not_delay_others() {
     assert!(most < BODY && most - least <= 4 * SEND_MAX, "{least} {most}");
 }
 
-/// Row 4.35: a peer that takes nothing is given up in time, one that takes as much as it has to gets more time.
+/// Row 4.35: a peer that reads nothing is closed at the timeout; a peer that reads at the minimum rate gets more time.
 #[test]
 fn the_write_timeout_holds_for_offers() {
     let mut fixture = fixture(0, 100_000, BUFFER);
@@ -209,7 +208,7 @@ fn the_write_timeout_holds_for_offers() {
     assert_eq!(fixture.shard.held(), (0, 0));
 }
 
-/// Row 4.34: a peer that goes in the middle of an offer ends its connection once.
+/// Row 4.34: a peer that closes in the middle of an offer ends its connection once.
 #[test]
 fn a_peer_that_closes_during_an_offer_ends_its_connection() {
     let mut fixture = fixture(HEAD, 100_000, BUFFER);

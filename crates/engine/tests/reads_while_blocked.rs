@@ -1,25 +1,23 @@
-//! Peers that say everything before they read the first answer: their input is shown also while output is held up, up to a
-//! bound; and what a session may know of time meanwhile. Over the simulated network.
+//! Peers that send everything before they read the first response: their input is shown also while output is held up,
+//! up to a limit; and deadlines meanwhile. Over the simulated network.
 
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io, Service, Session, ShardConfig};
 use stilling_simulation::single_shard::{SingleShard, read};
 
-/// Bytes that the network takes in one direction before somebody reads.
+/// Bytes that the network holds in one direction.
 const BUFFER: usize = 5000;
-/// Bytes of the answer to each byte.
 const ANSWER: usize = 1000;
-/// Bytes of answers that may wait.
 const SEND_MAX: usize = 100_000;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The deadline of sessions that have one. Before it the client fills what the network takes.
+/// The deadline of sessions that have one. The client fills the network before it.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct BlockedReadService {
     reads_while_blocked: bool,
-    /// Sessions have a deadline; and whether they keep it.
+    /// Whether sessions have a deadline, and whether they keep it.
     keeps_deadline: Option<bool>,
     deadlines: usize,
     send_max: usize,
@@ -83,7 +81,7 @@ fn fixture(reads_while_blocked: bool) -> SingleShard<BlockedReadService> {
     )
 }
 
-/// Row 0.3: input is shown until half of what may wait does, and again as soon as some of it has gone.
+/// Row 0.3: input is shown until half of the maximum waits, and again as soon as some of it is sent.
 #[test]
 fn a_late_reader_is_read_up_to_the_bound() {
     let mut fixture = fixture(true);
@@ -116,7 +114,7 @@ fn a_late_reader_is_read_up_to_the_bound() {
     assert_eq!(fixture.shard.held(), (0, 0));
 }
 
-/// The write timeout goes on for who never reads; and who has not asked for it is shown nothing more, as ever.
+/// The write timeout applies to a peer that never reads; without `keep_reading` no more input is shown.
 #[test]
 fn a_peer_that_never_reads_times_out() {
     for reads_while_blocked in [true, false] {
@@ -134,7 +132,7 @@ fn a_peer_that_never_reads_times_out() {
     }
 }
 
-/// A session that asks for it has its deadline although its peer does not read, and is shown no input for that.
+/// A kept deadline is reported although the peer does not read, and no input is shown for it.
 #[test]
 fn a_deadline_that_is_kept_comes_while_output_is_held_up() {
     for keeps_it in [true, false] {
@@ -160,12 +158,12 @@ fn a_deadline_that_is_kept_comes_while_output_is_held_up() {
     }
 }
 
-/// Row 0.3: who reads late holds up to its bound, also when another does; and where the share of all is nearly full, further
-/// ones are not read, rather than closed, until some of it has gone.
+/// Row 0.3: a late reader holds up to its maximum, also when another one does; and when the store of all is nearly
+/// full, further ones are not read, rather than closed, until some of it is sent.
 #[test]
 fn several_late_readers_are_blocked_and_not_closed() {
     const SHARE: usize = 4 << 20;
-    // Half of the share is two blocks of so many bytes.
+    // Half of the store is two blocks of this many bytes.
     const MOST: usize = 1 << 20;
     let service =
         BlockedReadService { reads_while_blocked: true, send_max: MOST, ..BlockedReadService::default() };
@@ -191,7 +189,7 @@ fn several_late_readers_are_blocked_and_not_closed() {
     }
     let shown = fixture.shard.service().input_count - of_both;
     assert!((1..64).contains(&shown), "{shown} were shown of one that finds no share");
-    // The others read, and it is read on although it has not read anything itself.
+    // The others read, and reading from it resumes although it has not read anything itself.
     for client in &mut late {
         let mut heard = 0;
         while heard < said.len() * ANSWER {

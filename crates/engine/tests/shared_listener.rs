@@ -1,5 +1,5 @@
-//! Two shards on one listener, as two servers have it while one takes over from the other. Of those who wait for a
-//! connection the system may wake one only, so a shard must not depend on being woken.
+//! Two shards on one listener, as in a hand-over between two servers. The system may wake only one of several that wait
+//! for a connection, so a shard must not depend on being woken.
 #![cfg(target_os = "linux")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use stilling_engine::net::{self, ListenOptions};
 use stilling_engine::{Io, Service, Session, Shard, ShardConfig};
 use stilling_ring::{Clock, Wake};
 
-/// After this a client that has not been served is taken to wait for ever.
+/// Time after which an unserved client counts as waiting for ever.
 const HANG: Duration = Duration::from_secs(60);
 
 struct SharedEchoService;
@@ -40,7 +40,7 @@ impl Session for SharedEchoSession {
     }
 }
 
-/// A shard that accepts from a copy of `listener`, and has told the system so; and what wakes it.
+/// A shard that accepts from a copy of `listener`, registered with the system; and its wake.
 fn shard_on<D: Driver<Socket = OwnedFd>>(
     driver: D,
     listener: &OwnedFd,
@@ -57,7 +57,7 @@ fn shard_on<D: Driver<Socket = OwnedFd>>(
     (shard, wake)
 }
 
-/// Runs `act`, and wakes the shard if that takes too long: one that sleeps for ever is then seen to.
+/// Runs `act`, and wakes the shard if that takes too long, so that a shard that sleeps for ever fails the test.
 fn with_watchdog(wake: &Wake, act: impl FnOnce(Instant)) {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -72,7 +72,6 @@ fn with_watchdog(wake: &Wake, act: impl FnOnce(Instant)) {
     });
 }
 
-/// Turns the shard until the client has its echo.
 fn serve<D: Driver<Socket = OwnedFd>>(
     shard: &mut Shard<D, SharedEchoService>,
     wake: &Wake,
@@ -91,7 +90,7 @@ fn serve<D: Driver<Socket = OwnedFd>>(
     });
 }
 
-/// Row 4.37: one of two dies with the wake-up that was meant for both, or with the client already told to it.
+/// Row 4.37: one of two shards crashes with the wake-up meant for both, or with the client already reported to it.
 fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn() -> D) {
     let options = ListenOptions::default();
     let listener =
@@ -101,7 +100,7 @@ fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn
     survivor.recheck_accept_queues(HANG);
     for round in 0..40 {
         let (dies, _) = shard_on(driver(), &listener);
-        // The survivor looks anew, so the other one has been waiting for longer and is told first.
+        // The survivor accepts anew, so the other one has waited longer and is woken first.
         survivor.turn(true).expect("a turn");
         let (mut client, dies) = if round % 2 == 0 {
             (TcpStream::connect(address).expect("somebody listens"), Some(dies))
@@ -127,7 +126,7 @@ fn a_client_of_a_crashed_shard_is_served_on_poll() {
     a_client_of_a_crashed_shard_is_served(|| Poll::new().expect("descriptors"));
 }
 
-/// Row 4.37: looking into queues ends when its time is over; an idle shard sleeps again.
+/// Row 4.37: rechecking queues ends after its time; an idle shard sleeps again.
 #[test]
 fn a_shard_that_has_looked_for_long_enough_sleeps() {
     let options = ListenOptions::default();
@@ -139,7 +138,7 @@ fn a_shard_that_has_looked_for_long_enough_sleeps() {
     shard.recheck_accept_queues(Duration::from_millis(1));
     with_watchdog(&wake, |begun| {
         let mut turns = 0;
-        // The first of them pause, and go on.
+        // The first turns pause and resume accepting.
         while turns < 10 || shard.next_deadline().is_some() {
             shard.turn(false).expect("a turn");
             turns += 1;

@@ -1,8 +1,7 @@
-//! What the drivers of this system share about accepting: what a failed accept means, and how a client is
-//! turned away for whom there is no descriptor.
+//! Accept errors and refusals, shared by the drivers of this system.
 //!
-//! The one decision: an error that nobody has thought of stops the listener. Trying again at once what
-//! fails at once would keep a core busy; the shard tries again after a rest.
+//! An unknown error stops the listener: retrying at once would keep a core busy if it fails again. The shard retries
+//! after a pause.
 
 use std::fs::File;
 use std::io;
@@ -14,19 +13,16 @@ use rustix::net::SocketFlags;
 
 use crate::limits::ACCEPTS_PER_TURN;
 
-/// What a failed accept says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcceptFailure {
-    /// It was about one connection, which is gone, or about nothing: the next may be fine.
+    /// It concerns one lost connection, or none: the next accept may succeed.
     Transient,
-    /// There is no descriptor for a connection.
     NoDescriptor,
     /// The listener cannot accept, now or at all.
     Listener,
 }
 
 impl AcceptFailure {
-    /// Reads an error of accept(2).
     pub(crate) fn of(error: Errno) -> Self {
         match error {
             Errno::MFILE | Errno::NFILE => AcceptFailure::NoDescriptor,
@@ -46,24 +42,23 @@ impl AcceptFailure {
         }
     }
 
-    /// Whether an accept stopped because descriptors ran out.
     pub(crate) fn is_descriptor_shortage(error: &io::Error) -> bool {
         Errno::from_io_error(error)
             .is_some_and(|errno| AcceptFailure::of(errno) == AcceptFailure::NoDescriptor)
     }
 }
 
-/// Accepts the oldest connection that waits at a listener, if one does. An error that is about descriptors says that
-/// one waits and there is none for it.
+/// Accepts the oldest connection in a listener's backlog, if any. A descriptor error means that a connection waits and
+/// there is no descriptor for it.
 pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> io::Result<Option<OwnedFd>> {
-    // Whoever holds the listener as well may have made it a blocking one since.
+    // Another holder of the listener may have made it blocking.
     rustix::io::ioctl_fionbio(&listener, true)?;
     for _ in 0..ACCEPTS_PER_TURN {
         match rustix::net::accept_with(&listener, flags) {
             Ok(socket) => return Ok(Some(socket)),
             Err(Errno::AGAIN) => return Ok(None),
             Err(error) => match AcceptFailure::of(error) {
-                // The next one may be fine.
+                // The next one may succeed.
                 AcceptFailure::Transient => {}
                 AcceptFailure::NoDescriptor if !has_waiting_connection(&listener) => return Ok(None),
                 AcceptFailure::NoDescriptor | AcceptFailure::Listener => return Err(error.into()),
@@ -73,14 +68,14 @@ pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> io::Result<
     Ok(None)
 }
 
-/// Whether a connection waits at a listener. (An accept does not tell when descriptors have run out: it
-/// asks for one first.)
+/// Whether a connection waits at a listener. (A failed accept does not show it when descriptors have run out: accept(2)
+/// allocates one first.)
 pub(crate) fn has_waiting_connection(listener: impl AsFd) -> bool {
     let mut poll_fds = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
     poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
 
-/// A descriptor to give up when there are no others.
+/// A descriptor that is closed to free one when there are no others.
 #[derive(Debug)]
 pub(crate) struct ReserveDescriptor(Option<OwnedFd>);
 
@@ -89,7 +84,7 @@ impl ReserveDescriptor {
         ReserveDescriptor(File::open("/dev/null").ok().map(OwnedFd::from))
     }
 
-    /// Accepts the oldest connection that waits at a listener, and closes it.
+    /// Accepts the oldest connection in a listener's backlog, and closes it.
     pub(crate) fn refuse_one(&mut self, listener: impl AsFd) -> bool {
         self.0 = None;
         let refused = matches!(accept_now(listener, SocketFlags::CLOEXEC), Ok(Some(_)));
@@ -102,7 +97,7 @@ impl ReserveDescriptor {
 mod tests {
     use super::*;
 
-    /// Row 3.27: what is not known to pass is not tried again at once.
+    /// Row 3.27: an unknown error is not retried at once.
     #[test]
     fn an_unknown_error_is_the_listeners() {
         let check = |error, expected| assert_eq!(AcceptFailure::of(error), expected, "{error:?}");

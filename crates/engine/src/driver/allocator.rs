@@ -1,13 +1,14 @@
-//! A setting of the system's memory allocator, for the whole process.
+//! A process-wide setting of the system's memory allocator.
 #![allow(unsafe_code)]
 
-/// Has the allocator join freed blocks with their neighbours at once, whatever their size. To be called before the process
-/// starts its threads; returns false, and changes nothing, if it has several, or if the allocator is not that of glibc.
+/// Makes the allocator join freed blocks with their neighbours at once, whatever their size. To be called before the
+/// process starts its threads; returns false, without effect, if it has several, or if the allocator is not that of
+/// glibc.
 ///
-/// By default the allocator of glibc keeps freed blocks of up to 128 bytes apart in lists ("fastbins") and joins all of them
-/// when a block of 1 KiB or more is asked for next, under the lock of the arena. After ten clients with 10,000 subscriptions each
-/// had left, one such call took up to 12 ms in the thread of the hub. Blocks that are used again soon stay in the
-/// thread's own cache, which this does not change.
+/// By default the allocator of glibc keeps freed blocks of up to 128 bytes in separate lists ("fastbins") and joins all
+/// of them on the next allocation of 1 KiB or more, under the lock of the arena. After ten clients with 10,000
+/// subscriptions each had disconnected, one such call took up to 12 ms in the hub's thread. Blocks that are soon reused
+/// stay in the thread's own cache, which this setting does not change.
 ///
 /// Source: mallopt(3), `M_MXFAST`.
 pub fn join_freed_blocks_at_once() -> bool {

@@ -1,14 +1,14 @@
-//! Which driver runs: chosen once per process, and said aloud.
+//! Choice of the driver, once per process.
 
 use std::fmt;
 
 #[cfg(target_os = "linux")]
 use super::uring::Uring;
 
-/// What the operator asked for.
+/// The driver requested by the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
-    /// `uring` where the system grants it, else `poll`.
+    /// `uring` if the system permits it, else `poll`.
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -17,12 +17,12 @@ pub enum DriverChoice {
     Poll,
 }
 
-/// The driver that runs.
+/// The driver in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverKind {
     /// io_uring.
     Uring,
-    /// io_uring, whose sockets live in descriptor tables of the rings.
+    /// io_uring with sockets in descriptor tables of the rings.
     UringDirect,
     /// Readiness polling.
     Poll,
@@ -38,22 +38,21 @@ impl fmt::Display for DriverKind {
     }
 }
 
-/// A driver and, if it is not the first choice, why.
+/// A driver and, if it is not the first choice, the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedDriver {
     /// The driver.
     pub kind: DriverKind,
-    /// Why the automatic choice fell back, in a few words.
+    /// The reason why the automatic choice fell back, in a few words.
     pub fallback: Option<String>,
 }
 
 impl DriverChoice {
-    /// Decides for a driver with direct descriptors. Who asks for them counts on them, so there is no
-    /// falling back.
+    /// Selects a driver with direct descriptors. There is no fallback, because callers depend on them.
     ///
     /// # Errors
-    /// `InvalidInput`: readiness polling was demanded, which has none. Else why the system does not grant
-    /// io_uring, or direct descriptors as they are needed.
+    /// `InvalidInput`: readiness polling was requested, which has none. Else the reason why the system does not permit
+    /// io_uring, or direct descriptors as needed.
     pub fn resolve_direct(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
             let words = "they are slots of an io_uring ring, which the driver poll does not have";
@@ -64,10 +63,10 @@ impl DriverChoice {
         Ok(SelectedDriver { kind: DriverKind::UringDirect, fallback: None })
     }
 
-    /// Decides, asking the system if need be.
+    /// Selects a driver; probes the system if necessary.
     ///
     /// # Errors
-    /// `uring` was demanded and the system does not grant it: its error.
+    /// `uring` was requested and the system does not permit it: its error.
     pub fn resolve(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
             return Ok(SelectedDriver { kind: DriverKind::Poll, fallback: None });

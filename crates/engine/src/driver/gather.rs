@@ -1,12 +1,13 @@
-//! Where the bytes of a send lie: together, or in several pieces that leave behind each other with one call.
+//! Location of the bytes of a send: contiguous, or in several pieces that one call sends in order.
 //!
 //! ```text
 //!  arena    │ head 1 │ tail 1, head 2 │        block    │ … payload 1 │ … │ payload 2 │
 //!  chain      head 1 ─▶ payload 1 ─▶ tail 1, head 2 ─▶ payload 2
 //! ```
 //!
-//! The pieces of all sends of a turn are in one list ([`PieceList`]), so that none costs an allocation; a [`PieceChain`] names
-//! those of one send. The list holds a reference to each block that it names, until [`PieceList::clear`].
+//! The pieces of all sends of a turn are in one list ([`PieceList`]), so that none costs an allocation; a
+//! [`PieceChain`] links those of one send. The list holds a reference to each of its blocks, until
+//! [`PieceList::clear`].
 
 use std::fmt;
 use std::ops::Range;
@@ -18,19 +19,19 @@ use crate::limits::PIECES_MAX;
 /// No piece, or no block.
 const NO_INDEX: u32 = u32::MAX;
 
-/// References that a further one is compared with: messages of a few publishers take turns.
+/// Retained references that a further one is compared with: messages of a few publishers alternate.
 const BLOCKS_COMPARED: usize = 4;
 
-/// Where the bytes of a send lie.
+/// Location of the bytes of a send.
 #[derive(Clone, Copy, Debug)]
 pub enum Gather<'a> {
-    /// Together.
+    /// Contiguous.
     One(&'a [u8]),
     /// In several pieces.
     Many(ChainedBytes<'a>),
 }
 
-/// A chain with the memory that it names.
+/// A chain with its memory.
 #[derive(Clone, Copy)]
 pub struct ChainedBytes<'a> {
     pieces: &'a PieceList,
@@ -59,22 +60,18 @@ pub struct PieceList {
 struct SendPiece {
     start: usize,
     len: usize,
-    /// Which of the blocks; [`NO_INDEX`]: the arena.
+    /// Index of the block; [`NO_INDEX`]: the arena.
     block: u32,
-    /// The piece behind it in its chain.
     next: u32,
 }
 
 /// The slices of a [`Gather`] in order, none of them empty.
 #[derive(Clone, Debug)]
 pub struct GatherSlices<'a> {
-    /// The only piece, until it has been taken.
+    /// The only piece, until it is returned.
     one: &'a [u8],
-    /// The pieces that follow.
     many: Option<ChainedBytes<'a>>,
-    /// Bytes to leave out before the first slice.
     skipped: usize,
-    /// Bytes of the slices that follow.
     remaining_len: usize,
 }
 
@@ -90,24 +87,24 @@ impl PieceChain {
         self.len as usize
     }
 
-    /// Whether there is no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many pieces there are.
+    /// Number of pieces.
     pub fn count(&self) -> usize {
         self.count as usize
     }
 }
 
 impl PieceList {
-    /// No pieces, with room for so many.
+    /// An empty list with room for `count` pieces.
     pub fn with_capacity(count: usize) -> Self {
         PieceList { list: Vec::with_capacity(count), ..PieceList::default() }
     }
 
-    /// Appends bytes of the arena to a chain. They become part of its last piece if they lie behind it.
+    /// Appends bytes of the arena to a chain. They extend its last piece if they are adjacent to it.
     pub fn push_private(&mut self, chain: &mut PieceChain, range: Range<usize>) {
         chain.len += range.len() as u32;
         match self.list.get_mut(chain.last as usize) {
@@ -126,7 +123,7 @@ impl PieceList {
         self.push(chain, block, range);
     }
 
-    /// The bytes of a chain whose private ones are in `arena`.
+    /// The bytes of a chain; its private pieces are in `arena`.
     pub fn gather<'a>(&'a self, chain: PieceChain, arena: &'a [u8]) -> Gather<'a> {
         debug_assert!(chain.count() <= PIECES_MAX, "{chain:?} has too many pieces");
         Gather::Many(ChainedBytes { pieces: self, arena, chain })
@@ -142,14 +139,15 @@ impl PieceList {
         !self.blocks.is_empty()
     }
 
-    /// Forgets all pieces, and the blocks with them.
+    /// Drops all pieces and block references.
     pub fn clear(&mut self) {
         self.list.clear();
         self.blocks.clear();
         self.shared_len = 0;
     }
 
-    /// Moves the bytes of a chain's last piece to the end of the arena, if they are private, so that they can grow there.
+    /// Moves the bytes of a chain's last piece to the end of the arena, if they are private, so that they can grow
+    /// there.
     pub(crate) fn move_last(&mut self, chain: PieceChain, arena: &mut Vec<u8>) {
         let end = arena.len();
         if let Some(last) = self.list.get_mut(chain.last as usize)
@@ -172,7 +170,6 @@ impl PieceList {
         chain.count += 1;
     }
 
-    /// The number of the reference to a block.
     fn retain_block(&mut self, block: &SharedBlock) -> u32 {
         for (number, retained) in self.blocks.iter_mut().enumerate().rev().take(BLOCKS_COMPARED) {
             if retained.merge(block) {
@@ -180,7 +177,7 @@ impl PieceList {
             }
         }
         if planted!("early block release") {
-            // The next block takes the place of the one before, of which something is still to be sent.
+            // Replaces the previous block, although a part of it is still to be sent.
             self.blocks.pop();
         }
         self.blocks.push(block.clone());
@@ -197,7 +194,7 @@ impl PieceList {
 }
 
 impl<'a> Gather<'a> {
-    /// Bytes in all.
+    /// Total number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Gather::One(bytes) => bytes.len(),
@@ -205,12 +202,12 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Whether there is no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many pieces there are.
+    /// Number of pieces.
     pub fn count(&self) -> usize {
         match self {
             Gather::One(_) => 1,
@@ -218,7 +215,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The bytes, if they lie together.
+    /// The bytes, if they are contiguous.
     pub fn as_slice(&self) -> Option<&'a [u8]> {
         match *self {
             Gather::One(bytes) => Some(bytes),
@@ -231,7 +228,7 @@ impl<'a> Gather<'a> {
         self.part(0..self.len())
     }
 
-    /// The bytes from one position to another, as far as there are so many.
+    /// The bytes of `range`, as far as they exist.
     pub fn part(self, range: Range<usize>) -> GatherSlices<'a> {
         let end = range.end.min(self.len());
         let (one, many) = match self {
@@ -243,7 +240,7 @@ impl<'a> Gather<'a> {
 }
 
 impl GatherSlices<'_> {
-    /// Bytes of the slices that follow.
+    /// Bytes of the remaining slices.
     pub fn remaining(&self) -> usize {
         self.remaining_len
     }
@@ -295,7 +292,7 @@ mod tests {
         slices.flatten().copied().collect()
     }
 
-    /// Two messages with a head in the arena and a payload in a block each.
+    /// Two messages, each with a head in the arena and a payload in a block.
     fn two_messages() -> (PieceList, PieceChain, &'static [u8]) {
         let mut writer = BlockWriter::new(16);
         writer.append(b"payload1payload2").expect("there is room");

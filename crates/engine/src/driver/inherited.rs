@@ -1,10 +1,12 @@
-//! Descriptors that the parent process left open for this one, as sd_listen_fds(3) describes.
+//! Descriptors inherited from the parent process, as in sd_listen_fds(3).
 //!
-//! A number alone is no ownership: it may also be the number of a descriptor that this process has opened itself.
-//! So a number is taken only if three things hold. The parent has announced it to this very process in
-//! `LISTEN_PID` and `LISTEN_FDS`, which within a process only unsafe code can set. It is not a standard stream.
-//! And it is not closed on `exec`: whatever came over `exec` is without that flag, whatever Rust opens has it, and
-//! a descriptor gets it when it is taken.
+//! A descriptor number does not prove ownership: this process may have opened that descriptor itself. So a number is
+//! claimed only under three conditions:
+//! - The parent has announced it to this process in `LISTEN_PID` and `LISTEN_FDS`, which within a process only unsafe
+//!   code can set.
+//! - It is not a standard stream.
+//! - It is not closed on `exec`: inherited descriptors lack that flag, descriptors opened by Rust have it, and a
+//!   claimed descriptor gets it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,14 +14,14 @@ use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-/// The first descriptor that is passed (`SD_LISTEN_FDS_START`): before it are the standard streams.
+/// First passed descriptor (`SD_LISTEN_FDS_START`), after the standard streams.
 pub const FIRST_DESCRIPTOR: RawFd = 3;
 
-/// Held while descriptors change from numbers into owned ones: nobody takes one twice.
+/// Held while a number becomes an owned descriptor, so that none is claimed twice.
 static CLAIM_LOCK: Mutex<()> = Mutex::new(());
 
-/// Takes the descriptor with that number, which the parent process has announced and left open. From now on it is
-/// closed on `exec`, so a second call fails.
+/// Claims an inherited descriptor that the parent process has announced. From now on it is closed on `exec`, so a
+/// second call fails.
 ///
 /// # Errors
 /// `NotFound` if the parent has not announced it, or has not left it open.
@@ -30,7 +32,7 @@ pub fn claim(number: RawFd) -> io::Result<OwnedFd> {
     claim_announced(announced, number)
 }
 
-/// The numbers that are announced to process `own`.
+/// The numbers announced to process `own`.
 fn announced(own: u32, process: Option<&str>, count: Option<&str>) -> Range<RawFd> {
     let is_meant = process.and_then(|process| process.parse().ok()) == Some(own);
     let count: RawFd = count.filter(|_| is_meant).and_then(|count| count.parse().ok()).unwrap_or(0);
@@ -42,13 +44,13 @@ fn claim_announced(announced: Range<RawFd>, number: RawFd) -> io::Result<OwnedFd
         return Err(io::ErrorKind::NotFound.into());
     }
     let _alone = CLAIM_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: asks about a number; one that is no descriptor is an error, not undefined.
+    // SAFETY: queries a number; a number without a descriptor is an error, not undefined behaviour.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags == -1 || flags & libc::FD_CLOEXEC != 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: it is open, the parent has announced it, and it was left open over `exec`, so nobody in this process
-    // owns it: what is opened here is closed on `exec` from the start. The flag is set under the lock before the
+    // SAFETY: it is open, the parent has announced it, and it was inherited over `exec`, so nothing in this process
+    // owns it: descriptors opened here are closed on `exec` from the start. The flag is set under the lock before the
     // number becomes an owned descriptor, so no second owner is made.
     unsafe {
         if libc::fcntl(number, libc::F_SETFD, flags | libc::FD_CLOEXEC) == -1 {
@@ -68,14 +70,14 @@ mod tests {
         assert_eq!(claim_announced(range, number).unwrap_err().kind(), io::ErrorKind::NotFound, "{number}");
     }
 
-    /// Row 4.37: what this process has opened itself is never mistaken for what it was given.
+    /// Row 4.37: a descriptor opened by this process is never mistaken for an inherited one.
     #[test]
     fn only_what_was_left_open_over_exec_is_taken_and_only_once() {
         let all = FIRST_DESCRIPTOR..RawFd::MAX;
         let own = std::fs::File::open("/dev/null").unwrap();
         not_found(all.clone(), own.as_raw_fd());
         not_found(all.clone(), RawFd::MAX - 1);
-        // SAFETY: a copy that nobody owns yet, without the flag, as `exec` leaves it.
+        // SAFETY: a copy without an owner and without the flag, as `exec` leaves it.
         let given = unsafe { libc::dup(own.as_raw_fd()) };
         not_found(FIRST_DESCRIPTOR..given, given);
         let taken = claim_announced(all.clone(), given).unwrap();
@@ -83,7 +85,7 @@ mod tests {
         not_found(all, given);
     }
 
-    /// Row 4.37: what nobody has announced to this process is not taken, whatever its number.
+    /// Row 4.37: a descriptor that is not announced to this process is not claimed, whatever its number.
     #[test]
     fn numbers_that_are_not_announced_are_not_taken() {
         for number in [RawFd::MIN, -1, 0, 1, 2] {

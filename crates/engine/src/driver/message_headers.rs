@@ -1,12 +1,12 @@
-//! Headers of sends that send(2) cannot express (sendmsg(2)), where the system can read them: bytes in several places, and
-//! datagrams that leave from a certain local address.
+//! Message headers (sendmsg(2)) for sends that send(2) cannot express: bytes in several pieces, and datagrams with a
+//! given local address.
 //!
 //! ```text
 //!  headers[i] ──► vectors[j..k] ──► the pieces of its bytes
 //!             └─► controls[l]       the local address
 //! ```
 //!
-//! The lists never grow beyond their first capacity, so what the system is to read does not move before
+//! The lists never grow beyond their initial capacity, so the memory that the system reads does not move before
 //! [`clear`](MessageHeaders::clear).
 #![allow(unsafe_code)]
 
@@ -28,12 +28,11 @@ pub(super) struct MessageHeaders {
     controls: Vec<ControlBuffer>,
 }
 
-// SAFETY: only the system follows the pointers inside, in calls made while what they point to is borrowed, on whichever
-// thread; nothing here does.
+// SAFETY: only the system follows the pointers inside, in calls during which the targets are borrowed, on any thread;
+// nothing here does.
 unsafe impl Send for MessageHeaders {}
 
 impl MessageHeaders {
-    /// Room for so many sends with so many pieces in all.
     pub(super) fn new(sends: usize, pieces: usize) -> Self {
         MessageHeaders {
             headers: Vec::with_capacity(sends),
@@ -42,15 +41,14 @@ impl MessageHeaders {
         }
     }
 
-    /// Whether one more fits without moving what is here.
     pub(super) fn has_room_for(&self, bytes: Gather<'_>) -> bool {
         self.headers.len() < self.headers.capacity()
             && self.controls.len() < self.controls.capacity()
             && self.vectors.len() + bytes.count() <= self.vectors.capacity()
     }
 
-    /// Prepares a send for which there is [room](Self::has_room_for). Its header stays where it is until
-    /// [`clear`](Self::clear); the bytes are the caller's, which has to keep them until the system has read them.
+    /// Prepares a send for which there is [room](Self::has_room_for). Its header does not move until
+    /// [`clear`](Self::clear); the caller keeps the bytes until the system has read them.
     pub(super) fn push(&mut self, bytes: Gather<'_>) -> *const libc::msghdr {
         assert!(self.has_room_for(bytes), "no room for {bytes:?}");
         let start = self.vectors.len();
@@ -69,8 +67,8 @@ impl MessageHeaders {
         self.headers.last().expect("just pushed")
     }
 
-    /// Prepares a datagram to `to` that leaves from a local address. The same holds for it; and `name`, which is the
-    /// destination as the system wants it, has to stay where it is as well.
+    /// Prepares a datagram to `to` with a local address, under the same conditions; `name`, the destination in the
+    /// system's format, must not move either.
     pub(super) fn push_datagram(
         &mut self,
         payload: &[u8],
@@ -91,14 +89,15 @@ impl MessageHeaders {
         header
     }
 
-    /// Forgets all of them: the system has read them.
+    /// Drops all of them: the system has read them.
     pub(super) fn clear(&mut self) {
         self.headers.clear();
         self.vectors.clear();
         self.controls.clear();
     }
 
-    /// Sends the bytes on a socket with one system call, with nothing else prepared. Returns how many it took.
+    /// Sends the bytes on a socket with one system call; no other send may be prepared. Returns the number of bytes
+    /// sent.
     pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -127,7 +126,6 @@ impl MessageHeaders {
     }
 }
 
-/// What a system call returned, or its error.
 pub(super) fn syscall_result(outcome: impl TryInto<usize>) -> Result<usize, Errno> {
     outcome.try_into().map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

@@ -1,40 +1,37 @@
-//! The seam between a shard and the operating system: intents in, events out.
+//! The interface between a shard and the operating system: intents in, events out.
 //!
-//! A driver owns sockets, receive buffers and whatever the system wants to hear about them. The
-//! shard tells it what it would like (`accept`, `receive`, `close`, …); nothing of that blocks,
-//! and nothing happens at once. Once per turn the shard calls [`Driver::turn`] with everything
-//! it has to send: the driver carries out all intents, sends, waits for news if asked to, and
-//! returns the news as [`DriverEvent`]s.
+//! A driver owns sockets, receive buffers and its registrations with the system. The shard gives it intents (`accept`,
+//! `receive`, `close`, …); none of them blocks or takes effect at once. Once per turn the shard calls [`Driver::turn`]
+//! with all its output: the driver carries out all intents, sends, waits for events if requested, and returns them as
+//! [`DriverEvent`]s.
 //!
-//! What every driver promises, and the driver suite checks on each:
+//! Guarantees of every driver, checked by the driver suite:
 //!
-//! - **Sends are over when `turn` returns.** A send either took all bytes (then there is no
-//!   news of it) or stopped short, which is reported in `stops` of the same turn. Bytes in several pieces
-//!   ([`Gather::Many`]) are one send: they leave in order with one call, and a stop counts the bytes of all of
-//!   them. No driver keeps a pointer to send memory beyond the call; the borrow of [`Outgoing`] says so to the compiler.
-//! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`,
-//!   `ReceiveCancelled`; `await_readable` one `Readable` (or, when cancelled, `ReceiveCancelled`);
-//!   `await_writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
-//!   after which the token is free; `detach` one `Detached`, likewise. The exception is `accept`, which
-//!   goes on until `AcceptStopped`.
-//! - **A failure is the last word.** Whatever was armed on a source may be answered by `Failed` (also
-//!   `await_readable` and `await_writable`, when the system refuses to watch), and `Failed` answers all of it: nothing
-//!   but `Closed` or `Detached` follows. A connection that has failed can only be closed; what was asked of
-//!   it before the failure was looked at need not be answered. A datagram socket may be asked to `receive`
-//!   again.
-//! - **No stale news.** After `close(token)` no later turn's event but `Closed` carries that token,
-//!   and `Closed` comes only when nothing of it is in flight. (News of the same turn may lie behind
-//!   the event that made the shard close.) The same holds for `detach` and `Detached`, but the news of
-//!   what was armed may come in between, because bytes that were received must not be lost.
-//! - **Buffers come back.** A `Received` buffer belongs to the shard until `release`. When all are
-//!   lent out, receives wait inside the driver, counted, and go on as buffers are released.
+//! - **Sends are over when `turn` returns.** A send either sent all bytes (without an event) or stopped short, which is
+//!   reported in `stops` of the same turn. Bytes in several pieces ([`Gather::Many`]) are one send: one call sends them
+//!   in order, and a stop counts the bytes of all of them. No driver keeps a pointer to send memory beyond the call;
+//!   the borrow of [`Outgoing`] enforces that.
+//! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`, `ReceiveCancelled`;
+//!   `await_readable` one `Readable` (or, when cancelled, `ReceiveCancelled`); `await_writable` one `Writable`;
+//!   `connect` one `Connected` or `Failed`; `close` one `Closed`, after which the token is free; `detach` one
+//!   `Detached`, likewise. The exception is `accept`, which continues until `AcceptStopped`.
+//! - **A failure is final.** Anything armed on a source may be answered by `Failed` (also `await_readable` and
+//!   `await_writable`, when the system cannot watch the source), and `Failed` answers all of it: only `Closed` or
+//!   `Detached` follows. A failed connection can only be closed; intents from before the shard handled the failure need
+//!   not be answered. A datagram socket may `receive` again.
+//! - **No stale events.** After `close(token)` no later turn returns an event with that token except `Closed`, and
+//!   `Closed` comes only when nothing of it is in flight. (The event that made the shard close may be followed by
+//!   others of the same turn.) The same holds for `detach` and `Detached`, but events of armed operations may come in
+//!   between, because received bytes must not be lost.
+//! - **Buffers come back.** A `Received` buffer belongs to the shard until `release`. When all are lent out, receives
+//!   wait inside the driver, counted, and continue as buffers are released.
 //!
-//! What a shard owes in return: at most one outgoing item per connection and turn (any number per
-//! datagram socket, each in one piece), at most [`PIECES_MAX`](crate::limits::PIECES_MAX) pieces in an item, and no
-//! `shutdown` before the output has gone, because the two are not ordered within a turn.
+//! Obligations of a shard: at most one outgoing item per connection and turn (any number per datagram socket, each in
+//! one piece), at most [`PIECES_MAX`](crate::limits::PIECES_MAX) pieces in an item, and no `shutdown` before the output
+//! is sent, because the two are not ordered within a turn.
 //!
-//! Hazards: a token must not be attached twice, two receives must not be asked for at once, and
-//! a driver is used by the thread that made it alone.
+//! Hazards: a token must not be attached twice, a source must not have two receives at once, and a driver is used only
+//! by the thread that created it.
 
 #[cfg(unix)]
 pub(crate) mod accept;
@@ -65,7 +62,7 @@ pub use self::gather::{ChainedBytes, Gather, GatherSlices, PieceChain, PieceList
 
 use crate::token::Token;
 
-/// What kind of descriptor a source is; fixed when it is attached.
+/// The kind of a source's descriptor; fixed when it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// A connected stream socket: TCP or Unix.
@@ -76,10 +73,10 @@ pub enum SourceKind {
     Datagram,
 }
 
-/// Where a `connect` goes.
+/// The destination of a `connect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A TCP endpoint, from a local address if one is named (port 0: any).
+    /// A TCP endpoint, from a local address if given (port 0: any).
     Tcp {
         /// The endpoint.
         to: SocketAddr,
@@ -90,25 +87,25 @@ pub enum Destination {
     Unix(std::path::PathBuf),
 }
 
-/// A receive buffer lent by the driver, named by its number.
+/// The number of a receive buffer lent by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u16);
 
-/// What happened to a source.
+/// An event of a source.
 #[derive(Debug)]
 pub enum DriverEvent<S, A = S> {
-    /// A listener gave a connection; it is not attached yet.
+    /// A listener accepted a connection; it is not attached yet.
     Accepted {
         /// The listener.
         listener: Token,
         /// The connection. Dropping it closes it.
         socket: A,
     },
-    /// Accepting stopped by itself or after `pause_accept`; it takes `accept` to go on.
+    /// Accepting stopped by itself or after `pause_accept`; `accept` resumes it.
     AcceptStopped {
         /// The listener.
         listener: Token,
-        /// Why, unless it was asked for. `EMFILE` and `ENFILE` mean that descriptors ran out.
+        /// The error, unless the stop was requested. `EMFILE` and `ENFILE` mean that descriptors ran out.
         error: Option<io::Error>,
         /// Connections that the system has closed because it had no room for them.
         refused: u32,
@@ -118,16 +115,16 @@ pub enum DriverEvent<S, A = S> {
         /// The connection.
         token: Token,
     },
-    /// Bytes came; `len` ≥ 1.
+    /// Bytes arrived; `len` ≥ 1.
     Received {
         /// The source.
         token: Token,
-        /// Where they are, until `release`.
+        /// Their buffer, until `release`.
         buffer: BufferId,
-        /// How many.
+        /// Their number.
         len: u32,
     },
-    /// The peer has finished sending (end of stream). Our side may still send.
+    /// The peer has ended its sending direction (end of stream). Sending is still possible.
     Ended {
         /// The connection.
         token: Token,
@@ -136,15 +133,15 @@ pub enum DriverEvent<S, A = S> {
     Failed {
         /// The connection.
         token: Token,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// There is something to receive, an end or a failure; no byte was taken.
+    /// There is something to receive, an end or a failure; no byte was consumed.
     Readable {
         /// The source.
         token: Token,
     },
-    /// A blocked connection takes bytes again (or has failed, which the next send will tell).
+    /// A blocked connection can send again (or has failed, which the next send reports).
     Writable {
         /// The connection.
         token: Token,
@@ -154,11 +151,11 @@ pub enum DriverEvent<S, A = S> {
         /// The source.
         token: Token,
     },
-    /// A datagram came: see [`Driver::datagram`].
+    /// A datagram arrived: see [`Driver::datagram`].
     Datagram {
         /// The socket.
         token: Token,
-        /// Where it is, until `release`.
+        /// Its buffer, until `release`.
         buffer: BufferId,
     },
     /// The source is closed, nothing of it is in flight, the token is free.
@@ -166,44 +163,44 @@ pub enum DriverEvent<S, A = S> {
         /// The former source.
         token: Token,
     },
-    /// The source is the driver's no more, nothing of it is in flight, the token is free. Bytes that
-    /// had been received came before; what had not been received is still in the socket.
+    /// The driver has released the source, nothing of it is in flight, the token is free. Events with received bytes
+    /// came before; unreceived bytes are still in the socket.
     Detached {
         /// The former source.
         token: Token,
-        /// Its socket, open as it was, an ordinary descriptor that closes when it is dropped. Or why it could
-        /// not be made one; then the connection is closed.
+        /// Its open socket, an ordinary descriptor that closes when it is dropped. Or the error that prevented making
+        /// one; then the connection is closed.
         socket: io::Result<S>,
     },
-    /// Somebody called the wake handle.
+    /// The wake handle was called.
     Woken,
 }
 
-/// A datagram as it lies in a receive buffer.
+/// A datagram in a receive buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// The local address to answer from, if the socket is bound to all addresses and the system tells.
+    /// The local address to answer from, if the socket is bound to all addresses and the system reports it.
     pub local: Option<IpAddr>,
     /// Its payload.
     pub payload: &'a [u8],
-    /// It was longer than the buffer; the rest is gone.
+    /// It was longer than the buffer; the rest is lost.
     pub truncated: bool,
 }
 
-/// Something to send in this turn.
+/// An item to send in this turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     /// The connection or datagram socket.
     pub token: Token,
     /// The bytes; for a datagram the whole payload, in one piece.
     pub bytes: Gather<'a>,
-    /// Where a datagram goes; `None` on streams.
+    /// The destination of a datagram; `None` on streams.
     pub to: Option<SocketAddr>,
-    /// The local address that a datagram leaves from, if it is of the destination's family; `None`: the system chooses.
+    /// The local address of a datagram, if it is of the destination's family; `None`: the system chooses.
     pub from: Option<IpAddr>,
-    /// When all bytes were taken, close the connection (as by [`Driver::close`]).
+    /// Closes the connection (as [`Driver::close`]) when all bytes are sent.
     pub close: bool,
 }
 
@@ -214,29 +211,29 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A send that did not take all its bytes.
+/// A send that did not send all its bytes.
 #[derive(Debug)]
 pub struct IncompleteSend {
-    /// Which of the turn's outgoing items, counted from 0.
+    /// Index of the outgoing item in the turn.
     pub position: u32,
-    /// Bytes that were taken.
+    /// Bytes sent.
     pub sent: u32,
-    /// Why it failed; `None`: it would have blocked.
+    /// The error; `None`: it would have blocked.
     pub error: Option<io::Error>,
 }
 
-/// How long a turn may wait for news.
+/// How long a turn may wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
     No,
-    /// Until this point in time.
+    /// Until this time.
     Until(Time),
-    /// As long as it takes.
+    /// Without a limit.
     Forever,
 }
 
-/// What a driver counts about itself.
+/// A driver's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
     /// System calls of the driver on behalf of its sources: to wait, to submit, and, where that is not done through a
@@ -244,64 +241,63 @@ pub struct DriverCounters {
     pub enters: u64,
     /// Receives that found no free buffer and waited for one.
     pub starved: u64,
-    /// Completions for a source that was closed, or whose slot had another tenant by then. Every close that
-    /// takes something back leaves at least one: this is no sign of trouble.
+    /// Completions for a closed source, or for a previous user of its slot. Every close that cancels an operation
+    /// leaves at least one: this is normal.
     pub stale: u64,
-    /// Times the completion queue overflowed in a turn that sent something.
+    /// Overflows of the completion queue in turns that sent something.
     pub overflows: u64,
 }
 
-/// The operating system as a shard sees it. See the module page for what every driver promises.
+/// A shard's interface to the operating system. The module documentation lists the guarantees of every driver.
 pub trait Driver: Sized {
     /// An owned descriptor; dropping it closes it.
     type Socket: 'static;
 
-    /// An accepted connection that is not attached yet; dropping it closes it. Not every driver keeps it in
-    /// an ordinary descriptor, so only the driver that accepted it takes it.
+    /// An accepted connection that is not attached yet; dropping it closes it. Not every driver keeps it in an ordinary
+    /// descriptor, so only the driver that accepted it can attach it.
     type Accepted: From<Self::Socket>;
 
     /// The name for banners and metrics: `uring`, `poll`, `sim`.
     fn name(&self) -> &'static str;
 
-    /// Makes room for sources with indices below `count`, so that none of them costs an allocation.
-    /// Memory that no source uses stays untouched.
+    /// Reserves room for sources with indices below `count`, so that none of them costs an allocation. Memory without a
+    /// source stays untouched.
     fn reserve(&mut self, count: usize) {
         let _ = count;
     }
 
-    /// Where an accepted connection comes from, if the system tells.
+    /// The peer address of an accepted connection, if the system reports it.
     fn peer(&self, socket: &Self::Accepted) -> Option<IpAddr> {
         let _ = socket;
         None
     }
 
-    /// Adopts a listening socket. Nothing is accepted until [`accept`](Self::accept).
+    /// Adds a listening socket. Nothing is accepted until [`accept`](Self::accept).
     fn listen(&mut self, token: Token, socket: Self::Socket) -> io::Result<()>;
 
-    /// Accepts connections from now on. May be called while accepting: nothing changes.
+    /// Starts accepting connections. No effect while accepting.
     fn accept(&mut self, listener: Token);
 
-    /// Stops accepting; connections accepted before still come. Answered by one `AcceptStopped`
-    /// if the listener was accepting. An `accept` that follows before the answer counts: the answer
-    /// comes, and accepting goes on behind it. Likewise an `accept` that is paused before the next turn
-    /// is answered as if it had begun.
+    /// Stops accepting; connections accepted before are still reported. Answered by one `AcceptStopped` if the listener
+    /// was accepting. An `accept` before that answer counts: the answer comes, and accepting continues after it.
+    /// Likewise an `accept` that is paused before the next turn is answered as if it had started.
     fn pause_accept(&mut self, listener: Token);
 
-    /// Accepts the oldest connection that waits at a listener at once, however many its `accept` would give. For a
-    /// listener that is not accepting, and is to be closed. `None`: nobody waits.
+    /// Accepts the oldest connection in a listener's backlog at once, beyond any limit of `accept`. For a listener that
+    /// is not accepting, and is to be closed. `None`: the backlog is empty.
     ///
     /// # Errors
-    /// The system's: `EMFILE` and `ENFILE` when one waits and there is no descriptor for it, anything else when the
-    /// listener cannot accept.
+    /// The system's: `EMFILE` and `ENFILE` when a connection waits and there is no descriptor for it, anything else
+    /// when the listener cannot accept.
     fn accept_now(&mut self, listener: Token) -> io::Result<Option<Self::Accepted>>;
 
-    /// Closes the oldest connection that waits at a listener, with a descriptor kept for this purpose:
-    /// for an `AcceptStopped` for want of descriptors, so that a peer does not wait for an answer that
-    /// cannot come. False: nobody waited, or not even this was possible.
+    /// Closes the oldest connection in a listener's backlog, with a descriptor reserved for this purpose: for an
+    /// `AcceptStopped` for lack of descriptors, so that a client does not wait for a response that cannot come. Returns
+    /// false if none waited, or if that failed as well.
     fn refuse_one(&mut self, listener: Token) -> bool;
 
-    /// Adopts an accepted connection, or a connected socket, pipe end or bound datagram socket. With `readable_now` the caller
-    /// expects that data is waiting already (an accepted connection of a deferring listener).
+    /// Adds an accepted connection, or a connected socket, pipe end or bound datagram socket. `readable_now`: the
+    /// caller expects waiting data (an accepted connection of a deferring listener).
     fn attach(
         &mut self,
         token: Token,
@@ -310,52 +306,51 @@ pub trait Driver: Sized {
         readable_now: bool,
     ) -> io::Result<()>;
 
-    /// Makes a stream socket and connects it. An error here means that no socket could be made;
-    /// the token is then still free.
+    /// Creates a stream socket and connects it. An error means that no socket could be created; the token is then still
+    /// free.
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()>;
 
-    /// Receives once into a shared buffer. On a datagram socket it goes on until `close`: every
-    /// datagram is an event of its own.
+    /// Receives once into a shared buffer. A datagram socket continues to receive until `close`: every datagram is an
+    /// event of its own.
     fn receive(&mut self, token: Token);
 
-    /// Tells once when there is something to receive; owns no buffer while it waits.
+    /// Reports once when there is something to receive; owns no buffer while it waits.
     fn await_readable(&mut self, token: Token);
 
-    /// Takes back a `receive` or `await_readable`. Answered by the event that was about to come, or by
-    /// `ReceiveCancelled`, also while it waits for a buffer. Without anything armed it does nothing.
+    /// Cancels a `receive` or `await_readable`. Answered by the event that was about to come, or by `ReceiveCancelled`,
+    /// also while it waits for a buffer. No effect without an armed operation.
     fn cancel_receive(&mut self, token: Token);
 
-    /// Receives at once into the caller's memory. `Ok(0)` is the end of the stream;
-    /// [`io::ErrorKind::WouldBlock`] means that nothing is there.
+    /// Receives at once into the caller's memory. `Ok(0)` is the end of the stream; [`io::ErrorKind::WouldBlock`] means
+    /// that no bytes are available.
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Whether the peer of a stream has reset it, or takes and says nothing any more, as far as the system knows; unread
-    /// bytes do not matter. For connections on which nothing is armed. A driver that cannot tell says no. (A ring's own
-    /// descriptor does not tell of a reset behind bytes or behind an end.)
+    /// Whether the peer of a stream has reset it, or neither reads nor sends any more, as far as the system knows;
+    /// unread bytes do not matter. For connections on which nothing is armed. A driver that cannot know returns false.
+    /// (A ring's own descriptor does not report a reset behind bytes or behind an end.)
     fn is_hung_up(&mut self, token: Token) -> bool {
         let _ = token;
         false
     }
 
-    /// Whether nothing lies unread in a stream on which nothing is armed, not even its end. A driver that cannot tell
-    /// says no.
+    /// Whether a stream on which nothing is armed has no unread bytes and no unread end. A driver that cannot know
+    /// returns false.
     fn has_no_unread_input(&mut self, token: Token) -> bool {
         let _ = token;
         false
     }
 
-    /// Tells once when the connection takes bytes again.
+    /// Reports once when the connection can send again.
     fn await_writable(&mut self, token: Token);
 
-    /// Ends our sending direction; the peer sees the end of the stream.
+    /// Ends the sending direction; the peer sees the end of the stream.
     fn shutdown(&mut self, token: Token);
 
-    /// Closes a source of any kind, taking back whatever is armed. Ends in one `Closed`.
+    /// Closes a source of any kind and cancels its armed operations. Ends in one `Closed`.
     fn close(&mut self, token: Token);
 
-    /// Gives a stream back with its socket open, taking back whatever is armed. Ends in one `Detached`.
-    /// Until then nothing else may be asked of it, not even `close`, and all that was sent has gone in
-    /// earlier turns.
+    /// Returns a stream with its socket open and cancels its armed operations. Ends in one `Detached`. Until then no
+    /// other intent is allowed for it, not even `close`, and all its output was sent in earlier turns.
     fn detach(&mut self, token: Token);
 
     /// The bytes of a lent receive buffer, from its start to its capacity.
@@ -364,23 +359,23 @@ pub trait Driver: Sized {
     /// The datagram in a lent receive buffer.
     fn datagram(&self, buffer: BufferId) -> Datagram<'_>;
 
-    /// Datagrams that the system has dropped at a datagram socket since the socket was made, because its receive buffer
-    /// was full or a checksum wrong, modulo 2^32. `None`: the driver cannot tell.
+    /// Datagrams that the system has dropped at a datagram socket since its creation, because its receive buffer was
+    /// full or a checksum wrong, modulo 2^32. `None`: the driver cannot know.
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
         let _ = token;
         None
     }
 
-    /// Gives a receive buffer back.
+    /// Returns a receive buffer.
     fn release(&mut self, buffer: BufferId);
 
-    /// Receive buffers that are lent to the shard now; 0 between turns unless somebody keeps one.
+    /// Receive buffers lent to the shard now; 0 between turns unless one is kept.
     fn buffers_lent(&self) -> usize;
 
-    /// Carries out all intents and sends, then waits for news as `wait` says, but not when there
-    /// is some already; it may also come back without news. News is appended to `events` and `stops`.
+    /// Carries out all intents and sends, then waits for events as `wait` permits, unless some are already available;
+    /// it may also return without events. Appends to `events` and `stops`.
     ///
-    /// `now` is the caller's time, the one that `Wait::Until` refers to.
+    /// `now` is the caller's time, to which `Wait::Until` refers.
     fn turn<'a>(
         &mut self,
         now: Time,
@@ -390,17 +385,15 @@ pub trait Driver: Sized {
         events: &mut Vec<DriverEvent<Self::Socket, Self::Accepted>>,
     ) -> io::Result<()>;
 
-    /// Something any thread (and a signal handler) may call to end a wait; leads to one `Woken`
-    /// for one or more calls.
+    /// A handle for any thread (and a signal handler) to end a wait; one or more calls lead to one `Woken`.
     fn wake_handle(&self) -> WakeHandle;
 
-    /// A descriptor that polls readable when the system has news for `turn` (intents that were just
-    /// made are not news: they take effect in the next turn), for a shard that lives in
-    /// a foreign event loop; `None` where the driver has none. It may poll readable once more for
-    /// news that a turn has taken already.
+    /// A descriptor that polls readable when the system has events for `turn` (new intents are no events: they take
+    /// effect in the next turn), for a shard in a foreign event loop; `None` if the driver has none. It may poll
+    /// readable once more for events that a turn has already returned.
     fn waitable(&mut self) -> Option<i32>;
 
-    /// What the driver counted so far.
+    /// The driver's counters.
     fn counters(&self) -> DriverCounters;
 }
 

@@ -1,8 +1,8 @@
-//! Writing to pipes without being killed by them.
+//! Writes to pipes without `SIGPIPE`.
 //!
-//! A send to a dead socket can be told to spare the signal (`MSG_NOSIGNAL`); a write to a pipe
-//! without a reader cannot, and `SIGPIPE` ends the process unless somebody took care. A program that
-//! embeds the driver need not have, so the signal is blocked for the time of the write, and eaten.
+//! A send to a dead socket can suppress the signal (`MSG_NOSIGNAL`); a write to a pipe without a reader cannot, and by
+//! default `SIGPIPE` ends the process. A program that embeds the driver may not handle it, so the signal is blocked
+//! during the write, and consumed.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -10,12 +10,12 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-/// Writes to a non-blocking pipe; `EPIPE` comes as an error only, never as a signal.
+/// Writes to a non-blocking pipe; `EPIPE` is returned as an error only, never raised as a signal.
 pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     without_signal(|| rustix::io::write(fd, bytes))
 }
 
-/// Carries a write to a pipe out; `EPIPE` comes as an error only, never as a signal.
+/// Runs a write to a pipe; `EPIPE` is returned as an error only, never raised as a signal.
 pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
     let guard = SignalGuard::new();
     let outcome = write();
@@ -25,7 +25,7 @@ pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Re
     outcome
 }
 
-/// `SIGPIPE` blocked for this thread.
+/// Blocks `SIGPIPE` for this thread.
 struct SignalGuard {
     pipe: libc::sigset_t,
     previous_mask: libc::sigset_t,
@@ -35,8 +35,8 @@ impl SignalGuard {
     fn new() -> Self {
         let mut pipe = MaybeUninit::uninit();
         let mut previous_mask = MaybeUninit::uninit();
-        // SAFETY: sigemptyset initialises `pipe`, and pthread_sigmask fills in `previous_mask`: with these
-        // arguments neither can fail.
+        // SAFETY: sigemptyset initialises `pipe`, and pthread_sigmask fills in `previous_mask`: with these arguments
+        // neither can fail.
         unsafe {
             libc::sigemptyset(pipe.as_mut_ptr());
             libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
@@ -45,8 +45,8 @@ impl SignalGuard {
         }
     }
 
-    /// Takes the signal of a failed write away before it is unblocked. If it was blocked before,
-    /// it is its owner's.
+    /// Consumes the signal of a failed write before it is unblocked. If it was blocked before, it belongs to the
+    /// embedding program.
     fn discard_pending(&self) {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: both sets were initialised by `new`; a null siginfo is allowed.

@@ -1,26 +1,26 @@
-//! The local address that a datagram came to, or is to leave from, as a control message: `IP_PKTINFO` of ip(7),
-//! `IPV6_PKTINFO` of ipv6(7).
+//! The local address of a received or outgoing datagram, as a control message: `IP_PKTINFO` of ip(7), `IPV6_PKTINFO` of
+//! ipv6(7).
 //!
 //! ```text
 //!  0        8       12     16        28     36
-//!  │ length │ level │ type │ interface │ address of this side │ address in the header │      IPv4
+//!  │ length │ level │ type │ interface │ local address        │ address in the header │      IPv4
 //!  │ length │ level │ type │ address, 16 bytes                │ interface │ padding   │      IPv6
 //! ```
 //!
-//! An IPv6 socket that also takes IPv4 is asked for both: only the IPv4 message names an address from which a broadcast can be
-//! answered. A socket that is bound to one address needs neither. Only internet sockets are given room for control messages: a sender
-//! to a Unix socket could put descriptors into it.
+//! An IPv6 socket that also receives IPv4 requests both: only the IPv4 message contains an address from which a
+//! broadcast can be answered. A socket that is bound to one address needs neither. Only internet sockets get room for
+//! control messages: a sender to a Unix socket could put descriptors into it.
 
 use std::mem::offset_of;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where the payload of a control message begins.
+/// Offset of the payload of a control message.
 const HEADER_SIZE: usize = size_of::<libc::cmsghdr>();
 
-/// What the length of a control message is rounded up to.
+/// Alignment of control messages: their lengths are rounded up to it.
 const ALIGN: usize = align_of::<libc::cmsghdr>();
 
-/// Bytes of a control message with a payload of so many bytes.
+/// Bytes of a control message with `payload` bytes.
 const fn message_size(payload: usize) -> usize {
     HEADER_SIZE + payload.next_multiple_of(ALIGN)
 }
@@ -29,7 +29,7 @@ const fn message_size(payload: usize) -> usize {
 pub(super) const CONTROL_SIZE: usize =
     message_size(size_of::<libc::in_pktinfo>()) + message_size(size_of::<libc::in6_pktinfo>());
 
-/// Room for both control messages, aligned as the system wants it.
+/// Room for both control messages, with the alignment that the system requires.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct ControlBuffer([u8; CONTROL_SIZE]);
@@ -37,11 +37,10 @@ pub(super) struct ControlBuffer([u8; CONTROL_SIZE]);
 const _: () = assert!(align_of::<ControlBuffer>() >= ALIGN && size_of::<ControlBuffer>() == CONTROL_SIZE);
 
 impl ControlBuffer {
-    /// Nothing.
     pub(super) const EMPTY: ControlBuffer = ControlBuffer([0; CONTROL_SIZE]);
 
-    /// Has a datagram to `to` leave from `from`, and says how many bytes that takes; `None` if the address is of another
-    /// family than the destination.
+    /// Sets the local address `from` of a datagram to `to` and returns the bytes that it takes; `None` if the address
+    /// is of another family than the destination.
     pub(super) fn set_source(&mut self, from: IpAddr, to: SocketAddr) -> Option<usize> {
         match (to, from.to_canonical()) {
             (SocketAddr::V4(_), IpAddr::V4(from)) => {
@@ -50,14 +49,14 @@ impl ControlBuffer {
                 Some(self.set(libc::IPPROTO_IP, libc::IP_PKTINFO, &info))
             }
             (SocketAddr::V4(_), IpAddr::V6(_)) => None,
-            // A mapped destination needs a mapped source, and others one of their own family.
+            // A mapped destination needs a mapped source, others a source of their own family.
             (SocketAddr::V6(to), from) if to.ip().to_ipv4_mapped().is_some() != from.is_ipv4() => None,
             (SocketAddr::V6(to), from) => {
                 let from = match from {
                     IpAddr::V4(from) => from.to_ipv6_mapped(),
                     IpAddr::V6(from) => from,
                 };
-                // An address of one link only says nothing without its interface.
+                // A link-local address needs its interface.
                 let interface = if from.is_unicast_link_local() { to.scope_id() } else { 0 };
                 let mut info = [0; size_of::<libc::in6_pktinfo>()];
                 info[..16].copy_from_slice(&from.octets());
@@ -78,7 +77,6 @@ impl ControlBuffer {
         message_size(info.len())
     }
 
-    /// The bytes, for the system.
     pub(super) fn as_mut_ptr(&mut self) -> *mut libc::c_void {
         self.0.as_mut_ptr().cast()
     }
@@ -89,8 +87,8 @@ impl ControlBuffer {
     }
 }
 
-/// The local address that a datagram came to, by its control messages: one from which it can be answered, so never that of
-/// a group. None for a datagram that was in the queue before its socket was asked to report addresses.
+/// The local address of a received datagram, by its control messages: an address that can be answered from, so never
+/// that of a group. `None` for a datagram that was queued before its socket reported addresses.
 pub(super) fn local_address(mut messages: &[u8]) -> Option<IpAddr> {
     let mut v6 = None;
     while let Some((level, kind, info)) = first_message(messages) {
@@ -110,7 +108,7 @@ pub(super) fn local_address(mut messages: &[u8]) -> Option<IpAddr> {
     v6
 }
 
-/// Level, kind and payload of the first control message; `None` if there is none, or not all of it.
+/// Level, kind and payload of the first control message; `None` if there is none, or if it is incomplete.
 fn first_message(messages: &[u8]) -> Option<(libc::c_int, libc::c_int, &[u8])> {
     let len = usize::from_ne_bytes(field(messages, 0)?);
     let level = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_level))?);
@@ -130,7 +128,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The message that leaves from an address is understood like one that has come to it.
+    /// The message for an outgoing address decodes like a received one.
     #[test]
     fn an_address_survives_the_way_through_a_control_message() {
         let cases = [
@@ -174,7 +172,7 @@ mod tests {
         assert_eq!(group.local_address(len), None);
     }
 
-    /// A dual-stack socket reports a broadcast by both messages, and only the IPv4 one names an address of this host.
+    /// A dual-stack socket reports a broadcast by both messages, and only the IPv4 one has an address of this host.
     #[test]
     fn the_ipv4_message_of_a_dual_stack_socket_counts() {
         let (mut v4, mut v6) = (ControlBuffer::EMPTY, ControlBuffer::EMPTY);
@@ -188,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A datagram that was queued before its socket was asked has no address from which it can be answered.
+    /// A datagram queued before its socket reported addresses has no address to answer from.
     #[test]
     fn an_unspecified_address_is_none() {
         let mut control = ControlBuffer::EMPTY;

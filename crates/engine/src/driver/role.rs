@@ -1,4 +1,4 @@
-//! What a source is to a driver: a socket that the shard gave it, or one that it accepts from.
+//! The role of a source in a driver: a socket from the shard, or a listener.
 
 use super::SourceKind;
 

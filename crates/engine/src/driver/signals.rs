@@ -1,4 +1,4 @@
-//! Signals: counted, and told to shards that may be asleep.
+//! Signals: counts them and wakes the shards.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use stilling_ring::Wake;
 
-/// From now on each of `signals` (numbers as in signal(7)) adds one to `count` and wakes all of
-/// `wakes`. For the life of the process.
+/// Installs handlers for `signals` (numbers as in signal(7)), for the rest of the process: each signal adds one to
+/// `count` and wakes all `wakes`.
 ///
 /// # Errors
-/// The system refuses a handler for one of them.
+/// The system rejects a handler for one of them.
 pub fn count_signals(signals: &[i32], count: &Arc<AtomicU32>, wakes: &[Arc<Wake>]) -> io::Result<()> {
     for signal in signals {
         let (count, wakes) = (Arc::clone(count), wakes.to_vec());
@@ -21,8 +21,8 @@ pub fn count_signals(signals: &[i32], count: &Arc<AtomicU32>, wakes: &[Arc<Wake>
                 wake.force();
             }
         };
-        // SAFETY: the handler only changes atomics and runs wake actions, which are required to be
-        // safe in a signal handler (a write to an eventfd); it neither allocates nor locks.
+        // SAFETY: the handler only changes atomics and runs wake actions, which are required to be safe in a signal
+        // handler (a write to an eventfd); it neither allocates nor locks.
         unsafe { signal_hook::low_level::register(*signal, handler) }?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Socket options that no safe wrapper in use offers.
+//! Socket options without a safe wrapper in the libraries used.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::SockRef;
 
-/// `TCP_DEFER_ACCEPT` of tcp(7): connections are handed over when their first bytes are there, or
-/// after about `seconds`.
+/// `TCP_DEFER_ACCEPT` of tcp(7): connections are reported when their first bytes have arrived, or after about
+/// `seconds`.
 pub(crate) fn set_defer_accept(listener: &impl AsFd, seconds: u32) -> io::Result<()> {
     let seconds = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
     set_int(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
-/// Has each datagram report which local address it was sent to, if the socket is bound to all of them. False: it is bound to
-/// one, or no internet socket.
+/// Makes each datagram report its local address, if the socket is bound to all. Returns false if it is bound to one, or
+/// is no internet socket.
 pub(crate) fn report_local_addresses_if_any(socket: &impl AsFd) -> io::Result<bool> {
     let Some(address) = SockRef::from(socket).local_addr()?.as_socket() else { return Ok(false) };
     let is_unspecified = address.ip().is_unspecified();
@@ -25,24 +25,21 @@ pub(crate) fn report_local_addresses_if_any(socket: &impl AsFd) -> io::Result<bo
     Ok(is_unspecified)
 }
 
-/// Has each datagram report which local address it was sent to, at a socket of the same family as `address`.
 pub(crate) fn report_local_addresses(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() {
         set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
     }
-    // An IPv6 socket may take IPv4 as well.
+    // An IPv6 socket may receive IPv4 as well.
     set_int(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
 }
 
-/// Sets a socket option whose value is an int: setsockopt(2).
 fn set_int(
     socket: &impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: the option takes one int, whose address and size are given; the descriptor is open because it is
-    // borrowed.
+    // SAFETY: the option takes one int; its address and size are given; the descriptor is open because it is borrowed.
     let outcome = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -55,17 +52,17 @@ fn set_int(
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Entries of the answer to `SO_MEMINFO`, and the place of the drops in it (linux/sock_diag.h, SK_MEMINFO_DROPS).
+/// Entries of `SO_MEMINFO`, and the index of the drops (linux/sock_diag.h, SK_MEMINFO_DROPS).
 const MEMINFO_ENTRIES: usize = 9;
 const MEMINFO_DROPS: usize = 8;
 
-/// Datagrams that the system has dropped at a socket since the socket was made, modulo 2^32: the count that `SO_RXQ_OVFL`
-/// attaches to datagrams, without waiting for the next one. `None`: the system does not tell.
+/// Datagrams that the system has dropped at a socket since its creation, modulo 2^32: the count that `SO_RXQ_OVFL`
+/// attaches to datagrams, without waiting for the next one. `None`: the system does not report it.
 pub(crate) fn dropped_datagrams(socket: &impl AsFd) -> Option<u32> {
     let mut info = [0_u32; MEMINFO_ENTRIES];
     let mut size = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the option fills at most as many bytes as the given size says, which is that of the array; the descriptor is
-    // open because it is borrowed.
+    // SAFETY: the option fills at most the given size, which is that of the array; the descriptor is open because it is
+    // borrowed.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,4 +1,4 @@
-//! What the owner of a shard does to a connection between two turns: a foreign event loop, or a command of a script.
+//! Actions on a connection between two turns, by the owner of a shard: a foreign event loop or a script's command.
 
 use super::Shard;
 use super::connection::ConnectionState;
@@ -9,11 +9,11 @@ use crate::driver::Driver;
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Acts on an open connection as a method of its session does: what `act` asks of the [`Io`] takes effect when it returns,
-    /// or in the next turn if there is no more room in this one; its output leaves with the next turn. To be followed by a turn. `None`, and `act` is not called: the connection is
-    /// not open any more, or not yet.
+    /// Acts on an open connection like a method of its session. The effects requested from [`Io`] apply when `act`
+    /// returns, or in the next turn if this one has no more room; its output leaves with the next turn, which the
+    /// caller must run. Returns `None`, without a call of `act`, if the connection is not open.
     ///
-    /// All such calls between two turns together have the room of one turn's output: when that is used up, [`Io::room`] is none
+    /// All such calls between two turns share the room of one turn's output: when that is used up, [`Io::room`] is zero
     /// until the next turn.
     pub fn with<R>(
         &mut self,
@@ -21,9 +21,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         act: impl FnOnce(&mut V::Session, &mut Io<'_>) -> R,
     ) -> Option<R> {
         let slot = self.slots.get(token).filter(|slot| slot.connection.state == ConnectionState::Open)?;
-        // The last turn may be long ago, and the session sets its deadlines from now.
+        // The last turn may be long ago, and the session sets its deadlines relative to now.
         self.now = self.clock.now();
-        // A receive of the last turn that emptied the socket says nothing about the present.
+        // A receive of the last turn that emptied the socket is outdated.
         self.turn_number = self.turn_number.wrapping_add(1);
         self.has_acted = true;
         let room = self.output.room_between_turns();
@@ -41,8 +41,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Some(outcome)
     }
 
-    /// The input of a connection that its session has not consumed, oldest byte first; nothing if the connection is gone. It
-    /// stays until it is [consumed](Self::consume), here or by the session.
+    /// The unconsumed input of a connection, oldest byte first; empty if the connection is gone. It stays until
+    /// [`consume`](Self::consume) or the session consumes it.
     pub fn unread(&mut self, token: Token) -> &[u8] {
         match self.slots.get(token) {
             Some(slot) => slot.connection.input.bytes(&self.held_input),
@@ -50,7 +50,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Consumes the first bytes of what is [unread](Self::unread), in place of the session. Does nothing if the connection is
+    /// Consumes the first bytes of [`unread`](Self::unread) in place of the session. No effect if the connection is
     /// gone.
     ///
     /// # Panics

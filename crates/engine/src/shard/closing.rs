@@ -1,5 +1,5 @@
-//! How connections end: the peer's end, a failure, a point in time, an abort; and what is left to do when the
-//! driver is done with one.
+//! The end of connections: the peer's end, a failure, a deadline, an abort; and the cleanup after the driver has closed
+//! one.
 
 use std::io;
 
@@ -46,7 +46,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     session.refused(error, &mut self.service);
                 }
             }
-            // The session had its reason before the peer went away.
+            // The session set its reason before the peer disappeared.
             ConnectionState::Lingering => {}
             ConnectionState::Open | ConnectionState::Detaching => {
                 connection.set_reason(CloseReason::of_error(error));
@@ -66,7 +66,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Frees the slot of a connection that the driver is done with. Its session has heard the reason.
+    /// Frees the slot of a connection that the driver has released, after a last call of its session with the reason.
     pub(super) fn free_connection(&mut self, token: Token) -> Option<V::Session> {
         let slot = self.slots.get(token)?;
         let Connection { input, output, reason, .. } = &mut slot.connection;
@@ -81,7 +81,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Some(session)
     }
 
-    /// A connection that never reached the driver.
+    /// Frees a connection that never reached the driver.
     pub(super) fn free_unattached(&mut self, token: Token) {
         if let Some(slot) = self.slots.get(token) {
             slot.connection.reason = CloseReason::SystemError;
@@ -100,7 +100,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.reason = CloseReason::ConnectFailed;
                 return self.begin_close(token);
             }
-            // What goes out with this turn may still be taken; `keep_unsent` knows if it was not.
+            // This turn's output may still be sent; `keep_unsent` handles the case that it was not.
             ConnectionTimer::Write(_) if connection.link != NO_ITEM => {}
             ConnectionTimer::Write(_) => {
                 connection.set_reason(CloseReason::WriteTimeout);
@@ -119,7 +119,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let is_reported = connection.state == ConnectionState::Open && connection.has_deadline_reported();
         let is_due = now >= connection.deadline && is_reported;
         if is_due {
-            // It means nothing to a session that has asked for the end.
+            // A session that has requested the end needs no deadline.
             connection.deadline = NEVER;
         }
         if is_due && connection.finish == CloseIntent::No {
@@ -129,8 +129,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Closes a connection at once. One whose close goes out with this turn's output is seen to when that
-    /// stops short.
+    /// Closes a connection at once. A close that is part of this turn's output is handled when that stops short.
     pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -142,7 +141,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             CloseIntent::Close | CloseIntent::Linger if connection.has_output() => {
                 connection.set_reason(reason);
             }
-            // It had its end already.
+            // Its end is already under way.
             CloseIntent::Close | CloseIntent::Linger | CloseIntent::Abort | CloseIntent::SlowConsumer => {}
         }
         self.begin_close(token);

@@ -1,4 +1,4 @@
-//! What the service orders at the end of a turn: connects, adoptions, the drain, the end.
+//! Commands of the service at the end of a turn: connects, adoptions, drain, stop.
 
 use super::Shard;
 use super::connection::{ConnectionState, ConnectionTimer};
@@ -50,9 +50,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.notify_drain();
     }
 
-    /// Tells the sessions that the server drains, slot by slot, in as many turns as it takes: while events
-    /// wait to be handed out, a connection whose request is among them looks idle and would be closed with
-    /// it; and what the sessions say to that needs room like everything else.
+    /// Notifies the sessions of a drain, slot by slot, in as many turns as it takes. It waits for undispatched events,
+    /// because a connection with a request among them looks idle and would be closed with it; and for room, because the
+    /// sessions send output in response.
     fn notify_drain(&mut self) {
         while let Some(at) = self.drain_notify_from {
             if self.dispatched < self.events.len() || !self.output.has_room_for(TurnStage::Events) {
@@ -68,7 +68,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Closes all connections, drops those that wait for a slot, and lets nobody in any more.
+    /// Closes all connections, drops those that wait for a slot, and admits no more.
     fn abort_all(&mut self, reason: CloseReason) {
         self.aborting = Some(reason);
         self.counters.refused_full.add(self.waiting.len() as u64);

@@ -1,4 +1,4 @@
-//! Sending datagrams while a service is called: at once, on mail for a peer, and at the end of a turn.
+//! Sending datagrams from a service: in a callback, on mail for a peer, and at the end of a turn.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,14 +10,14 @@ use super::output::{DATAGRAM_COST, Output};
 use crate::counters::EngineCounters;
 use crate::token::Token;
 
-/// Between which addresses datagrams go, and by which socket: enough to send one at any time.
+/// The addresses and the socket of a datagram exchange: enough to send at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DatagramPath {
-    /// The socket: its number in the order in which listeners and datagram sockets were added to the shard.
+    /// The number of the socket, in the order in which listeners and datagram sockets were added to the shard.
     pub socket: u32,
-    /// The address of the other side.
+    /// The address of the peer.
     pub peer: SocketAddr,
-    /// The address of this side, for a socket that is bound to all; `None`: the system chooses.
+    /// The local address, for a socket bound to all; `None`: the system chooses.
     pub local: Option<IpAddr>,
 }
 
@@ -26,7 +26,6 @@ pub(crate) struct DatagramSender<'a> {
     output: &'a mut Output,
     listeners: &'a [ShardListener],
     counters: &'a EngineCounters,
-    /// Bytes that may still be sent.
     room: usize,
 }
 
@@ -51,7 +50,7 @@ impl<'a> DatagramSender<'a> {
     }
 }
 
-/// What a service may do while it is shown a datagram, or mail for a peer.
+/// Handle of a service during a datagram callback or mail for a peer.
 pub struct DatagramIo<'a> {
     pub(super) now: Time,
     pub(super) path: DatagramPath,
@@ -64,13 +63,13 @@ impl DatagramIo<'_> {
         self.now
     }
 
-    /// The socket that the datagram came in by: its number in the order in which listeners and datagram
-    /// sockets were added to the shard.
+    /// The number of the receiving socket, in the order in which listeners and datagram sockets were added to the
+    /// shard.
     pub fn socket(&self) -> u32 {
         self.path.socket
     }
 
-    /// The path to the datagram's sender, or to the mail's recipient. It may be kept to send later, by
+    /// The path to the datagram's sender, or to the mail's recipient. It may be stored to send later, by
     /// [`ShardControl::send_datagram`](crate::ShardControl::send_datagram) or by mail.
     pub fn path(&self) -> DatagramPath {
         self.path
@@ -87,7 +86,8 @@ impl DatagramIo<'_> {
     /// Sends a datagram to `to` from the same socket.
     ///
     /// # Errors
-    /// [`OutputFull`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of this one is sent.
+    /// [`OutputFull`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of
+    /// this datagram is sent.
     pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), OutputFull> {
         let path = DatagramPath { socket: self.path.socket, peer: to, local: None };
         self.sender.send(&path, payload)

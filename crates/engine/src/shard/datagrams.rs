@@ -1,8 +1,8 @@
-//! Datagram sockets: no connections, no slots; every datagram is shown to the service, which may answer at
-//! once to any address. It may also send at the end of each turn, and when mail for a peer comes.
+//! Datagram sockets: no connections, no slots. The service receives every datagram and may answer at once to any
+//! address; it may also send at the end of each turn, and on mail for a peer.
 //!
-//! Nothing is kept of what the system does not take at once: a datagram that finds the socket's send
-//! buffer full is dropped and counted, as any router on the way might have dropped it.
+//! Unsent datagrams are not stored: a datagram that finds the socket's send buffer full is dropped and counted, as any
+//! router on the path might have dropped it.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::driver::{BufferId, Driver, SourceKind};
 use crate::limits::{LISTENERS_MAX, SEND_MAX};
 use crate::token::Token;
 
-/// The growth of a count that begins again behind 2^32 - 1.
+/// The growth of a count that wraps after 2^32 - 1.
 fn dropped_since(before: u32, now: u32) -> u64 {
     now.wrapping_sub(before).into()
 }
@@ -23,12 +23,11 @@ fn dropped_since(before: u32, now: u32) -> u64 {
 const _: () = assert!(LISTENERS_MAX <= u64::BITS);
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Adds a bound datagram socket, whose datagrams are shown to
-    /// [`Service::datagram`]. Returns its number among listeners and datagram
-    /// sockets.
+    /// Adds a bound datagram socket; its datagrams are passed to [`Service::datagram`]. Returns its number among
+    /// listeners and datagram sockets.
     ///
     /// # Errors
-    /// There are [`LISTENERS_MAX`] already, or the driver cannot take the socket.
+    /// There are [`LISTENERS_MAX`] already, or the driver cannot use the socket.
     pub fn receive_datagrams(&mut self, socket: D::Socket) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
@@ -36,7 +35,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let token = Token::new(number, 0);
         self.driver.attach(token, socket.into(), SourceKind::Datagram, false)?;
-        // A socket that was handed over has the count of its former reader.
+        // A handed-over socket has the count of its former reader.
         let dropped = self.driver.dropped_datagrams(token).unwrap_or(0);
         self.listeners.push(ShardListener {
             state: ListenerState::Datagrams,
@@ -61,7 +60,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.driver.release(buffer);
     }
 
-    /// Mail for a peer has come.
     pub(super) fn deliver_to_peer(&mut self, path: DatagramPath, mail: V::Mail) {
         if self.listeners.get(path.socket as usize).is_some_and(ShardListener::takes_datagrams) {
             let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
@@ -71,8 +69,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Counts what the system has dropped at the sockets that datagrams were received from in this turn. A socket drops only
-    /// while its buffer is full, so datagrams of a later turn always follow the last drop.
+    /// Counts the system's drops at the sockets that received datagrams in this turn. A socket drops only while its
+    /// buffer is full, so datagrams of a later turn always follow the last drop.
     pub(super) fn count_dropped_datagrams(&mut self) {
         let mut left = std::mem::take(&mut self.received_from);
         while left != 0 {
@@ -86,7 +84,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Datagram sockets that are not closed yet.
     pub(super) fn datagram_sockets(&self) -> usize {
         let is_open = |listener: &&ShardListener| {
             listener.is_datagrams && !matches!(listener.state, ListenerState::Closed)
@@ -94,8 +91,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.listeners.iter().filter(is_open).count()
     }
 
-    /// Stops receiving datagrams and closes their sockets. A close alone would drop what the system has put into buffers
-    /// already: the receive is cancelled first, and its last datagrams are shown to the service.
+    /// Stops receiving datagrams and closes their sockets. A close alone would drop datagrams that the system has
+    /// already put into buffers, so the receive is cancelled first and the service gets its last datagrams.
     pub(super) fn close_datagram_sockets(&mut self) {
         for number in 0..self.listeners.len() as u32 {
             let listener = &mut self.listeners[number as usize];
@@ -112,7 +109,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// No receive is armed any more. The close waits for what this turn has to send by the socket.
+    /// No receive is armed any more. The close waits until this turn's datagrams of the socket are sent.
     pub(super) fn on_datagrams_stopped(&mut self, number: u32) {
         let (listener, token) = (&mut self.listeners[number as usize], Token::new(number, 0));
         if listener.state != ListenerState::StoppingDatagrams {
@@ -126,7 +123,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Closes the sockets whose last datagrams have been sent.
     pub(super) fn close_sent_sockets(&mut self) {
         let mut left = std::mem::take(&mut self.sockets_to_close);
         self.has_acted |= left != 0;
@@ -136,7 +132,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Receiving failed; it is tried again after a rest, because the socket may outlive its trouble.
+    /// Receiving failed; it is retried after a pause, because the error may be temporary.
     pub(super) fn on_datagrams_failed(&mut self, number: u32) {
         self.on_datagrams_stopped(number);
         let listener = &mut self.listeners[number as usize];

@@ -1,8 +1,8 @@
-//! Connections that leave with their socket open, and connections that come so.
+//! Connections that leave with their socket open, and adopted ones.
 //!
-//! Leaving takes three steps: the output goes (as for a close), the driver lets go of the socket, the
-//! session is told `closed` and handed over. From the second step on the driver owes one `Detached`, so a
-//! connection that has to end meanwhile only notes it: its socket is closed when it comes.
+//! A connection leaves in three steps: its output is sent (as for a close), the driver releases the socket, the session
+//! gets `closed` and is passed on. From the second step on the driver owes one `Detached` event, so a connection that
+//! has to end meanwhile only records that: its socket is closed on arrival.
 
 use std::io;
 
@@ -18,13 +18,11 @@ use crate::driver::{Driver, SourceKind};
 use crate::store::Stash;
 use crate::token::Token;
 
-/// Who is given the connections that leave.
 pub(super) type DetachHandler<V, S> = Box<dyn FnMut(&mut V, Detached<S, <V as Service>::Session>)>;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Names who takes the connections whose sessions have asked for their socket with
-    /// [`Io::detach`](super::Io::detach). It is called on the shard's thread and must not block: it
-    /// hands the connection on. Without it, their sockets are closed.
+    /// Sets the handler for connections that leave by [`Io::detach`](super::Io::detach). It runs on the shard's thread
+    /// and must not block: it passes the connection on. Without a handler, the sockets are closed.
     pub fn on_detached(
         &mut self,
         detach_handler: impl FnMut(&mut V, Detached<D::Socket, V::Session>) + 'static,
@@ -32,11 +30,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.detach_handler = Some(Box::new(detach_handler));
     }
 
-    /// Makes an open stream socket a connection of this shard. Its session is told `opened`, then shown
-    /// the unread bytes; or, if the driver cannot take the socket, `closed`. To be followed by a turn.
+    /// Makes an open stream socket a connection of this shard. Its session gets `opened`, then the unread bytes; or
+    /// `closed`, if the driver cannot use the socket. The caller must run a turn afterwards.
     ///
     /// # Errors
-    /// There is no room; the connection comes back.
+    /// There is no room; the error returns the connection.
     pub fn adopt(
         &mut self,
         connection: Detached<D::Socket, V::Session>,
@@ -52,13 +50,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if !input.append(&mut self.held_input, &connection.unread) {
             return refused(AdoptErrorKind::Input, connection);
         }
-        // The last turn may be long ago, and the session sets its deadlines from now.
+        // The last turn may be long ago, and the session sets its deadlines relative to now.
         self.now = self.clock.now();
         self.has_acted = true;
         Ok(self.insert_adopted(connection.socket, connection.session, input))
     }
 
-    /// Gives a connection the slot that is free for it.
+    /// Inserts a connection into a free slot, which the caller guarantees.
     pub(super) fn insert_adopted(&mut self, socket: D::Socket, session: V::Session, input: Stash) -> Token {
         let token = self.slots.insert(session).expect("the caller keeps a slot free");
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
@@ -81,7 +79,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         token
     }
 
-    /// The session wants its socket: the driver is asked for it as soon as the output has gone.
+    /// Requests the socket from the driver as soon as the output is sent.
     pub(super) fn detach_when_sent(&mut self, token: Token) {
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
         if connection.blocked {

@@ -1,10 +1,10 @@
-//! The accept gate: listeners give connections while there are slots for them.
+//! The accept gate: listeners accept connections while there are free slots.
 //!
-//! All slots taken: accepting pauses, and the kernel's backlog holds who comes. What was accepted
-//! before the pause took effect waits in a short queue. A connection that closes opens the gate.
+//! When all slots are in use, accepting pauses and connections wait in the kernel's backlog. Connections accepted
+//! before the pause took effect wait in a short queue. A closed connection opens the gate.
 //!
-//! That queue holds what all listeners may give before their pause takes effect: a server that has taken over from one
-//! with more shards has many listeners in one shard, each with a backlog of its own.
+//! The queue has room for all that the listeners may accept before their pause takes effect: a server that has taken
+//! over from one with more shards has many listeners in one shard, each with its own backlog.
 
 use std::io;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::limits::{ACCEPT_RECHECK_INTERVAL, LISTENERS_MAX, WAITING_ACCEPTS_MAX}
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Adds a listening socket and accepts from now on. `defers` says that its connections arrive
-    /// with their first bytes (`TCP_DEFER_ACCEPT`). To be followed by a turn. Returns the listener's number.
+    /// Adds a listening socket and accepts from now on. `defers`: its connections arrive with their first bytes
+    /// (`TCP_DEFER_ACCEPT`). The caller must run a turn afterwards. Returns the listener's number.
     pub fn listen(&mut self, socket: D::Socket, defers: bool) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
@@ -35,14 +35,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
             dropped: 0,
             is_datagrams: false,
         });
-        // The driver accepts with its next turn, which must not wait for news of somebody else.
+        // The driver accepts with its next turn, which must not wait for another event.
         self.has_acted = true;
         self.resume_accepting();
         Ok(number)
     }
 
-    /// Leaves who waits at this listener to whoever holds it as well, also when the listeners are emptied before they
-    /// are closed.
+    /// Leaves connections in this listener's backlog to its other holders, also when the backlogs are emptied before
+    /// the close.
     pub fn leave_backlog(&mut self, listener: u32) {
         self.listeners[listener as usize].leaves_backlog = true;
     }
@@ -68,7 +68,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Connections that may wait for a slot.
     fn waiting_max(&self) -> usize {
         WAITING_ACCEPTS_MAX * self.listeners.len()
     }
@@ -106,7 +105,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// A slot or a descriptor has become free, or a rest is over.
+    /// Admits waiting connections and resumes accepting: a slot or a descriptor is free, or a pause is over.
     pub(super) fn resume_accepting(&mut self) {
         while !self.slots.is_full() {
             let Some((listener, socket)) = self.waiting.pop_front() else { break };
@@ -130,10 +129,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Looks into every listener's queue, now and every [`ACCEPT_RECHECK_INTERVAL`] for the given time, by accepting
-    /// anew. For listeners that other processes accept or have accepted from as well: of those who wait for a
-    /// connection the system may wake one only, and if that one stops or dies before it takes the connection,
-    /// nobody else hears of it. (A ring outlives its process for a moment, and goes on to be woken.)
+    /// Checks every listener's queue, now and every [`ACCEPT_RECHECK_INTERVAL`] for `span`, by restarting the accept.
+    /// For listeners that other processes accept from or have accepted from: the system may wake one of several waiting
+    /// processes only, and if that process stops or exits before it accepts the connection, no other one is woken. (A
+    /// ring outlives its process for a moment and still receives wake-ups.)
     pub fn recheck_accept_queues(&mut self, span: Duration) {
         self.recheck_until = self.recheck_until.max(self.now.after(span));
         for number in 0..self.listeners.len() {
@@ -141,7 +140,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Its time has come: it has rested after an error, or its queue is to be looked into.
+    /// A listener's timer expired: its pause after an error is over, or its queue is due for a recheck.
     pub(super) fn on_listener_timer(&mut self, number: u32) {
         let listener = &mut self.listeners[number as usize];
         if listener.state == ListenerState::Datagrams {
@@ -153,7 +152,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Stops accepting; when that is so, the listener goes on by itself, as after any pause.
+    /// Stops accepting; when the driver confirms, the listener resumes as after any pause.
     fn pause_to_recheck(&mut self, number: usize) {
         if let Some(listener) = self.listeners.get_mut(number)
             && listener.state == ListenerState::Accepting
@@ -171,17 +170,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
             ListenerState::Stopping(backlog) => self.close_listener(number, backlog),
             ListenerState::StoppingDatagrams | ListenerState::Closing | ListenerState::Closed => {}
             before => match error {
-                // Asked for; but the gate may have opened since.
+                // A requested stop; the gate may have opened since.
                 None => self.resume_accepting(),
-                // The connections that wait for a slot have the last descriptors: those behind them wait in
-                // the backlog, as they do when the gate is closed.
+                // The connections that wait for a slot have the last descriptors: later ones wait in the backlog, as
+                // when the gate is closed.
                 Some(error) if self.slots.is_full() && AcceptFailure::is_descriptor_shortage(error) => {
                     listener.state = ListenerState::Paused;
                     self.counters.gate_closed.add(u64::from(before == ListenerState::Accepting));
                 }
                 Some(error) => {
                     listener.state = ListenerState::Paused;
-                    // Who waits gets no answer for now; one learns of it, unless the system has seen to that.
+                    // Waiting clients get no response for now; one of them is refused, unless the driver has already
+                    // done so.
                     if refused == 0 && AcceptFailure::is_descriptor_shortage(error) {
                         let refused = self.driver.refuse_one(Token::new(number, 0));
                         self.counters.refused_descriptors.add(u64::from(refused));
@@ -193,7 +193,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Accepted connections without a slot, and listeners that may still give some.
+    /// Accepted connections without a slot, and listeners that are not closed.
     pub(super) fn pending_arrivals(&self) -> usize {
         let listeners = self.listeners.iter().filter(|listener| listener.state != ListenerState::Closed);
         self.waiting.len() + listeners.count()
@@ -219,14 +219,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             self.wheel.clear(number);
         }
-        // When all are stopped: what comes in by one must not open another.
+        // After all are stopped: a connection accepted from one must not restart another.
         for (number, backlog) in idle {
             self.close_listener(number, backlog);
         }
     }
 
-    /// Closes a listener that accepts no more; first it gives those who wait at it, if that is wanted. As many as may
-    /// wait for a slot: who goes on coming must not put the end off.
+    /// Closes a listener that no longer accepts; with [`BacklogPolicy::Accept`] it accepts the waiting connections
+    /// first. At most as many as may wait for a slot: a stream of new connections must not delay the close.
     fn close_listener(&mut self, number: u32, backlog: BacklogPolicy) {
         let token = Token::new(number, 0);
         for _ in 0..WAITING_ACCEPTS_MAX {
@@ -235,7 +235,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             match self.driver.accept_now(token) {
                 Ok(Some(socket)) => self.on_accepted(number, socket),
-                // Those inside have the last descriptors. One after the other is turned away, so that it is known.
+                // The open connections have the last descriptors. Waiting clients are refused one by one, so that they
+                // get a response.
                 Err(error) if AcceptFailure::is_descriptor_shortage(&error) => {
                     if !self.driver.refuse_one(token) {
                         break;

@@ -1,9 +1,9 @@
-//! Input on its way to the sessions: out of a receive buffer, out of the store, or out of a shared block.
+//! Input on its way to the sessions: from a receive buffer, the store, or a shared block.
 //!
 //! ```text
-//!  a receive ─▶ buffer, 4 KiB ─▶ session ─▶ what it leaves: store ─┐
-//!  the buffer was full: read on ─▶ shared block, 64 KiB ◀──────────┘
-//!                                  └─▶ session, once, with all there is
+//!  a receive ─▶ buffer, 4 KiB ─▶ session ─▶ unconsumed rest: store ─┐
+//!  the buffer was full: read on ─▶ shared block, 64 KiB ◀───────────┘
+//!                                  └─▶ session, once, with all bytes
 //! ```
 
 use std::io;
@@ -21,16 +21,13 @@ use crate::limits::{LONG_READ_SIZE, RECEIVE_BUFFER_SIZE};
 use crate::store::StashStore;
 use crate::token::Token;
 
-/// Where input to be shown lies, and how long it is.
 enum InputLocation {
     Buffer(BufferId, usize),
-    /// In the current shared block.
     Long(SharedBlock, Range<usize>),
     Stash,
 }
 
 impl Connection {
-    /// Whether the session would be shown more at once.
     fn wants_more(&self, held_output: &StashStore) -> bool {
         self.state == ConnectionState::Open
             && self.finish == CloseIntent::No
@@ -44,8 +41,8 @@ impl Connection {
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Shows bytes that came in a receive buffer, or keeps them for whoever may see them, then does what
-    /// the session asks for.
+    /// Shows bytes of a receive buffer, or stores them until they may be shown, then carries out the session's
+    /// requests.
     pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -68,14 +65,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.pump(token);
     }
 
-    /// Shows the input that is held.
     pub(super) fn show_held_input(&mut self, token: Token) {
         self.show(token, InputLocation::Stash);
     }
 
-    /// Reads at once what a receive has left behind, since there was more than its buffer holds: one long look instead of
-    /// many short ones, with a turn, a wait and a message in two pieces between each two. Once for each receive, so that
-    /// nobody else waits for long; and only while the store could keep what a session leaves of it.
+    /// Reads at once what remains after a receive that filled its buffer: one long read instead of many short ones,
+    /// each with a turn, a wait and a split message. Once per receive, so that other connections do not wait long; and
+    /// only while the store could hold the unconsumed rest.
     fn continue_reading(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -100,14 +96,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.emptied_turn = Some(self.turn_number);
             }
             Err(error) => {
-                // What came before the failure is shown before it.
+                // Input from before the failure is shown first.
                 while self.step(token) && self.is_in_state(token, ConnectionState::Open) {}
                 self.on_failed(token, &error);
             }
         }
     }
 
-    /// Shows unconsumed input to the session and keeps what it leaves.
+    /// Shows unconsumed input to the session and stores the rest.
     fn show(&mut self, token: Token, from: InputLocation) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -132,7 +128,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 stash.consume(&mut self.held_input, consumed);
                 true
             }
-            // Nobody will read what comes after the last answer.
+            // Input after the last response is not read.
             InputLocation::Buffer(..) | InputLocation::Long(..)
                 if !matches!(connection.finish, CloseIntent::No | CloseIntent::Detach) =>
             {

@@ -1,12 +1,11 @@
-//! The shared blocks of a shard: memory that long reads receive into, and that payloads are referenced in from there.
+//! The shared blocks of a shard: long reads receive into them, and payloads are referenced in place.
 //!
 //! ```text
 //!  current   │ read 1 │ read 2 │ copied │ spare ◀─ the next long read                 full: retired
-//!  retired   [ oldest ] [ … ] [ newest ]    each is used again when nothing refers to it any more
+//!  retired   [ oldest ] [ … ] [ newest ]    each is reused when nothing refers to it
 //! ```
 //!
-//! A block to which nothing refers is filled anew from its start before each long read, so a shard whose sessions share
-//! nothing stays in one block.
+//! An unreferenced block is reset before each long read, so a shard without shared input stays in one block.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,13 +21,12 @@ const _: () = assert!(BLOCK_SIZE >= LONG_READ_SIZE && SPARE_BLOCKS_MAX < BLOCKS_
 
 /// The blocks of a shard. None exists before the first long read or copy.
 pub(super) struct InputBlocks {
-    /// The block that is being filled.
     current: Option<BlockWriter>,
-    /// Blocks that were full, the one retired first in front. Something may still refer to each.
+    /// Full blocks, the oldest in front. Each may still be referenced.
     retired: VecDeque<BlockWriter>,
     /// The current block is being shown to a session: copies must not retire it.
     is_shown: bool,
-    /// The next superfluous block is not released before.
+    /// Earliest time to release the next superfluous block.
     trim_at: Time,
 }
 
@@ -37,9 +35,9 @@ impl InputBlocks {
         InputBlocks { current: None, retired: VecDeque::new(), is_shown: false, trim_at: Time::ZERO }
     }
 
-    /// Memory for a long read; none if references to all blocks exist. What is read is to be [committed](Self::commit).
+    /// Memory for a long read, to be [committed](Self::commit); `None` if all blocks are referenced.
     pub(super) fn long_read(&mut self) -> Option<&mut [u8]> {
-        // A block that is not referenced is in the processor's cache, probably.
+        // An unreferenced block is probably in the processor's cache.
         let is_ready = self
             .current
             .as_mut()
@@ -58,13 +56,12 @@ impl InputBlocks {
         (current.share(), start..start + count)
     }
 
-    /// Says whether the current block is being shown to a session.
     pub(super) fn set_shown(&mut self, is_shown: bool) {
         self.is_shown = is_shown;
     }
 
-    /// A reference to bytes of at least [`SHARED_MIN`]: where they lie if that is the current block, else to a copy in it. None
-    /// for fewer bytes, and if no block has room for a copy.
+    /// A reference to bytes of at least [`SHARED_MIN`]: in place if they lie in the current block, else to a copy in
+    /// it. `None` for fewer bytes, or if no block has room for a copy.
     #[inline]
     pub(super) fn share(&mut self, bytes: &[u8]) -> Option<(&SharedBlock, Range<usize>)> {
         if bytes.len() < SHARED_MIN {
@@ -91,21 +88,21 @@ impl InputBlocks {
         self.current.as_mut()?.append(bytes)
     }
 
-    /// Retires the current block for an empty one. False, and nothing changes: there is none.
+    /// Retires the current block for an empty one. Returns false, without effect, if there is none.
     fn replace_current(&mut self) -> bool {
         let Some(next) = self.reuse_retired().or_else(|| self.allocate()) else { return false };
         self.retired.extend(self.current.replace(next));
         true
     }
 
-    /// A retired block to which nothing refers, begun anew.
+    /// Resets and returns a retired block that is not referenced.
     fn reuse_retired(&mut self) -> Option<BlockWriter> {
         for _ in 0..self.retired.len().min(BLOCKS_CHECKED_MAX) {
             let mut oldest = self.retired.pop_front()?;
             if oldest.renew() {
                 return Some(oldest);
             }
-            // The others have their turn the next time.
+            // The next call checks other blocks.
             self.retired.push_back(oldest);
         }
         None
@@ -115,12 +112,11 @@ impl InputBlocks {
         (self.count() < BLOCKS_MAX).then(|| BlockWriter::new(BLOCK_SIZE))
     }
 
-    /// How many blocks there are.
     pub(super) fn count(&self) -> usize {
         self.retired.len() + usize::from(self.current.is_some())
     }
 
-    /// Releases a superfluous block, if one is due and nothing refers to it.
+    /// Releases a superfluous block, if one is due and not referenced.
     #[inline]
     pub(super) fn trim(&mut self, now: Time) {
         if self.retired.len() > SPARE_BLOCKS_MAX && now >= self.trim_at {
@@ -129,7 +125,6 @@ impl InputBlocks {
         }
     }
 
-    /// When the next superfluous block is to be released.
     pub(super) fn next_trim(&self) -> Option<Time> {
         (self.retired.len() > SPARE_BLOCKS_MAX).then_some(self.trim_at)
     }
@@ -139,7 +134,6 @@ impl InputBlocks {
 mod tests {
     use super::*;
 
-    /// Reads `count` bytes of one value.
     fn read(blocks: &mut InputBlocks, value: u8, count: usize) -> Option<(SharedBlock, Range<usize>)> {
         blocks.long_read()?[..count].fill(value);
         Some(blocks.commit(count))

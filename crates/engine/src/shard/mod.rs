@@ -1,19 +1,19 @@
-//! A shard: one thread's listeners, connections, buffers, timers and counters. It shares nothing,
-//! never blocks but in its driver, and takes no lock.
+//! A shard: one thread's listeners, connections, buffers, timers and counters. It shares nothing, blocks only in its
+//! driver, and takes no lock.
 //!
 //! One turn, top to bottom:
 //!
 //! ```text
 //!  send this turn's output, wait ──► driver.turn
-//!  what was not taken            ──► stash, wait for writability     (turn.rs)
+//!  unsent rest                   ──► stash, wait for writability     (turn.rs)
 //!  events                        ──► sessions               (turn.rs, input.rs)
-//!  mail from other threads       ──► sessions
+//!  mail from other threads       ──► sessions                        (turn.rs)
 //!  deadlines                     ──► sessions                        (closing.rs)
 //!  the service's own turn        ──► connects, drain, …              (commands.rs)
 //! ```
 //!
-//! Sessions only note what they want (`Io`); `pump` (pump.rs) looks at one connection's notes and
-//! does the next thing, until there is nothing left to do for it now.
+//! Sessions only record requests (`Io`); `pump` (pump.rs) carries them out for one connection, step by step, until
+//! there is nothing more to do now.
 
 mod between_turns;
 mod closing;
@@ -63,27 +63,27 @@ use crate::token::Token;
 pub struct ShardConfig {
     /// Connections open at once. Reached: accepting pauses until one closes.
     pub capacity: u32,
-    /// Places beyond the capacity that only connects may take. Reached: a connect fails.
+    /// Slots beyond the capacity that only outgoing connections may use. Reached: a connect fails.
     pub reserved_connects: u32,
-    /// Bytes of unfinished input held for all connections together. Full: the connection that
-    /// needed more is closed with `InputFull`.
+    /// Bytes of unfinished input held for all connections together. Full: the connection that needs more is closed with
+    /// `InputFull`.
     pub input_bytes_max: usize,
     /// Bytes of unsent output held for all connections together. Full: the connections that hold most are closed with
-    /// `SlowConsumer` until there is room. The bytes are those of blocks, which are up to four times as long as what they hold
-    /// (at least 256 bytes): a connection with `n` others that hold output loses nothing while it holds no more than a quarter
-    /// of an `n + 1`th part of these bytes.
+    /// `SlowConsumer` until there is room. Counted in blocks, which are up to four times as long as their content (at
+    /// least 256 bytes): with `n` other connections that hold output, a connection loses nothing while it holds at most
+    /// a quarter of an `n + 1`th part of these bytes.
     pub output_bytes_max: usize,
-    /// How long a receive stays armed before the connection is parked.
+    /// Time that a receive stays armed before the connection is parked.
     pub park_after: Duration,
-    /// How long held-up output may make no progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
+    /// Time that held-up output may make no progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
     pub write_timeout: Duration,
-    /// The same for connections that the service has made.
+    /// The write timeout of outgoing connections.
     pub connect_write_timeout: Duration,
-    /// How long a closing connection discards input.
+    /// Time that a closing connection discards input.
     pub linger_timeout: Duration,
-    /// How long a connect may take.
+    /// Time that a connect may take.
     pub connect_timeout: Duration,
-    /// How long accepting rests after it failed, unless a connection closes before.
+    /// Pause of accepting after a failed accept, unless a connection closes before.
     pub accept_retry: Duration,
 }
 
@@ -104,7 +104,7 @@ impl Default for ShardConfig {
     }
 }
 
-/// One shard. Made on the thread that turns it.
+/// One shard. Created on the thread that runs it.
 pub struct Shard<D: Driver, V: Service> {
     driver: D,
     service: V,
@@ -114,45 +114,44 @@ pub struct Shard<D: Driver, V: Service> {
     slots: ShardSlots<V::Session>,
     wheel: TimerWheel,
     held_input: StashStore,
-    /// Where a long read puts what it finds, behind what was held of it.
+    /// Shared blocks that long reads receive into, behind the held input.
     blocks: InputBlocks,
     held_output: StashStore,
     output: Output,
     stops: Vec<IncompleteSend>,
     events: Vec<DriverEvent<D::Socket, D::Accepted>>,
-    /// Events before this one are dispatched.
+    /// Number of dispatched events.
     dispatched: usize,
-    /// Connections to look at when this turn's output has gone, and those being looked at.
+    /// Connections to revisit when this turn's output is sent, and those being revisited.
     to_revisit: Vec<Token>,
     revisiting: Vec<Token>,
-    /// Connections that are not read until others' output has gone, each once.
+    /// Connections that are not read until others' output is sent, without duplicates.
     input_blocked: Vec<Token>,
     /// Counts turns, wrapping.
     turn_number: u32,
-    /// The last turn did something, so the driver may have intents that it has not carried out.
+    /// The last turn did something, so the driver may have pending intents.
     has_acted: bool,
-    /// The wake is parked: somebody waits outside of `turn`.
+    /// The wake is parked: the owner waits outside of `turn`.
     parked: bool,
     expired: Vec<u32>,
     commands: Vec<ShardCommand<V>>,
     listeners: Vec<ShardListener>,
-    /// The datagram sockets that were received from in this turn, a bit each.
+    /// Datagram sockets that received in this turn, one bit each.
     received_from: u64,
-    /// The datagram sockets that are closed when this turn's output has gone, a bit each.
+    /// Datagram sockets to close when this turn's output is sent, one bit each.
     sockets_to_close: u64,
-    /// Until then the queues of listeners are looked into from time to time.
+    /// Until this time the queues of listeners are rechecked periodically.
     recheck_until: Time,
-    /// Accepted, but all slots are taken.
+    /// Accepted connections without a free slot.
     waiting: VecDeque<(u32, D::Accepted)>,
-    /// Who is given the connections that leave with their socket open.
     detach_handler: Option<DetachHandler<V, D::Socket>>,
-    /// Sockets that the service has its shard adopt, in the order of their orders.
+    /// Sockets to adopt, in the order of their commands.
     adopted: VecDeque<D::Socket>,
-    /// When the service wants its turn at the latest.
+    /// Latest time of the service's next turn.
     service_deadline: Option<Time>,
-    /// The first slot whose session has not been told yet that the server drains.
+    /// The first slot that has not been notified of the drain.
     drain_notify_from: Option<usize>,
-    /// All connections are being closed for this reason, also those that are still to come.
+    /// All connections, also later ones, are closed for this reason.
     aborting: Option<CloseReason>,
     wake: Arc<Wake>,
     counters: Arc<EngineCounters>,
@@ -160,8 +159,8 @@ pub struct Shard<D: Driver, V: Service> {
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// A shard on `driver`. `wake` must be made from the driver's wake handle; other threads notify
-    /// it after they have put mail where the service finds it.
+    /// A shard on `driver`. `wake` must be made from the driver's wake handle; other threads notify it after they have
+    /// queued mail for the service.
     pub fn new(
         mut driver: D,
         service: V,
@@ -213,7 +212,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Turns until the service asks to stop.
+    /// Runs turns until the service stops the shard.
     pub fn run(&mut self) -> std::io::Result<()> {
         while !self.is_stopping {
             self.turn(true)?;
@@ -221,7 +220,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Ok(())
     }
 
-    /// Whether the service has asked to stop.
+    /// Whether the service has stopped the shard.
     pub fn is_stopped(&self) -> bool {
         self.is_stopping
     }
@@ -246,12 +245,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.slots.open()
     }
 
-    /// When the shard wants a turn at the latest; `None`: when something happens.
+    /// Latest time of the next turn; `None`: on the next event.
     pub fn next_deadline(&self) -> Option<Time> {
         [self.wheel.next(), self.service_deadline, self.blocks.next_trim()].into_iter().flatten().min()
     }
 
-    /// Checks what must hold between turns, and says what does not. For the simulator.
+    /// Checks the invariants between turns; the error describes the violation. For the simulator.
     pub fn audit(&self) -> Result<(), String> {
         for at in 0..self.slots.used_slots() {
             let Some(token) = self.slots.token_at(at) else { continue };

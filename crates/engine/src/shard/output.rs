@@ -1,12 +1,11 @@
-//! What one turn sends: private bytes in an arena that all connections share, and ranges of shared blocks, one item
-//! for each connection.
+//! The output of one turn: private bytes in an arena shared by all connections, and ranges of shared blocks, one item
+//! per connection.
 //!
-//! Sessions append to the arena; the driver sends straight from it, and from the blocks; when the turn is over the
-//! arena is empty and the references to blocks are gone. Only what the system did not take is copied, into the connection's
-//! own stash.
+//! Sessions append to the arena; the driver sends directly from it and from the blocks. After the turn the arena is
+//! empty and the block references are dropped. Only unsent bytes are copied, into the connection's own stash.
 //!
 //! ```text
-//!  arena   │ answer of 7 │ answers of 12 … │ head of 3 │ tail of 3 │       block │ … payload … │
+//!  arena   │ response of 7 │ responses of 12 … │ head of 3 │ tail of 3 │     block │ … payload … │
 //!  items     0: (7, arena)  1: (12, arena)   2: (3, chain: head ─▶ payload ─▶ tail)   3: (9, stash)
 //! ```
 
@@ -19,32 +18,28 @@ use crate::driver::{Gather, PieceChain, PieceList};
 use crate::limits::{ARENA_SIZE, PIECES_MAX, SEND_MAX, TURN_LIST_CAPACITY};
 use crate::token::Token;
 
-/// Bytes for which the arena has room from the start. They are touched when they are needed.
+/// Initial capacity of the arena in bytes, touched on use.
 const ARENA_CAPACITY: usize = ARENA_SIZE + 5 * SEND_MAX;
 
-/// Bytes of an arena that is kept as it is.
+/// Largest capacity that an arena keeps after a turn, in bytes.
 const ARENA_LARGEST_KEPT: usize = 4 * ARENA_SIZE;
 
-/// Where the bytes of an item lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemLocation {
     Arena {
         start: usize,
         len: usize,
     },
-    /// Private bytes of the arena and shared ranges.
     PieceChain(PieceChain),
     /// The connection's output stash, from its start.
     Stash,
 }
 
-/// What follows a complete send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterSend {
     Nothing,
-    /// The driver closes the connection.
     Close,
-    /// The shard looks at the connection again: it lingers, yields, or was held up.
+    /// The shard revisits the connection: it lingers, yields, or was held up.
     Revisit,
 }
 
@@ -53,14 +48,13 @@ pub(super) struct OutputItem {
     pub(super) token: Token,
     pub(super) location: ItemLocation,
     pub(super) after: AfterSend,
-    /// The system has not taken all of it.
     pub(super) is_stopped: bool,
 }
 
 /// Bytes that a datagram counts for beside its payload: its entry in the list.
 pub(super) const DATAGRAM_COST: usize = size_of::<DatagramItem>();
 
-/// A datagram: bytes of the arena that go out as one.
+/// A datagram: bytes of the arena that are sent as one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramItem {
     pub(super) token: Token,
@@ -70,8 +64,8 @@ pub(super) struct DatagramItem {
     len: usize,
 }
 
-/// Who may say something in a turn, in this order. Whoever has much to say, turn after turn, must not keep those behind
-/// waiting.
+/// The stages of a turn that produce output, in this order. A stage with much output in every turn must not starve
+/// later stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnStage {
     Events,
@@ -79,20 +73,18 @@ pub(super) enum TurnStage {
     Deadlines,
 }
 
-/// The output of one turn.
 pub(super) struct Output {
     pub(super) arena: Vec<u8>,
     pub(super) items: Vec<OutputItem>,
-    /// Those of the chains.
     pieces: PieceList,
-    /// They are sent behind the items.
+    /// Sent after the items.
     pub(super) datagrams: Vec<DatagramItem>,
 }
 
 impl Output {
     pub(super) fn new() -> Self {
-        // Room beyond the nominal size, so that the last calls of a turn, one of each stage and the service's own, still find
-        // their maximum.
+        // Room beyond the nominal size, so that the last calls of a turn, one of each stage and the service's own,
+        // still find their maximum.
         Output {
             arena: Vec::with_capacity(ARENA_CAPACITY),
             items: Vec::with_capacity(TURN_LIST_CAPACITY),
@@ -117,44 +109,41 @@ impl Output {
         self.datagrams.push(DatagramItem { token, to, from, start, len: payload.len() });
     }
 
-    /// Whether a datagram of this socket has not been sent yet.
     pub(super) fn has_datagram_of(&self, socket: Token) -> bool {
         self.datagrams.iter().any(|item| item.token == socket)
     }
 
-    /// The payload of a datagram.
     pub(super) fn payload(&self, item: &DatagramItem) -> &[u8] {
         &self.arena[item.start..][..item.len]
     }
 
-    /// Whether there is nothing to send.
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty() && self.datagrams.is_empty()
     }
 
-    /// Bytes that the turn has to send so far, and those that have moved in the arena meanwhile.
+    /// Bytes to send in this turn so far, including those moved within the arena.
     pub(super) fn size(&self) -> usize {
         self.arena.len() + self.pieces.shared_len() + self.datagrams.len() * DATAGRAM_COST
     }
 
-    /// Bytes of datagrams that the service may send at the end of the turn: what is left of it, and a full call's in any
-    /// case.
+    /// Bytes of datagrams that the service may send at the end of the turn: the turn's remaining room, at least that of
+    /// a full call.
     pub(super) fn room_at_turn_end(&self) -> usize {
         ARENA_SIZE.saturating_sub(self.size()).max(SEND_MAX)
     }
 
-    /// Bytes that a call between turns may send: what is left of the turn.
+    /// Bytes that a call between turns may send: the turn's remaining room.
     pub(super) fn room_between_turns(&self) -> usize {
         (ARENA_SIZE + SEND_MAX).saturating_sub(self.size())
     }
 
-    /// Whether it holds references to blocks. They end with a turn, so that turn must not wait.
+    /// Whether it holds references to blocks, which must end with the turn: the turn must not wait.
     pub(super) fn holds_blocks(&self) -> bool {
         self.pieces.holds_blocks()
     }
 
-    /// Whether one more call of a session finds room for its maximum, and so does what it moves. Each stage of a turn has
-    /// some room that those before it leave alone.
+    /// Whether one more call of a session finds room for its maximum and for the bytes it moves. Each stage of a turn
+    /// leaves some room to later stages.
     pub(super) fn has_room_for(&self, stage: TurnStage) -> bool {
         let left_alone = match stage {
             TurnStage::Events => SEND_MAX,
@@ -164,13 +153,13 @@ impl Output {
         self.size() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
     }
 
-    /// The same within half of the arena: the other half is for news, however much those have to say who were promised
-    /// another look.
+    /// The same within half of the arena: the other half stays free for new events, however much output the revisited
+    /// connections have.
     pub(super) fn has_room_in_half(&self) -> bool {
         self.size() + 2 * SEND_MAX <= ARENA_SIZE / 2
     }
 
-    /// Bytes of the item that `link` names, if they are not those of a stash.
+    /// Bytes of item `link` outside of a stash.
     pub(super) fn unsent(&self, link: u32) -> usize {
         match self.items.get(link as usize) {
             Some(OutputItem { location: ItemLocation::Arena { len, .. }, .. }) => *len,
@@ -179,7 +168,7 @@ impl Output {
         }
     }
 
-    /// The bytes of an item; `held` are those of its connection's stash.
+    /// The bytes of an item; `held` returns those of its connection's stash.
     pub(super) fn gather<'a>(
         &'a self,
         location: ItemLocation,
@@ -192,7 +181,7 @@ impl Output {
         }
     }
 
-    /// The item that `link` names, or a new one. Returns its number.
+    /// Returns the number `link` of an existing item, or that of a new one.
     pub(super) fn item(&mut self, link: u32, token: Token) -> u32 {
         if (link as usize) < self.items.len() {
             return link;
@@ -207,12 +196,12 @@ impl Output {
         let number = self.item(link, token);
         let (item, end) = (&mut self.items[number as usize], self.arena.len());
         match item.location {
-            // Two answers of one connection in a turn with another's in between: rare, so a copy.
+            // Two responses of one connection in a turn with another's in between: rare, so a copy.
             ItemLocation::Arena { start, len } if start + len != end => {
                 item.location = ItemLocation::Arena { start: end, len };
                 self.arena.extend_from_within(start..start + len);
             }
-            // Its last piece is a private one, since shared ones leave room for it.
+            // The last piece is private, since shared pieces leave room for one.
             ItemLocation::PieceChain(chain) if chain.count() == PIECES_MAX => {
                 self.pieces.move_last(chain, &mut self.arena);
             }
@@ -221,7 +210,7 @@ impl Output {
         number
     }
 
-    /// Makes everything that was appended to the arena, which was `before` bytes long when the item was opened, part of it.
+    /// Adds all bytes appended to the arena to an item; `before` is the arena's length when the item was opened.
     pub(super) fn extend_item(&mut self, number: u32, before: usize) {
         let end = self.arena.len();
         match &mut self.items[number as usize].location {
@@ -231,7 +220,7 @@ impl Output {
         }
     }
 
-    /// Appends a shared range to an item. False, and nothing is appended: it can have no more pieces.
+    /// Appends a shared range to an item. Returns false, without effect, if the item can have no more pieces.
     #[must_use]
     pub(super) fn share(&mut self, number: u32, block: &SharedBlock, range: Range<usize>) -> bool {
         let location = &mut self.items[number as usize].location;
@@ -243,7 +232,7 @@ impl Output {
                 }
                 chain
             }
-            // Private bytes must find room for a piece behind it.
+            // Leaves room for a piece of private bytes behind it.
             ItemLocation::PieceChain(chain) if chain.count() + 2 <= PIECES_MAX => chain,
             ItemLocation::PieceChain(_) | ItemLocation::Stash => return false,
         };
@@ -254,7 +243,7 @@ impl Output {
 
     pub(super) fn clear(&mut self) {
         self.arena.clear();
-        // A turn with unusually long messages; the next one needs no such memory.
+        // After a turn with unusually long messages: the next one does not need the memory.
         if self.arena.capacity() > ARENA_LARGEST_KEPT {
             self.arena.shrink_to(ARENA_CAPACITY);
         }
@@ -287,7 +276,8 @@ mod tests {
         output.gather(location, || b"").slices().flatten().copied().collect()
     }
 
-    /// Row 4.35: what a connection says in a turn leaves in its order, with another's in between, private or shared.
+    /// Row 4.35: the bytes of a connection in a turn leave in order, private or shared, with another connection's in
+    /// between.
     #[test]
     fn an_item_keeps_its_order_whatever_comes_between() {
         let mut writer = BlockWriter::new(8);
@@ -304,7 +294,7 @@ mod tests {
         assert!(output.share(one, &block, 6..8));
         assert_eq!((bytes(&output, one), bytes(&output, other)), (b"abABCDcdGH".to_vec(), b"xEFGH".to_vec()));
         assert_eq!((output.unsent(one), output.unsent(other), output.unsent(NO_ITEM)), (10, 5, 0));
-        // Five private bytes, one of which is there twice because it has moved, and ten shared ones.
+        // Five private bytes, one of them twice because it has moved, and ten shared ones.
         assert_eq!((output.arena.len(), output.size()), (6, 16));
         assert!(output.holds_blocks() && !writer.renew());
         output.clear();
@@ -313,7 +303,7 @@ mod tests {
         assert!(writer.renew());
     }
 
-    /// Row 4.35: an item that has as many pieces as it may have takes private bytes all the same.
+    /// Row 4.35: an item with the maximum of pieces still accepts private bytes.
     #[test]
     fn an_item_without_room_for_pieces_grows_at_its_end() {
         let mut writer = BlockWriter::new(2);

@@ -1,4 +1,4 @@
-//! What comes next for one connection: called after everything that may have changed its notes.
+//! The next step of one connection, after every event that may have changed its state.
 
 use stilling_ring::Time;
 
@@ -15,8 +15,8 @@ use crate::driver::Driver;
 use crate::token::Token;
 
 impl Connection {
-    /// Whether something will happen to this connection: an armed operation, output, a deadline or
-    /// the session's own doing.
+    /// Whether an event will follow for this connection: from an armed operation, output, a deadline or the session's
+    /// own action.
     pub(super) fn has_pending_event(&self) -> bool {
         match self.state {
             ConnectionState::Closing | ConnectionState::Detaching | ConnectionState::Free => true,
@@ -24,7 +24,7 @@ impl Connection {
             ConnectionState::Lingering => {
                 self.reading != ReadState::Nothing && matches!(self.timer, ConnectionTimer::Linger(_))
             }
-            // A peer that takes nothing tells nothing either: only time ends it.
+            // A peer that does not read sends no event either: only its timeout ends it.
             ConnectionState::Open if self.blocked => {
                 matches!(self.timer, ConnectionTimer::Write(_)) || self.link != NO_ITEM
             }
@@ -38,24 +38,23 @@ impl Connection {
         }
     }
 
-    /// Whether closing at once might destroy the answer: the system resets a connection that is closed
-    /// with bytes unread, and a reset overtakes what was sent. Nothing is unread when the peer has
-    /// ended, when a receive is waiting in vain, or when one of this turn has emptied the socket. (What
-    /// arrives between that receive and the close is not known of: a peer that sends behind its last
-    /// request takes that risk with any server that does not linger after each.)
+    /// Whether closing at once might destroy the response: the system resets a connection that is closed with unread
+    /// bytes, and a reset overtakes sent bytes. Nothing is unread when the peer has ended, when a receive is armed and
+    /// idle, or when one of this turn has emptied the socket. (Bytes that arrive between that receive and the close are
+    /// unknown: a peer that sends after its last request takes that risk with any server that does not linger after
+    /// each.)
     ///
-    /// A peer that is sent away by a drain between two requests did not know that the last one was the last:
-    /// its next one may be on the way, and must meet an end in good order, not a reset.
+    /// A peer that a drain disconnects between two requests did not know that the last one was the last: its next one
+    /// may be on the way, and must meet an orderly end, not a reset.
     fn must_linger(&self, turn: u32) -> bool {
         let quiet = self.reading != ReadState::Nothing || self.emptied_turn == Some(turn);
         let unannounced = self.reason == CloseReason::Drained;
         self.peer == PeerState::Sending && (self.finish == CloseIntent::Linger || unannounced || !quiet)
     }
 
-    /// No output is held up any more.
     pub(super) fn unblock(&mut self, park_at: Time) {
         self.blocked = false;
-        // The write timeout is over; a receive that is still armed may be parked again.
+        // The write timeout is over; an armed receive may be parked again.
         self.timer = match self.reading {
             ReadState::Receive => ConnectionTimer::Park(park_at),
             ReadState::Nothing | ReadState::Parking | ReadState::Parked => ConnectionTimer::Never,
@@ -63,11 +62,11 @@ impl Connection {
         self.schedule_received();
     }
 
-    /// When the wheel must look at this connection.
+    /// Time of the connection's next entry in the wheel.
     pub(super) fn earliest_deadline(&self) -> Time {
         match self.state {
             ConnectionState::Free | ConnectionState::Closing | ConnectionState::Detaching => NEVER,
-            // While output is held up, only its own timeout counts, unless the session asked for its deadline.
+            // While output is held up, only its own timeout applies, unless the session requested its deadline.
             _ if !self.has_deadline_reported() => self.timer.at(),
             _ => self.timer.at().min(self.deadline),
         }
@@ -75,13 +74,13 @@ impl Connection {
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Calls a session's method, then does what it asked for.
+    /// Calls a session's method, then carries out its requests.
     pub(super) fn call(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V)) {
         self.call_session(token, method);
         self.pump(token);
     }
 
-    /// Calls a session's method; its wishes are noted only.
+    /// Calls a session's method; its requests are only recorded.
     pub(super) fn call_session(
         &mut self,
         token: Token,
@@ -96,7 +95,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.enforce_output_budget(token);
     }
 
-    /// Does whatever is next for the connection, until it has to wait.
+    /// Runs the connection's next steps, until it has to wait.
     pub(super) fn pump(&mut self, token: Token) {
         while self.step(token) {}
         let Some(slot) = self.slots.get(token) else { return };
@@ -106,7 +105,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             PendingCall::Nothing | PendingCall::Received => false,
         };
         if looks_again && slot.connection.state == ConnectionState::Open {
-            // Perhaps not for the first time; the second look will find nothing to do.
+            // Possibly a duplicate, which then finds nothing to do.
             self.to_revisit.push(token);
         }
         match slot.connection.earliest_deadline() {
@@ -150,7 +149,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::PeerReset);
             return true;
         }
-        // Held-up output that has gone leads here again.
+        // Runs again when held-up output has been sent.
         if connection.sending == SendState::Ending && !connection.blocked {
             match self.output.items.get_mut(connection.link as usize) {
                 Some(item) => item.after = AfterSend::Revisit,
@@ -191,12 +190,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         false
     }
 
-    /// The session has said everything: close (or linger) as soon as the output has gone. `is_read`: it has read all
-    /// that had come.
+    /// Closes (or lingers) as soon as the output is sent. `is_read`: the session has read all received input.
     fn finish_when_sent(&mut self, token: Token, is_read: bool) {
         let turn = self.turn_number;
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
-        // Nobody has looked while the session was paused; looking now is cheaper than to linger for nothing.
+        // A paused session has not read; checking now is cheaper than lingering for nothing.
         if connection.finish == CloseIntent::Close
             && connection.reading == ReadState::Nothing
             && connection.emptied_turn != Some(turn)
@@ -238,12 +236,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Closes now; output of this turn that has not been sent is dropped.
+    /// Closes now; unsent output of this turn is dropped.
     pub(super) fn begin_close(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if connection.state == ConnectionState::Detaching {
-            // The driver owes the socket, which is closed when it comes.
+            // The driver owes the socket, which is closed on arrival.
             connection.finish = CloseIntent::Abort;
             return;
         }
@@ -262,15 +260,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.driver.close(token);
     }
 
-    /// Held-up output may go on.
     pub(super) fn on_writable(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if !connection.output.is_empty() {
             return self.send_held(token);
         }
-        // An offer was cut short, and nothing is held. The connection stays blocked, with its write timeout, until
-        // its peer has taken something.
+        // An offer was sent only in part, and nothing is held. The connection stays blocked, with its write timeout,
+        // until its peer has received something.
         if connection.pending_call == PendingCall::Taken && connection.finish == CloseIntent::No {
             let count = connection.finish_offer();
             self.call_session(token, |session, io, service| session.taken(count, io, service));

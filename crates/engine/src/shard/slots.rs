@@ -1,4 +1,4 @@
-//! The connection slab: a fixed number of slots, touched as they come into use.
+//! The connection slab: a fixed number of slots, touched on first use.
 
 use super::connection::{Connection, ConnectionState};
 use crate::limits::LISTENERS_MAX;
@@ -19,14 +19,13 @@ pub(super) struct ShardSlots<S> {
     capacity: u32,
     /// Slots beyond the capacity, for outgoing connections.
     reserved: u32,
-    /// Outgoing connections.
     outgoing: u32,
     free: u32,
     open: u32,
 }
 
 impl<S> ShardSlots<S> {
-    /// What the engine promises to keep per connection, at most: slot and session together, in bytes.
+    /// Maximum size of a slot with its session, in bytes.
     const SLOT_SIZE_MAX: usize = 256;
 
     pub(super) fn new(capacity: u32, reserved: u32) -> Self {
@@ -40,12 +39,12 @@ impl<S> ShardSlots<S> {
         self.open
     }
 
-    /// Whether there is none for those who come.
+    /// Whether there is no slot for an incoming connection.
     pub(super) fn is_full(&self) -> bool {
         self.open - self.outgoing.min(self.reserved) >= self.capacity
     }
 
-    /// The connection goes out: it may have one of the slots beyond the capacity.
+    /// Marks an outgoing connection: it may use one of the slots beyond the capacity.
     pub(super) fn mark_outgoing(&mut self, token: Token) {
         if let Some(slot) = self.get(token) {
             slot.connection.outgoing = true;
@@ -53,12 +52,11 @@ impl<S> ShardSlots<S> {
         }
     }
 
-    /// Whether there is none at all.
     pub(super) fn is_exhausted(&self) -> bool {
         self.open >= self.capacity.saturating_add(self.reserved)
     }
 
-    /// Takes a free slot; the most recently used one, whose memory is warm.
+    /// Allocates a free slot: the most recently used one, because its memory is in the cache.
     pub(super) fn insert(&mut self, session: S) -> Option<Token> {
         let at = match self.free {
             NO_SLOT if self.is_exhausted() => return None,
@@ -79,7 +77,7 @@ impl<S> ShardSlots<S> {
         Some(Token::new(at + LISTENERS_MAX, generation))
     }
 
-    /// Frees a slot whose connection is closed; its generation moves on. The stashes are empty by now.
+    /// Frees the slot of a closed connection and advances its generation. The stashes are empty by now.
     pub(super) fn remove(&mut self, token: Token) -> Option<S> {
         let slot = self.get(token)?;
         let session = slot.session.take();
@@ -93,7 +91,7 @@ impl<S> ShardSlots<S> {
         session
     }
 
-    /// The slot, if the token is of its present tenant.
+    /// The slot, if the token has its current generation.
     pub(super) fn get(&mut self, token: Token) -> Option<&mut ShardSlot<S>> {
         let slot = self.slots.get_mut(token.index().checked_sub(LISTENERS_MAX)? as usize)?;
         let same = Token::new(token.index(), slot.connection.generation) == token;
@@ -104,14 +102,12 @@ impl<S> ShardSlots<S> {
         self.slots.get(token.index().checked_sub(LISTENERS_MAX)? as usize)
     }
 
-    /// The token of the connection in slot number `at`, if there is one.
     pub(super) fn token_at(&self, at: usize) -> Option<Token> {
         let connection = &self.slots.get(at)?.connection;
         let token = Token::new(at as u32 + LISTENERS_MAX, connection.generation);
         (connection.state != ConnectionState::Free).then_some(token)
     }
 
-    /// Slots that were ever used.
     pub(super) fn used_slots(&self) -> usize {
         self.slots.len()
     }
@@ -121,7 +117,7 @@ impl<S> ShardSlots<S> {
 mod tests {
     use super::*;
 
-    /// Row 4.8: a block comes back on close, and the next connection takes the warm one.
+    /// Row 4.8: a freed block is reused by the next connection.
     #[test]
     fn a_freed_slot_is_taken_again_under_another_generation() {
         let mut slots = ShardSlots::new(4, 0);
@@ -137,7 +133,7 @@ mod tests {
         assert_eq!(slots.open(), 2);
     }
 
-    /// Row 4.9: full is a value.
+    /// Row 4.9: a full slab returns an error value.
     #[test]
     fn a_full_slab_refuses_and_every_slot_comes_back() {
         let mut slots = ShardSlots::new(3, 0);
@@ -149,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Row 4.9: who comes and who goes out do not take each other's places.
+    /// Row 4.9: incoming and outgoing connections do not use each other's slots.
     #[test]
     fn outgoing_connections_have_slots_of_their_own() {
         let mut slots = ShardSlots::new(2, 1);

@@ -1,8 +1,8 @@
-//! Slow consumers: which connections are disconnected when the output that is held for all of them exceeds its budget, and what
-//! they are sent last.
+//! Slow consumers: selects the connections to disconnect when the held output of all exceeds its budget, and sends
+//! their last messages.
 //!
 //! ```text
-//!  held   │ rest of a message │ message │ message │ …      the system has the first message's beginning
+//!  held   │ rest of a message │ message │ message │ …      the first message is partly sent
 //!  sent   │ rest of a message │ last message │             then the end, within the write timeout
 //! ```
 
@@ -16,8 +16,8 @@ use crate::driver::{Driver, GatherSlices};
 use crate::limits::{LARGEST_OUTPUTS_COMPARED, LAST_MESSAGE_REST_MAX, LISTENERS_MAX};
 use crate::token::Token;
 
-/// The bytes that end the message of which the system has the beginning, once it has taken `sent` of those in `slices`, the first
-/// `rest` of which end such a message, too.
+/// Bytes that complete the message in transfer after `sent` bytes of `slices` were sent; the first `rest` bytes of
+/// `slices` complete the previous one.
 pub(super) fn message_rest_after(
     rest: u32,
     mut slices: GatherSlices<'_>,
@@ -29,7 +29,7 @@ pub(super) fn message_rest_after(
     }
     let all = slices.remaining();
     let mut end = rest as usize;
-    // The slice that is looked at, and the bytes before it.
+    // The current slice, and the bytes before it.
     let (mut slice, mut before): (&[u8], usize) = (b"", 0);
     while end < sent {
         while end >= before + slice.len() {
@@ -42,13 +42,13 @@ pub(super) fn message_rest_after(
             _ => return UNKNOWN_REST,
         }
     }
-    // Not more than the store holds for one connection.
+    // At most the maximum that the store holds for one connection.
     (end - sent) as u32
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Disconnects the connections that hold most until the store of output is within its budget. `requester` has just been given
-    /// room.
+    /// Disconnects the connections that hold most until the store of output is within its budget. `requester` has just
+    /// been given room.
     #[inline]
     pub(super) fn enforce_output_budget(&mut self, requester: Token) {
         if self.held_output.is_over_budget() {
@@ -67,8 +67,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// The connection that holds most, among the first [`LARGEST_OUTPUTS_COMPARED`] of the largest block size in use. Blocks that are
-    /// longer than they have to be are changed for smaller ones first; `None`: that was enough.
+    /// The connection that holds most, among the first [`LARGEST_OUTPUTS_COMPARED`] of the largest block size in use.
+    /// First moves bytes in oversized blocks to smaller ones; `None` if that was enough.
     fn largest_holder(&mut self) -> Option<Token> {
         while self.held_output.is_over_budget() {
             let mut owners = [0; LARGEST_OUTPUTS_COMPARED];
@@ -92,7 +92,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         None
     }
 
-    /// Disconnects a slow consumer, at once or behind its last message.
+    /// Disconnects a slow consumer, at once or after its last message.
     pub(super) fn end_slow_consumer(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -110,13 +110,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Puts the last message behind the one that the system has in part, in place of what is held. False: there is none, or
-    /// no place for it.
+    /// Replaces the held output by the last message, after the rest of the partly sent one. Returns false if there is
+    /// no last message, or no room for it.
     fn queue_last_message(&mut self, token: Token, message: &[u8]) -> bool {
         let Some(slot) = self.slots.get(token) else { return false };
         let connection = &mut slot.connection;
         let rest = connection.message_rest as usize;
-        // An unknown rest is longer than any.
+        // An unknown rest exceeds any limit.
         if message.is_empty() || !connection.blocked || rest > LAST_MESSAGE_REST_MAX {
             return false;
         }
@@ -140,12 +140,12 @@ mod tests {
     use super::*;
     use crate::driver::{Gather, PieceChain, PieceList};
 
-    /// A message is its length and as many bytes less one.
+    /// A message is its length followed by that many bytes less one.
     fn len_of(bytes: &[u8]) -> Option<usize> {
         bytes.first().map(|len| usize::from(*len)).filter(|len| *len < 9)
     }
 
-    /// Row 4.35: the end of the message that the system has in part is found, in however many pieces the messages lie.
+    /// Row 4.35: the end of the partly sent message is found, however the messages are split into pieces.
     #[test]
     fn the_rest_of_a_message_is_known_in_any_pieces() {
         let bytes = [2, 0, 5, 0, 0, 0, 0, 1, 3, 0, 0];

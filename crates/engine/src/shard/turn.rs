@@ -1,4 +1,4 @@
-//! One turn of the shard: send and wait, then hand out the news.
+//! One turn of the shard: send and wait, then dispatch the events.
 
 use std::io;
 
@@ -18,11 +18,11 @@ use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Does what is ready. With `may_wait` it waits until something is, or until the next deadline.
+    /// Handles all that is ready. With `may_wait` it waits for an event or the next deadline.
     pub fn turn(&mut self, may_wait: bool) -> io::Result<()> {
         let wait = if may_wait { self.announce_wait() } else { Wait::No };
         if let Wait::Until(_) = wait {
-            // The driver makes a span of it, from now on and not from when the last turn began.
+            // The driver converts it to a span, relative to now and not to the start of the last turn.
             self.now = self.clock.now();
         }
         self.has_acted = false;
@@ -33,7 +33,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         result?;
         self.now = self.clock.now();
         self.turn_number = self.turn_number.wrapping_add(1);
-        // What `send` asks of the driver counts as well: the driver carries it out with the next turn.
+        // Intents of `send` count as well: the driver carries them out with the next turn.
         self.has_acted |= !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
@@ -50,9 +50,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Ok(())
     }
 
-    /// For a foreign event loop: how long it may wait for the driver's waitable descriptor before it
-    /// calls `turn(false)`. `Wait::No`: turn again now. Any other answer counts as asleep for those who
-    /// send mail, until the next turn.
+    /// For a foreign event loop: how long it may wait for the driver's waitable descriptor before it calls
+    /// `turn(false)`. `Wait::No`: run a turn now. With any other result the shard counts as asleep for senders of mail,
+    /// until the next turn.
     pub fn prepare_to_wait(&mut self) -> Wait {
         if self.has_acted || !self.output.is_empty() {
             return Wait::No;
@@ -60,8 +60,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.announce_wait()
     }
 
-    /// Decides how long to wait. Before it waits, a shard says that it is about to, and looks once
-    /// more for mail: a sender either sees the announcement or is seen here.
+    /// Decides how long to wait. Before a wait, the shard announces it and checks once more for mail: either the sender
+    /// sees the announcement or the shard sees the mail.
     fn announce_wait(&mut self) -> Wait {
         let undone = !self.to_revisit.is_empty() || self.drain_notify_from.is_some();
         // Block references and sockets to be closed must not outlast this turn.
@@ -79,7 +79,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.next_deadline().map_or(Wait::Forever, Wait::Until)
     }
 
-    /// Sends this turn's output and takes in the news.
     fn send(&mut self, wait: Wait) -> io::Result<()> {
         self.events.drain(..self.dispatched);
         self.dispatched = 0;
@@ -110,8 +109,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Ok(())
     }
 
-    /// Takes in what has become of this turn's output. What frees memory comes before what needs some: nothing is
-    /// disconnected for bytes that have gone already. Returns the number of bytes sent.
+    /// Processes the results of this turn's output. Results that free memory come before those that need some: no
+    /// connection is disconnected for bytes that are already sent. Returns the number of bytes sent.
     fn process_sent(&mut self) -> u64 {
         let mut sent = 0;
         if !self.stops.is_empty() {
@@ -143,7 +142,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         sent
     }
 
-    /// A send stopped short: what is left is kept until the connection is writable.
+    /// A send stopped short: the rest is kept until the connection is writable.
     fn keep_unsent(&mut self, stop: &IncompleteSend) {
         let Some(OutputItem { token, location, .. }) = self.output.items.get(stop.position as usize).copied()
         else {
@@ -153,7 +152,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let connection = &mut slot.connection;
         connection.link = NO_ITEM;
         if connection.state == ConnectionState::Closing {
-            // It was to be closed after this send, which did not happen.
+            // The close after this send has not happened.
             connection.state = ConnectionState::Open;
         }
         if let Some(error) = &stop.error {
@@ -181,7 +180,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let waits_for_other_output = connection.waits_for_other_output(&self.held_output);
         let is_input_blocked = connection.is_input_blocked(&self.held_output) && !waits_for_other_output;
         if connection.reads_while_blocked && was_held_back && !is_input_blocked {
-            // Enough of it has gone for input to be shown again, or to wait for nothing but others.
+            // Enough was sent for input to be shown again, or to wait only for other connections.
             self.to_revisit.push(token);
         }
         self.has_acted = true;
@@ -189,7 +188,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.wheel.set(token.index(), connection.earliest_deadline());
     }
 
-    /// A send failed: the connection ends, unless its session goes on receiving.
+    /// A send failed: the connection ends, unless its session continues to receive.
     fn send_failed(&mut self, token: Token, sent: u32, error: &io::Error) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -206,8 +205,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.to_revisit.push(token);
     }
 
-    /// Keeps what the system has left of an item, and disconnects those that hold most if the store is full now. False: this
-    /// connection is one of them, and is being closed.
+    /// Keeps the unsent rest of an item, and disconnects those that hold most if the store is full now. Returns false
+    /// if this connection is one of them, and is being closed.
     fn keep_rest(&mut self, token: Token, location: ItemLocation, sent: usize) -> bool {
         let Some(ShardSlot { connection, session }) = self.slots.get(token) else { return false };
         let len_of = |bytes: &[u8]| session.as_ref().and_then(|session| session.message_len(bytes));
@@ -218,7 +217,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return true;
         }
         let gather = self.output.gather(location, || b"");
-        // What was only offered stands at the end, and is not kept.
+        // Offered bytes are at the end, and are not kept.
         let promised = gather.len() - usize::from(connection.offered);
         connection.offered = sent.saturating_sub(promised) as u16;
         let sent = sent.min(promised);
@@ -228,7 +227,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let unsent = gather.part(first..promised);
         let kept = connection.output.append_parts_owned(owner, store, unsent.remaining(), unsent);
         if !kept {
-            // The store takes no run that long, but perhaps the end of the message.
+            // The store does not accept a byte string of that length, but perhaps the end of the message.
             let rest = connection.message_rest as usize;
             let is_there = rest <= promised - sent;
             let parts = gather.part(sent..sent.saturating_add(rest));
@@ -241,7 +240,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.is_in_state(token, ConnectionState::Open)
     }
 
-    /// An item is over. Returns the bytes of it that were sent, unless it had stopped short.
+    /// An item is finished. Returns the number of its bytes that were sent, unless it stopped short.
     fn sent_item(&mut self, at: usize) -> u64 {
         let OutputItem { token, location, after, .. } = self.output.items[at];
         let Some(slot) = self.slots.get(token) else { return 0 };
@@ -251,7 +250,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.to_revisit.push(token);
         }
         let len = match location {
-            // It stopped short, and there is nothing more to say of it.
+            // It stopped short and is already handled.
             ItemLocation::Arena { len: 0, .. } => return 0,
             ItemLocation::Arena { len, .. } => len,
             ItemLocation::PieceChain(chain) => chain.len(),
@@ -268,9 +267,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         len as u64
     }
 
-    /// Connections that wanted to be looked at when the output had gone. They get half of the arena: fast readers of
-    /// long answers ask for all of it, turn after turn, and must not keep events, mail and deadlines waiting. Those for
-    /// which there is no room are the first of the next turn, before those that ask once more.
+    /// Revisits connections after their output was sent. They get half of the arena: fast readers of long responses use
+    /// all of it in every turn, and must not starve events, mail and deadlines. Connections without room come first in
+    /// the next turn, before those that request another visit.
     fn revisit(&mut self) {
         std::mem::swap(&mut self.to_revisit, &mut self.revisiting);
         let mut revisiting = std::mem::take(&mut self.revisiting);
@@ -284,7 +283,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.revisiting = std::mem::replace(&mut self.to_revisit, revisiting);
     }
 
-    /// Those who waited for others' output to go have their turn when it has.
+    /// Revisits connections that waited for others' output, once it is sent.
     fn resume_input_blocked(&mut self) {
         if self.input_blocked.is_empty() || !self.held_output.has_ample_room() {
             return;
@@ -316,7 +315,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Hands out events while the arena has room for what they may lead to.
     fn dispatch(&mut self) {
         while self.dispatched < self.events.len() && self.output.has_room_for(TurnStage::Events) {
             let event = std::mem::replace(&mut self.events[self.dispatched], DriverEvent::Woken);
@@ -390,7 +388,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Input after the session's last word.
     fn discard(&mut self, token: Token, len: u32) {
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
         connection.lingered = connection.lingered.saturating_add(len);
@@ -401,7 +398,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Nothing is armed for reading any more: arms it again if that is what comes next.
+    /// No read operation is armed any more: arms the next one if needed.
     fn on_read_finished(&mut self, token: Token) {
         if self.is_in_state(token, ConnectionState::Lingering) {
             self.set_reading(token, ReadState::Receive);
@@ -428,8 +425,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Hands out mail while the arena has room for the answers. One piece goes out in any case: a single long answer may
-    /// have filled the arena before, in every turn.
+    /// Delivers mail while the arena has room for the responses. One piece is delivered in any case: in every turn a
+    /// single long response may have filled the arena before.
     fn deliver(&mut self) {
         let mut is_first = true;
         while std::mem::take(&mut is_first) || self.output.has_room_for(TurnStage::Mail) {
@@ -449,7 +446,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// The connection that has the slot of another now.
+    /// The connection that uses the slot of another now.
     fn current_token(&self, token: Token) -> Token {
         let at = token.index().checked_sub(LISTENERS_MAX);
         at.and_then(|at| self.slots.token_at(at as usize)).unwrap_or(token)
@@ -462,7 +459,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut is_first = true;
         for id in expired.drain(..) {
             if !std::mem::take(&mut is_first) && !self.output.has_room_for(TurnStage::Deadlines) {
-                // These come with the wheel's next tick.
+                // They expire again with the wheel's next tick.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {
                 self.on_listener_timer(id);
@@ -474,7 +471,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 }
 
-/// Where the piece begins in which a send has stopped.
 fn piece_start(gather: Gather<'_>, sent: usize) -> usize {
     let mut start = 0;
     for piece in gather.slices() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  memory   │ buffer 0 │ buffer 1 │ … │ buffer 511 │    touched only when used
-//!  free     [ …, 7, 2 ]  the one that came back last goes out first: it is still in the cache
+//!  free     [ …, 7, 2 ]  last in, first out: the last released buffer is still in the cache
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 use crate::driver::{BufferId, Datagram};
 use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 
-/// What belongs to a datagram beside its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramMetadata {
     pub(super) from: SocketAddr,
@@ -38,7 +37,6 @@ impl PollBuffers {
         }
     }
 
-    /// Makes room for envelopes, when the first datagram socket comes.
     pub(super) fn reserve_datagram_metadata(&mut self) {
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
         let blank = DatagramMetadata { from: nobody, local: None, len: 0, truncated: false };
@@ -53,7 +51,7 @@ impl PollBuffers {
         RECEIVE_BUFFERS as usize - self.free.len()
     }
 
-    /// The buffer that the call of `take` after `ahead` others will give.
+    /// The buffer that `take` returns after `ahead` other calls.
     pub(super) fn upcoming(&self, ahead: usize) -> Option<BufferId> {
         let at = self.free.len().checked_sub(ahead + 1)?;
         Some(BufferId(self.free[at]))
@@ -65,7 +63,7 @@ impl PollBuffers {
         Some(BufferId(id))
     }
 
-    /// Takes a buffer back. Taking one back twice would give it to two owners, so that panics.
+    /// Takes a buffer back. Panics if it is not lent: it would get two owners.
     pub(super) fn release(&mut self, buffer: BufferId) {
         let lent = &mut self.lent[buffer.0 as usize];
         assert!(*lent, "buffer {} was released but not lent", buffer.0);

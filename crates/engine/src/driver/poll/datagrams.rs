@@ -1,12 +1,12 @@
-//! Many datagrams per system call: `recvmmsg` and `sendmmsg` over headers that are made once.
+//! Several datagrams per system call: `recvmmsg` and `sendmmsg` over headers that are allocated once.
 //!
 //! ```text
-//!  headers[i] ──► names[i]     the sender / the destination
-//!             ├─► controls[i]  the local address that it came to / leaves from
-//!             └─► slices[i]    a receive buffer / the payload to send
+//!  headers[i] ──► sockaddrs[i]  the sender / the destination
+//!             ├─► controls[i]   the local address of arrival / departure
+//!             └─► slices[i]     a receive buffer / the payload to send
 //! ```
 //!
-//! The pointers in `headers` and `slices` are written anew before each call and mean nothing after it.
+//! The pointers in `headers` and `slices` are rewritten before each call and invalid after it.
 #![allow(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -23,8 +23,8 @@ use crate::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 /// Datagrams sent by one system call.
 pub(super) const SEND_BATCH: usize = 32;
 
-/// Datagrams received by one system call: few enough that preparing the headers costs little when
-/// only one datagram waits.
+/// Datagrams received by one system call: few enough that preparing the headers costs little when only one datagram
+/// waits.
 pub(super) const RECEIVE_BATCH: usize = 16;
 
 const _: () = assert!(RECEIVE_BATCH <= SEND_BATCH && RECEIVE_BATCH <= DATAGRAMS_PER_TURN);
@@ -36,7 +36,6 @@ pub(super) struct DatagramHeaders {
     controls: Box<[ControlBuffer]>,
 }
 
-/// A datagram to send.
 #[derive(Clone, Copy, Default)]
 pub(super) struct OutgoingDatagram<'a> {
     pub(super) payload: &'a [u8],
@@ -44,8 +43,8 @@ pub(super) struct OutgoingDatagram<'a> {
     pub(super) from: Option<IpAddr>,
 }
 
-// SAFETY: the pointers inside are only followed by system calls made here, right after they were
-// written through `&mut self`; between calls they are never followed, on whichever thread.
+// SAFETY: the pointers inside are only followed by system calls made here, right after they were written through `&mut
+// self`; between calls they are never followed, on any thread.
 unsafe impl Send for DatagramHeaders {}
 
 impl DatagramHeaders {
@@ -79,9 +78,8 @@ impl DatagramHeaders {
         header.msg_flags = 0;
     }
 
-    /// Receives at most `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without
-    /// waiting; each is in a buffer that is now lent, reported to `each` in order. `reports_local`: they tell which local
-    /// address they came to.
+    /// Receives at most `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without waiting; each is in
+    /// a buffer that is now lent, reported to `each` in order. `reports_local`: they report their local address.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -104,8 +102,8 @@ impl DatagramHeaders {
             );
             prepared += 1;
         }
-        // SAFETY: the first `prepared` headers point to names, controls and buffers that live in `self` and
-        // `buffers`, both borrowed for this call; the buffers are different ones and not lent.
+        // SAFETY: the first `prepared` headers point to addresses, controls and buffers that live in `self` and
+        // `buffers`, both borrowed for this call; the buffers are distinct and not lent.
         let outcome = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -136,7 +134,8 @@ impl DatagramHeaders {
         Ok(received)
     }
 
-    /// Sends the datagrams of `batch`, at most [`SEND_BATCH`], without waiting; returns how many left (at least one). An error concerns the first of them.
+    /// Sends the datagrams of `batch`, at most [`SEND_BATCH`], without waiting; returns how many were sent (at least
+    /// one). An error concerns the first of them.
     pub(super) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -150,7 +149,7 @@ impl DatagramHeaders {
             let bytes = payload.as_ptr().cast_mut();
             self.prepare(at, bytes, payload.len(), sockaddr_len, control_len.unwrap_or(0));
         }
-        // SAFETY: the first `count` headers point to names and controls in `self` and to payloads borrowed for this
+        // SAFETY: the first `count` headers point to addresses and controls in `self` and to payloads borrowed for this
         // call; the system only reads the payloads, so the cast from a shared reference is harmless.
         let outcome = unsafe {
             libc::sendmmsg(
@@ -167,8 +166,8 @@ impl DatagramHeaders {
 /// The internet address in `sockaddr`; `None` if it is of another family.
 fn read_sockaddr(sockaddr: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let sockaddr: *const libc::sockaddr_storage = sockaddr;
-    // SAFETY: `sockaddr_storage` is large enough and aligned for either structure, all of its bytes
-    // are initialised, and its family says which of the two the system wrote.
+    // SAFETY: `sockaddr_storage` is large enough and aligned for either structure, all of its bytes are initialised,
+    // and its family says which of the two the system wrote.
     match libc::c_int::from(unsafe { (*sockaddr).ss_family }) {
         libc::AF_INET => {
             // SAFETY: as above.
@@ -187,7 +186,6 @@ fn read_sockaddr(sockaddr: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Writes `address` and returns its length.
 fn write_sockaddr(sockaddr: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
     let sockaddr: *mut libc::sockaddr_storage = sockaddr;
     match address {

@@ -1,24 +1,23 @@
-//! The readiness driver: epoll says who is ready, ordinary system calls move the bytes.
+//! The readiness driver: epoll reports ready sources, ordinary system calls move the bytes.
 //!
-//! The one decision: **ask the system only what is not known yet**. What epoll last told is remembered
-//! per source (see `source.rs`), a source becomes known to epoll only when something of it would block,
-//! and it is registered once, for all edges. So a short connection whose request is there when it is
-//! accepted costs accept, receive, send and close, and nothing else.
+//! It **queries the system only for unknown state**: the last readiness from epoll is cached per source (see
+//! `source.rs`), a source is registered with epoll only when one of its operations would block, and only once, for all
+//! edges. So a short connection with a request that has already arrived when it is accepted costs accept, receive, send
+//! and close, and nothing else.
 //!
 //! A turn, in this order (see `turn.rs`):
 //!
 //! ```text
 //!  1  sends, then shutdowns, closes, detaches     ──► stops, Closed, Detached
-//!  2  what the shard asked for since last turn   ──► whatever is ready already
-//!  3  epoll: at once if there is news, else as long as the shard allows
-//!  4  what epoll told: accept, receive           ──► news
+//!  2  intents since the last turn                 ──► events of ready sources
+//!  3  epoll: no wait if there are events, else as long as the shard permits
+//!  4  edges from epoll: accept, receive           ──► events
 //! ```
 //!
-//! Closes come before everything that makes news, so nothing can be said about a closed source.
+//! Closes come before everything that makes events, so no event names a closed source.
 //!
-//! Hazards: intents are carried out by the next `turn` only, so a shard in a foreign event loop
-//! calls `turn` until it has asked for nothing more; and an idle source that epoll knows ends a wait when
-//! bytes come for it, without an event.
+//! Hazards: only the next `turn` carries out intents, so a shard in a foreign event loop calls `turn` until it has no
+//! more intents; and an idle source that is registered with epoll ends a wait when bytes arrive, without an event.
 
 mod buffers;
 mod datagrams;
@@ -54,7 +53,7 @@ use crate::token::Token;
 /// Edges taken from epoll in one turn. More stay there for the next.
 const EDGES_PER_TURN: usize = 1024;
 
-/// The name of the wake handle in epoll; no token has bits in its top byte.
+/// Token of the wake handle in epoll; no source's token has bits in its top byte.
 const WAKE_TOKEN: mio::Token = mio::Token(usize::MAX);
 
 /// The readiness driver. Used by one thread.
@@ -66,22 +65,22 @@ pub struct Poll {
     buffers: PollBuffers,
     datagrams: DatagramHeaders,
     messages: MessageHeaders,
-    /// Sources to look at in the next turn, each once.
+    /// Sources to check in the next turn, without duplicates.
     requested: Vec<Token>,
     shutdowns: Vec<Token>,
     closes: Vec<Token>,
     detaches: Vec<Token>,
-    /// Receives that found no buffer, in the order in which they did.
+    /// Receives that found no buffer, oldest first.
     starved: Vec<Token>,
     /// Connects that failed at once.
     refused: Vec<(Token, io::Error)>,
-    /// Held so that one connection can be refused when descriptors run out.
+    /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
     counters: DriverCounters,
 }
 
 impl Poll {
-    /// A driver with its buffers; their memory is touched only as they are used.
+    /// A driver with its buffers; their memory is touched only on use.
     ///
     /// # Errors
     /// The descriptors ran out.
@@ -107,7 +106,6 @@ impl Poll {
         })
     }
 
-    /// Has the next turn look at a source.
     fn request_check(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token)
             && !source.source_flags.has(SourceFlags::CHECK_REQUESTED)
@@ -202,7 +200,7 @@ impl Driver for Poll {
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let (socket, address) = net::outgoing_socket(to)?;
-        // One for the socket, one to connect it.
+        // One call for the socket, one to connect it.
         self.counters.enters += 2;
         let outcome = SockRef::from(&socket).connect(&address);
         let source = self.sources.insert(token, socket, SourceRole::Stream)?;
@@ -317,7 +315,7 @@ impl Driver for Poll {
     fn wake_handle(&self) -> WakeHandle {
         let waker = Arc::clone(&self.waker);
         WakeHandle::new(move || {
-            // It fails only when the driver is gone, and then nobody waits.
+            // It fails only when the driver is gone, and then there is no wait to end.
             let _ = waker.wake();
         })
     }
@@ -331,7 +329,7 @@ impl Driver for Poll {
     }
 }
 
-/// A connect that a signal interrupted goes on like any other (connect(2)).
+/// A connect that a signal interrupted continues like any other (connect(2)).
 fn in_progress(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INPROGRESS | Errno::INTR))
 }
@@ -343,8 +341,8 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// Row 0.10: the promise of this file's head, as the driver counts it. Beside receive, send and close there are the
-    /// two waits of the two turns.
+    /// Row 0.10: the cost stated in the module documentation, by the driver's counters: receive, send and close, plus
+    /// the waits of the two turns.
     #[test]
     fn a_message_that_is_there_already_costs_a_receive_a_send_and_a_close() {
         let (mut peer, ours) = UnixStream::pair().unwrap();

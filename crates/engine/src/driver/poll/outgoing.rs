@@ -1,7 +1,7 @@
-//! Sending: one system call per connection, in however many pieces its bytes lie, and one per batch of datagrams.
+//! Sending: one system call per connection, whatever the number of pieces, and one per batch of datagrams.
 //!
-//! Neighbouring datagrams of one socket leave together with `sendmmsg`. A connection has at most one
-//! item per turn: what follows a short send would arrive in the wrong place.
+//! `sendmmsg` sends consecutive datagrams of one socket together. A connection has at most one item per turn, because
+//! bytes sent after a short send would arrive in the wrong place.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -58,15 +58,14 @@ impl Poll {
         }
     }
 
-    /// What a source that still is to send can send.
+    /// The role of a source, unless it is closing.
     fn role(&mut self, token: Token) -> Option<SourceRole> {
         let source = self.sources.get_mut(token)?;
         (!source.source_flags.has(SourceFlags::CLOSING)).then_some(source.role)
     }
 
-    /// Sends on a stream or pipe. `None`: it took all; else how many bytes it took, and the error.
-    /// The close that follows a last send at once pushes its bytes out together with the FIN: one
-    /// packet, not two.
+    /// Sends on a stream or pipe. `None`: all bytes were sent; else the number of sent bytes, and the error. The close
+    /// that immediately follows a last send pushes its bytes out together with the FIN: one packet, not two.
     fn send_bytes(&mut self, token: Token, bytes: Gather<'_>, last: bool) -> Option<(usize, Option<Errno>)> {
         let source = self.sources.get_mut(token)?;
         if bytes.is_empty() {
@@ -115,7 +114,8 @@ impl Poll {
                     stops.extend((done..batch.len()).map(|at| short_send(position_of(at), 0, None)));
                     return;
                 }
-                // It concerns this one (or, on a connected socket, an earlier one): the rest may go.
+                // The error concerns this datagram (or, on a connected socket, an earlier one); the others may still be
+                // sent.
                 Err(error) => {
                     stops.push(short_send(position_of(done), 0, Some(error)));
                     done += 1;

@@ -1,13 +1,12 @@
-//! What the driver knows of each source: its descriptor, what the shard waits for, and what the
-//! system last said about it.
+//! A source's state in the driver: its descriptor, the shard's interest, and the cached readiness.
 //!
-//! Readiness comes edge-triggered: it is told once, when it begins. So it is remembered here in
-//! three bits until a system call disproves it:
+//! Readiness is edge-triggered: epoll reports it once, when it begins. So three bits cache it until a system call
+//! disproves it:
 //!
-//! - `READABLE`: a receive may find something. Cleared by "would block" and by a short receive.
-//! - `WRITABLE`: a send may take something. Cleared by "would block" and by a short send.
-//! - `READ_CLOSED`: the end or a failure is among what can be received, and no edge will come for it
-//!   any more; a short receive does not clear `READABLE` then.
+//! - `READABLE`: a receive may return something. Cleared by "would block" and by a short receive.
+//! - `WRITABLE`: a send may succeed. Cleared by "would block" and by a short send.
+//! - `READ_CLOSED`: the end or a failure is waiting to be received, and no further edge follows; a short receive then
+//!   does not clear `READABLE`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,7 +19,6 @@ use crate::driver::DriverEvent;
 use crate::driver::role::SourceRole;
 use crate::token::Token;
 
-/// What the shard waits for on the reading side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadInterest {
     Idle,
@@ -29,7 +27,6 @@ pub(super) enum ReadInterest {
     Accept,
 }
 
-/// A set of facts about a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SourceFlags(u16);
 
@@ -37,23 +34,17 @@ impl SourceFlags {
     pub(super) const READABLE: SourceFlags = SourceFlags(1);
     pub(super) const WRITABLE: SourceFlags = SourceFlags(2);
     pub(super) const READ_CLOSED: SourceFlags = SourceFlags(4);
-    /// epoll knows it.
+    /// Registered with epoll.
     pub(super) const WATCHED: SourceFlags = SourceFlags(8);
-    /// The shard waits for `Writable`.
     pub(super) const WRITE_INTEREST: SourceFlags = SourceFlags(16);
-    /// The shard waits for `Connected`.
     pub(super) const CONNECTING: SourceFlags = SourceFlags(32);
-    /// It is in the list of sources to look at in the next turn.
     pub(super) const CHECK_REQUESTED: SourceFlags = SourceFlags(64);
-    /// Something was taken back, which the next turn has to answer.
+    /// An operation was cancelled; the next turn has to report it.
     pub(super) const CANCELLED: SourceFlags = SourceFlags(128);
-    /// It is in the list of receives that wait for a buffer.
     pub(super) const STARVED: SourceFlags = SourceFlags(256);
-    /// It is in the list of sources to close.
     pub(super) const CLOSING: SourceFlags = SourceFlags(512);
-    /// A datagram socket with a fixed peer, whose errors may cut a batch short.
+    /// A datagram socket with a fixed peer: errors may end a batch early.
     pub(super) const CONNECTED: SourceFlags = SourceFlags(1024);
-    /// Its datagrams tell which local address they came to.
     pub(super) const REPORTS_LOCAL: SourceFlags = SourceFlags(2048);
 
     pub(super) fn has(self, flag: SourceFlags) -> bool {
@@ -68,7 +59,6 @@ impl SourceFlags {
         self.0 &= !flag.0;
     }
 
-    /// Clears a fact and tells whether it was set.
     pub(super) fn take(&mut self, flag: SourceFlags) -> bool {
         let was_set = self.has(flag);
         self.clear(flag);
@@ -86,11 +76,11 @@ pub(super) struct PollSource {
 }
 
 const _: () = assert!(size_of::<Option<PollSource>>() <= 16);
-// A token travels through epoll as mio's token.
+// A token is passed through epoll as mio's token.
 const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
 impl PollSource {
-    /// Asks epoll for all edges of this source. The first edge comes at once if it is ready already.
+    /// Registers this source with epoll for all edges. If it is ready already, the first edge comes at once.
     pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         if !self.source_flags.has(SourceFlags::WATCHED) {
             registry.register(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())?;
@@ -99,7 +89,7 @@ impl PollSource {
         Ok(())
     }
 
-    /// Makes epoll tell again what is ready now, for work that was left to the next turn.
+    /// Makes epoll report the present readiness again, for work that was left to the next turn.
     pub(super) fn watch_again(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         if !self.source_flags.has(SourceFlags::WATCHED) {
             return self.watch(registry, token);
@@ -109,12 +99,12 @@ impl PollSource {
 
     pub(super) fn unwatch(&mut self, registry: &Registry) {
         if self.source_flags.take(SourceFlags::WATCHED) {
-            // It can only fail for a source that is not watched, which is what is wanted.
+            // It fails only for a source that is not registered, which is the wanted state.
             let _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
         }
     }
 
-    /// The news that the source is dead, which answers everything the shard waits for.
+    /// The event of a dead source; answers everything the shard waits for.
     pub(super) fn fail(&mut self, token: Token, error: impl Into<io::Error>) -> DriverEvent<OwnedFd> {
         self.read_interest = ReadInterest::Idle;
         for flag in [SourceFlags::WRITE_INTEREST, SourceFlags::CONNECTING, SourceFlags::CANCELLED] {
@@ -132,7 +122,6 @@ impl PollSource {
         }
     }
 
-    /// Remembers what epoll told.
     pub(super) fn record_readiness(&mut self, event: &mio::event::Event) {
         let (closed, failed) = (event.is_read_closed(), event.is_error());
         if closed || failed {
@@ -146,10 +135,10 @@ impl PollSource {
         }
     }
 
-    /// Receives without waiting, and draws the conclusion for the readable bit. Not for datagrams.
+    /// Receives without waiting, and updates the readable bit. Not for datagrams.
     ///
-    /// A short receive means that the source is drained: TCP and pipes give all they have. (A Unix
-    /// peer that passes descriptors can make it untrue, and then waits until it sends again.)
+    /// A short receive means that the source is drained: TCP and pipes return all they have. (A Unix peer that passes
+    /// descriptors can cause a short receive without that; its later bytes then wait until it sends again.)
     pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         let size = into.len();
         let outcome = loop {
@@ -173,8 +162,7 @@ impl PollSource {
         outcome
     }
 
-    /// Whether there is something to receive, asked of the system itself; draws the conclusion for
-    /// the readable bit.
+    /// Whether there is something to receive, according to the system itself; updates the readable bit.
     pub(super) fn is_readable_now(&mut self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut poll_fds = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
@@ -186,14 +174,13 @@ impl PollSource {
     }
 }
 
-/// What is true once the end of a stream has been seen.
+/// The flags set at the end of a stream.
 const END_OF_STREAM: SourceFlags = SourceFlags(SourceFlags::READABLE.0 | SourceFlags::READ_CLOSED.0);
 
 fn name(token: Token) -> mio::Token {
     mio::Token(token.bits() as usize)
 }
 
-/// The sources by index; grows as indices come into use.
 #[derive(Debug, Default)]
 pub(super) struct PollSources(Vec<Option<PollSource>>);
 
@@ -202,7 +189,7 @@ impl PollSources {
         self.0.reserve(count.saturating_sub(self.0.len()));
     }
 
-    /// Refuses an index that is in use, because the descriptor there would be lost.
+    /// Rejects an index that is in use, because its descriptor would be lost.
     pub(super) fn insert(
         &mut self,
         token: Token,
@@ -227,7 +214,7 @@ impl PollSources {
         }))
     }
 
-    /// The source, unless the token is of a former tenant or was never attached.
+    /// The source, unless the token is stale or was never attached.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut PollSource> {
         let source = self.0.get_mut(token.index() as usize)?.as_mut()?;
         (source.generation == token.generation()).then_some(source)
@@ -243,7 +230,7 @@ impl PollSources {
 mod tests {
     use super::*;
 
-    /// Row 4.34: what is said about a former tenant does not reach the next one.
+    /// Row 4.34: a stale token does not reach the next source in its slot.
     #[test]
     fn a_token_of_a_former_tenant_names_nothing() {
         let some_fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());

@@ -1,4 +1,4 @@
-//! One turn: what was asked is carried out, what happened becomes news.
+//! One turn: carries out intents and turns readiness into events.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,12 +20,11 @@ use crate::token::Token;
 type PollEvents = Vec<DriverEvent<OwnedFd>>;
 
 impl Poll {
-    /// Shutdowns, closes and detaches; after this no source that is gone is looked at again.
+    /// Carries out shutdowns, closes and detaches; afterwards no closed source is used again.
     pub(super) fn process_closes(&mut self, events: &mut PollEvents) {
         for token in self.shutdowns.drain(..) {
             if let Some(source) = self.sources.get_mut(token) {
-                // A connection that failed meanwhile has no direction left to end; the next receive
-                // or send tells.
+                // A connection that failed meanwhile has no direction left to end; the next receive or send reports it.
                 self.counters.enters += 1;
                 let _ = rustix::net::shutdown(&source.fd, rustix::net::Shutdown::Write);
             }
@@ -36,7 +35,7 @@ impl Poll {
         self.closes.clear();
         for token in self.detaches.drain(..) {
             let Some(mut source) = self.sources.remove(token) else { continue };
-            // It stays open, so epoll would go on telling of it.
+            // It stays open, so epoll would continue to report it.
             source.unwatch(self.poll.registry());
             events.push(DriverEvent::Detached { token, socket: Ok(source.fd) });
         }
@@ -44,8 +43,8 @@ impl Poll {
 
     pub(super) fn close_now(&mut self, token: Token, events: &mut PollEvents) {
         let Some(mut source) = self.sources.remove(token) else { return };
-        // Closing ends the registration, unless another process holds the descriptor as well. That
-        // happens to listeners and datagram sockets, when they are handed over.
+        // Closing ends the registration, unless another process holds the descriptor as well: a listener or datagram
+        // socket that is handed over.
         if matches!(source.role, SourceRole::Listener | SourceRole::Datagram) {
             source.unwatch(self.poll.registry());
         }
@@ -54,7 +53,6 @@ impl Poll {
         events.push(DriverEvent::Closed { token });
     }
 
-    /// Receives that waited for a buffer go on, oldest first.
     pub(super) fn resume_starved(&mut self, events: &mut PollEvents) {
         let waiting = self.starved.len();
         let mut fed = 0;
@@ -63,14 +61,14 @@ impl Poll {
             fed += 1;
             if let Some(source) = self.sources.get_mut(token) {
                 source.source_flags.clear(SourceFlags::STARVED);
-                // There may be nothing after all; then it must be watched like any other.
+                // There may be nothing to receive; then the source is watched like any other.
                 self.report_readiness(token, events);
             }
         }
         self.starved.drain(..fed);
     }
 
-    /// Answers what can be answered without epoll, and has epoll watch the rest.
+    /// Answers requests that need no epoll, and registers the other sources with epoll.
     pub(super) fn check_requested(&mut self, events: &mut PollEvents) {
         for (token, error) in self.refused.drain(..) {
             if let Some(source) = self.sources.get_mut(token)
@@ -101,7 +99,7 @@ impl Poll {
             events.push(DriverEvent::AcceptStopped { listener: token, error: None, refused: 0 });
         }
         if source.read_interest == ReadInterest::Idle {
-            // Clients that keep coming must not end the waits of a shard that takes none.
+            // New clients must not end the waits of a shard that does not accept.
             source.unwatch(self.poll.registry());
         } else if let Err(error) = source.watch(self.poll.registry(), token) {
             source.read_interest = ReadInterest::Idle;
@@ -109,7 +107,7 @@ impl Poll {
         }
     }
 
-    /// Answers everything the shard waits for on a source, as far as its facts allow.
+    /// Answers everything the shard waits for on a source, as far as its flags permit.
     fn report_readiness(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         if source.source_flags.has(SourceFlags::CONNECTING) {
@@ -140,8 +138,7 @@ impl Poll {
         }
     }
 
-    /// Has epoll tell when the source gets ready. Without that the shard would wait for ever, so a
-    /// failure ends the connection.
+    /// Registers the source with epoll. Without that the shard would wait for ever, so a failure ends the connection.
     fn watch(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         self.counters.enters += u64::from(!source.source_flags.has(SourceFlags::WATCHED));
@@ -150,7 +147,7 @@ impl Poll {
         }
     }
 
-    /// Answers what the shard waits for on the reading side, if it really is ready.
+    /// Answers the shard's read interest, if the source really is ready.
     fn read(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         match (source.read_interest, source.role) {
@@ -216,8 +213,8 @@ impl Poll {
             match outcome {
                 Ok(received) => {
                     left -= received;
-                    // An error of a connected socket ends a batch early, so only "would block" says
-                    // that such a socket is drained.
+                    // An error of a connected socket ends a batch early, so only "would block" means that such a socket
+                    // is drained.
                     if received < requested && !source.source_flags.has(SourceFlags::CONNECTED) {
                         source.source_flags.clear(SourceFlags::READABLE);
                         return;
@@ -231,7 +228,7 @@ impl Poll {
                 Err(
                     error @ (Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::FAULT | Errno::OPNOTSUPP),
                 ) => return events.push(source.fail(token, error)),
-                // Anything else is about one datagram, mostly one that we sent: "port unreachable".
+                // Any other error concerns one datagram, mostly a sent one: "port unreachable".
                 Err(_) => left -= 1,
             }
         }
@@ -244,7 +241,7 @@ impl Poll {
         let Some(source) = self.sources.get_mut(listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         self.counters.enters += 1;
-        // Whoever holds the listener as well may have made it a blocking one since.
+        // Another holder of the listener may have made it blocking.
         let mut stop = rustix::io::ioctl_fionbio(&source.fd, true).err().map(io::Error::from);
         for attempt in 1..=ACCEPTS_PER_TURN {
             if stop.is_some() {
@@ -254,8 +251,8 @@ impl Poll {
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
                     events.push(DriverEvent::Accepted { listener, socket });
-                    // An accept that finds nobody costs the system a socket made and thrown away, so
-                    // the cheaper question comes first where the queue is likely to be empty.
+                    // An accept on an empty queue makes the system create and discard a socket, so the cheaper check
+                    // comes first where the queue is likely to be empty.
                     if attempt.is_power_of_two() {
                         self.counters.enters += 1;
                         if !source.is_readable_now() {
@@ -275,7 +272,7 @@ impl Poll {
             }
         }
         if stop.is_none() {
-            // There may be more: epoll tells again, so that others get their turn first.
+            // There may be more: epoll reports the listener again, after other sources had their turn.
             self.counters.enters += 1;
             stop = source.watch_again(self.poll.registry(), listener).err();
         }
@@ -286,7 +283,7 @@ impl Poll {
         }
     }
 
-    /// Waits for edges. A signal ends a wait without news.
+    /// Waits for edges. A signal ends a wait without an event.
     pub(super) fn await_edges(&mut self, now: Time, wait: Wait) -> io::Result<()> {
         // epoll counts milliseconds; mio rounds up, so that a wait never ends early.
         let timeout = match wait {
@@ -302,7 +299,7 @@ impl Poll {
     }
 
     pub(super) fn process_edges(&mut self, events: &mut PollEvents) {
-        // An empty list allocates nothing; the real one comes back below.
+        // An empty list allocates nothing; the real one is restored below.
         let edges = std::mem::replace(&mut self.edges, mio::Events::with_capacity(0));
         for edge in &edges {
             if edge.token() == WAKE_TOKEN {
@@ -322,7 +319,7 @@ impl Poll {
                     if !source.source_flags.has(SourceFlags::CONNECTING)
                         && source.source_flags.has(SourceFlags::READABLE) =>
                 {
-                    // epoll looked at the source just now: no need to ask again.
+                    // epoll has just checked the source: no second check is needed.
                     source.read_interest = ReadInterest::Idle;
                     events.push(DriverEvent::Readable { token });
                     self.report_readiness(token, events);

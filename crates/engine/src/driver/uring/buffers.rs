@@ -5,11 +5,11 @@
 //! ┌──┬──┬──┬─…─┬──┐     ┌───────┬───────┬─…─┬───────┐
 //! │  │  │  │   │  │     │ 0     │ 1     │   │ 511   │
 //! └──┴──┴──┴─…─┴──┘     └───────┴───────┴─…─┴───────┘
-//!   ▲ tail: ours, head: the kernel's
+//!   ▲ tail: the driver's, head: the kernel's
 //! ```
 //!
-//! A buffer is either the kernel's (its entry lies between head and tail), on its way to us in a
-//! completion, or lent to the shard. Released buffers become the kernel's with the next `publish`.
+//! A buffer belongs to the kernel (its entry lies between head and tail), is in flight in a completion, or is lent to
+//! the shard. Released buffers go to the kernel with the next `publish`.
 
 use std::io;
 use std::ptr::NonNull;
@@ -35,7 +35,6 @@ pub(super) struct ProvidedBuffers {
     tail: u16,
     lent: Box<[bool]>,
     lent_count: usize,
-    /// Whether the datagram in a lent buffer tells which local address it came to.
     reports_local: Box<[bool]>,
 }
 
@@ -59,8 +58,8 @@ impl ProvidedBuffers {
             lent_count: 0,
             reports_local: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
         };
-        // SAFETY: the mapping is page-aligned, holds that many entries, and outlives the ring because
-        // the driver drops its queue first.
+        // SAFETY: the mapping is page-aligned, holds that many entries, and outlives the ring because the driver drops
+        // its queue first.
         unsafe {
             queue.ring().submitter().register_buf_ring_with_flags(
                 address as u64,
@@ -76,14 +75,12 @@ impl ProvidedBuffers {
         Ok(buffers)
     }
 
-    /// Notes that a completion brought `id` to us.
     pub(super) fn lend(&mut self, id: BufferId) {
         debug_assert!(!self.lent[id.0 as usize], "buffer {} came twice", id.0);
         self.lent[id.0 as usize] = true;
         self.lent_count += 1;
     }
 
-    /// Notes what kind of datagram is in a lent buffer.
     pub(super) fn set_reports_local(&mut self, id: BufferId, reports_local: bool) {
         self.reports_local[id.0 as usize] = reports_local;
     }
@@ -102,8 +99,8 @@ impl ProvidedBuffers {
 
     pub(super) fn bytes(&self, id: BufferId) -> &[u8] {
         assert!(self.lent[id.0 as usize], "buffer {} is not lent", id.0);
-        // SAFETY: the buffer lies inside the mapping, and while it is lent the kernel does not write
-        // to it; releasing takes `&mut self`, which ends this borrow first.
+        // SAFETY: the buffer lies inside the mapping, and while it is lent the kernel does not write to it; releasing
+        // takes `&mut self`, which ends this borrow first.
         unsafe { std::slice::from_raw_parts(self.start(id), RECEIVE_BUFFER_SIZE) }
     }
 
@@ -113,25 +110,25 @@ impl ProvidedBuffers {
         self.offer(id);
     }
 
-    /// Shows the kernel everything offered since the last time.
+    /// Publishes all entries offered since the last call to the kernel.
     pub(super) fn publish(&mut self) {
-        // SAFETY: the mapping starts with the entries, whose first one holds the ring's tail; the
-        // kernel reads it with acquire, so the entries written before are visible to it.
+        // SAFETY: the mapping starts with the entries, and the first one holds the ring's tail; the kernel reads it
+        // with acquire, so the entries written before are visible to it.
         let tail = unsafe { &*BufRingEntry::tail(self.mapping.as_ptr().cast()).cast::<AtomicU16>() };
         tail.store(self.tail, Ordering::Release);
     }
 
     fn start(&self, id: BufferId) -> *mut u8 {
-        // SAFETY: ids are below RECEIVE_BUFFERS (`lent` is indexed by them first), so the offset lies
-        // inside the mapping.
+        // SAFETY: ids are below RECEIVE_BUFFERS (`lent` is indexed by them first), so the offset lies inside the
+        // mapping.
         unsafe { self.mapping.as_ptr().add(ENTRIES_SIZE + id.0 as usize * RECEIVE_BUFFER_SIZE) }
     }
 
     fn offer(&mut self, id: BufferId) {
         let slot = usize::from(self.tail & (RECEIVE_BUFFERS - 1));
         let address = self.start(id) as u64;
-        // SAFETY: `slot` is inside the entries. The kernel does not read an entry beyond the published
-        // tail, and there are as many entries as buffers, so this one is not in use.
+        // SAFETY: `slot` is inside the entries. The kernel does not read an entry beyond the published tail, and there
+        // are as many entries as buffers, so this one is not in use.
         let entry = unsafe { &mut *self.mapping.as_ptr().cast::<BufRingEntry>().add(slot) };
         entry.set_addr(address);
         entry.set_len(RECEIVE_BUFFER_SIZE as u32);
@@ -142,8 +139,8 @@ impl ProvidedBuffers {
 
 impl Drop for ProvidedBuffers {
     fn drop(&mut self) {
-        // SAFETY: the ring that used the mapping is gone (field order in the driver), and nothing
-        // borrows from it any more.
+        // SAFETY: the ring that used the mapping is gone (field order in the driver), and nothing borrows from it any
+        // more.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), MAPPING_SIZE) };
     }
 }

@@ -1,4 +1,4 @@
-//! Completions become events: bookkeeping first, then the check for staleness, then the news.
+//! Turns completions into events: bookkeeping first, then the check for staleness, then the event.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,6 @@ use crate::token::Token;
 pub(super) type UringEvents = Vec<DriverEvent<OwnedFd, AcceptedSocket>>;
 
 impl Uring {
-    /// Turns everything in the completion queue into events and stops.
     pub(super) fn process_completions(&mut self, stops: &mut Vec<IncompleteSend>, events: &mut UringEvents) {
         let mut completions = std::mem::take(&mut self.completions);
         self.queue.drain(&mut completions);
@@ -89,8 +88,8 @@ impl Uring {
         }
     }
 
-    /// Notes that an operation is over. True if the shard wants to hear of it; for a closing source
-    /// the last operation to end yields its `Closed` instead.
+    /// Records that an operation is over. Returns whether the shard gets its event; for a closing source the last
+    /// operation to end yields its `Closed` instead.
     pub(super) fn finish_operation(
         &mut self,
         token: Token,
@@ -125,8 +124,8 @@ impl Uring {
         }
     }
 
-    /// The news that a connection is dead, which answers everything that is armed on it. A datagram socket
-    /// lives on, and has nothing else armed.
+    /// The event of a dead connection; answers everything that is armed on it. A datagram socket stays alive, and has
+    /// nothing else armed.
     pub(super) fn failed(&mut self, token: Token, result: i32) -> DriverEvent<OwnedFd, AcceptedSocket> {
         if let Some(source) = self.sources.get_mut(token)
             && source.role != SourceRole::Datagram
@@ -137,7 +136,7 @@ impl Uring {
     }
 
     fn complete_receive(&mut self, token: Token, completion: Completion, events: &mut UringEvents) {
-        // The buffer comes first: it is ours now, whoever the completion was for.
+        // The buffer comes first: it is the driver's now, whatever became of the source.
         let buffer = cqueue::buffer_select(completion.flags).map(BufferId);
         if let Some(buffer) = buffer {
             self.buffers.lend(buffer);
@@ -194,7 +193,7 @@ impl Uring {
         if rearm && !detaching {
             self.arm_receive(token);
         } else if rearm && datagrams {
-            // It has ended by itself before the cancel reached it.
+            // It ended by itself before the cancel reached it.
             events.push(DriverEvent::ReceiveCancelled { token });
         }
     }
@@ -216,11 +215,11 @@ impl Uring {
         if !ended {
             return;
         }
-        // It may also end without anybody's fault, when completions overflow.
+        // It may also end without an error, when completions overflow.
         let failed = result < 0
             && result != -libc::ECANCELED
             && AcceptFailure::of(Errno::from_raw_os_error(-result)) != AcceptFailure::Transient;
-        // Without a slot for it, the kernel has accepted the connection and closed it.
+        // The kernel accepted the connection and closed it, because the table had no free slot.
         let slotless = result == -libc::ENFILE && self.table.as_ref().is_some_and(DirectTable::is_full);
         let source = self.sources.get_mut(listener).expect("it is alive");
         let was = source.accepting;
@@ -258,14 +257,13 @@ const _: () = assert!(
         <= RECEIVE_BUFFER_SIZE
 );
 
-/// How a multishot `recvmsg` lays datagrams out: header, address, control messages, payload.
+/// Layout of datagrams from a multishot `recvmsg`: header, address, control messages, payload.
 pub(super) struct RecvmsgLayout {
     header: Box<libc::msghdr>,
     control_size: usize,
 }
 
 impl RecvmsgLayout {
-    /// With so many bytes for control messages.
     pub(super) fn new(control_size: usize) -> Self {
         // SAFETY: an all-zero msghdr is a valid empty one.
         let mut header: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
@@ -274,12 +272,11 @@ impl RecvmsgLayout {
         RecvmsgLayout { header, control_size }
     }
 
-    /// What a receive is asked for with; it stays where it is.
+    /// The header for receives; it does not move.
     pub(super) fn header(&self) -> *const libc::msghdr {
         &*self.header
     }
 
-    /// Reads a datagram of this shape.
     pub(super) fn datagram<'a>(&self, bytes: &'a [u8]) -> Datagram<'a> {
         let out = RecvMsgOut::parse(bytes, &self.header).expect("buffers hold more than the header");
         let mut storage = SockAddrStorage::zeroed();
@@ -293,8 +290,8 @@ impl RecvmsgLayout {
         let address = unsafe { SockAddr::new(storage, name.len() as libc::socklen_t) };
         let from = address.as_socket().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
         let local = pktinfo::local_address(out.control_data());
-        // Found by its offset, because the view above ends with this function. Without control messages there is room for
-        // more than any socket is promised.
+        // Computed from its offset, because the view above ends with this function. Without control messages there is
+        // room for more than the maximum size.
         let start = HEADER_SIZE + size_of::<libc::sockaddr_storage>() + self.control_size;
         let len = out.payload_data().len().min(DATAGRAM_SIZE_MAX);
         let truncated = out.is_payload_truncated() || len < out.payload_data().len();

@@ -1,17 +1,17 @@
-//! What direct descriptors need that ordinary ones get from system calls.
+//! Operations on direct descriptors for which ordinary ones use system calls.
 //!
 //! - **Connecting** takes two steps, because the kernel chooses the slot:
 //!
 //!   ```text
-//!    socket ──► which slot ──► no delay, bind ─► connect ──► Connected or Failed
+//!    socket ──► its slot ──► no delay, bind ─► connect ──► Connected or Failed
 //!   ```
 //!
-//!   From the first step on the source counts as connecting; when it is closed in between, the close goes out
-//!   as soon as there is something to close.
-//! - **Shutting down** goes through the ring, where the kernel gives it to a thread of its own that looks the
-//!   slot up when it gets to it. So the slot must not be given on before: a close waits for it.
-//! - **Leaving** takes an ordinary descriptor for the same socket, after which the slot is closed.
-//! - **Receiving at once** is an entry that the kernel completes while it takes it.
+//!   From the first step on the source counts as connecting; a close in between is submitted as soon as there is a slot
+//!   to close.
+//! - **Shutting down** goes through the ring, and the kernel runs it on a thread of its own that looks the slot up
+//!   late. So the slot must not be reused before: a close waits for the shutdown.
+//! - **Detaching** creates an ordinary descriptor for the same socket, and then closes the slot.
+//! - **Receiving at once** is an entry that the kernel completes during submission.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -28,16 +28,15 @@ use crate::driver::role::SourceRole;
 use crate::driver::{Destination, DriverEvent};
 use crate::token::Token;
 
-/// Entries that a connect takes at most: no delay, bind, connect.
+/// Maximum of entries of a connect: no delay, bind, connect.
 const CONNECT_ENTRIES: usize = 3;
 
-/// Addresses that a connect takes at most.
+/// Maximum of addresses of a connect.
 const CONNECT_ADDRESSES: usize = 2;
 
-/// The value of `TCP_NODELAY`, where the kernel can read it at any time.
+/// The value of `TCP_NODELAY`, at an address that the kernel can read at any time.
 static NODELAY: libc::c_int = 1;
 
-/// A connect whose socket is being made.
 #[derive(Debug)]
 pub(super) struct PendingConnect {
     token: Token,
@@ -46,7 +45,7 @@ pub(super) struct PendingConnect {
 }
 
 impl Uring {
-    /// Asks for a socket in the ring's table; its completion goes on with the connect.
+    /// Requests a socket in the ring's table; its completion continues with the connect.
     pub(super) fn connect_direct(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let coming = match to {
             Destination::Tcp { to, from } => {
@@ -65,9 +64,8 @@ impl Uring {
         Ok(())
     }
 
-    /// A socket has been made, or not.
     pub(super) fn complete_socket(&mut self, token: Token, result: i32, events: &mut UringEvents) {
-        // They come in the order in which they were asked for: it is nearly always the first.
+        // They complete in the order of their requests: it is nearly always the first.
         let at = self.pending_connects.iter().position(|coming| coming.token == token);
         let coming = at.and_then(|at| self.pending_connects.remove(at));
         let (Some(coming), Some(source)) = (coming, self.sources.get_mut(token)) else {
@@ -100,7 +98,7 @@ impl Uring {
         handle: Handle,
         PendingConnect { to, from, .. }: PendingConnect,
     ) {
-        // A chain is not torn apart, and addresses do not move until the kernel has read them.
+        // A chain is not split, and addresses do not move until the kernel has read them.
         if self.queue.room() < CONNECT_ENTRIES
             || self.addresses.len() + CONNECT_ADDRESSES > self.addresses.capacity()
         {
@@ -118,14 +116,13 @@ impl Uring {
             self.addresses.push(from);
             let from = self.addresses.last().expect("just pushed");
             let bind = handle.entry(|fd| opcode::Bind::new(fd, from.as_ptr().cast(), from.len()).build());
-            // Its failure is the connect's, whose own completion is then skipped.
+            // If it fails, the connect fails with its error, and the connect's own completion is skipped.
             let flags = squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK;
             self.queue.push(&bind.flags(flags).user_data(UringOp::Connect.with(token)));
         }
         self.push_connect(token, handle, to);
     }
 
-    /// Ends our direction of a direct socket.
     pub(super) fn shutdown_direct(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         if source.closing || source.armed.has(ArmedOps::SHUTDOWN) {
@@ -136,7 +133,7 @@ impl Uring {
         self.submit(&entry.user_data(UringOp::Shutdown.with(token)));
     }
 
-    /// It is ended, or the peer is gone already. A close that has waited for it goes out.
+    /// The direction is ended, or the peer is gone. Submits a close that has waited for this.
     pub(super) fn complete_shutdown(&mut self, token: Token, events: &mut UringEvents) {
         let waiting = self.sources.get_mut(token).is_some_and(|source| source.closing);
         if waiting {
@@ -145,7 +142,6 @@ impl Uring {
         self.finish_operation(token, ArmedOps::SHUTDOWN, events);
     }
 
-    /// Looks into one of the ring's own sockets without taking anything.
     pub(super) fn peek(&mut self, handle: Handle) -> io::Result<usize> {
         match handle.is_direct() {
             true => self.recv_now_direct(handle, &mut [0], libc::MSG_PEEK),
@@ -153,8 +149,8 @@ impl Uring {
         }
     }
 
-    /// Receives at once into the caller's memory, which the kernel has done with when this returns: such a
-    /// receive completes while it is submitted, with what is there or with `EAGAIN`.
+    /// Receives at once into the caller's memory, which the kernel no longer uses when this returns: such a receive
+    /// completes during its submission, with the available bytes or with `EAGAIN`.
     pub(super) fn recv_now_direct(
         &mut self,
         handle: Handle,
@@ -167,8 +163,8 @@ impl Uring {
         self.submit(&entry.user_data(UringOp::ReceiveNow.bits()));
         self.flush();
         let is_it = |completion: &Completion| UringOp::of(completion.user_data) == UringOp::ReceiveNow;
-        // What else has come waits for the next turn. More than one round is needed only when the kernel had
-        // to keep completions aside.
+        // Other completions wait for the next turn. More than one round is needed only when completions have
+        // overflowed.
         loop {
             self.queue.drain(&mut self.completions);
             if let Some(at) = self.completions.iter().position(is_it) {
@@ -184,7 +180,7 @@ impl Uring {
         }
     }
 
-    /// Asks for an ordinary descriptor of a direct socket that leaves.
+    /// Requests an ordinary descriptor for a direct socket that is detached.
     pub(super) fn install(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let Some(slot) = source.handle.slot() else { return };
@@ -193,14 +189,14 @@ impl Uring {
         self.submit(&entry.user_data(UringOp::Install.with(token)));
     }
 
-    /// It is made, or there is none to be had; either way the slot is not needed any more.
+    /// The descriptor is created, or there is none; in both cases the slot is no longer needed.
     pub(super) fn complete_install(&mut self, token: Token, result: i32, events: &mut UringEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let close = source.handle.close();
         let socket = if result < 0 {
             Err(io::Error::from_raw_os_error(-result))
         } else {
-            // SAFETY: the descriptor is new, and nobody else owns it.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(unsafe { OwnedFd::from_raw_fd(result) })
         };
         self.sources.free(token);
@@ -208,7 +204,7 @@ impl Uring {
         events.push(DriverEvent::Detached { token, socket });
     }
 
-    /// Closes what was accepted into the ring's table and then dropped.
+    /// Closes sockets that were accepted into the ring's table and then dropped.
     pub(super) fn close_dropped(&mut self) {
         while let Some(slot) = self.table.as_ref().and_then(super::direct_table::DirectTable::next_dropped) {
             let entry = Handle::direct(slot).close().user_data(UringOp::SlotClosed.bits());
@@ -216,14 +212,13 @@ impl Uring {
         }
     }
 
-    /// The connection that an accept gave.
     pub(super) fn accepted_socket(&mut self, result: i32) -> AcceptedSocket {
         match &mut self.table {
             Some(table) => {
                 table.count_used();
                 AcceptedSocket::Direct(table.own(result.cast_unsigned()))
             }
-            // SAFETY: a non-negative result of an accept is a new descriptor that nobody else owns.
+            // SAFETY: a non-negative result of an accept is a new descriptor without another owner.
             None => AcceptedSocket::Plain(unsafe { OwnedFd::from_raw_fd(result) }),
         }
     }

@@ -1,13 +1,12 @@
-//! The ring's own descriptor table, and the sockets that live in it while nobody has attached them.
+//! The ring's own descriptor table, and its sockets that are not attached yet.
 //!
-//! The kernel chooses the slots: accepting and making sockets both ask it for a free one. So a slot is known
-//! when a completion brings it, and free again when its close has completed. An accepted connection that is
-//! dropped instead of attached cannot close itself: it leaves its slot in a list that the driver closes in its
-//! next turn.
+//! The kernel chooses the slots: accepting and creating sockets both request a free one. So a completion brings the
+//! number of a slot, and the slot is free again when its close has completed. An accepted connection that is dropped
+//! instead of attached cannot close itself: it adds its slot to a list that the driver closes in its next turn.
 //!
-//! Needs Linux 6.13. Earlier kernels let go of a direct descriptor only when every operation of the ring that
-//! began before its close is over: one idle connection would keep all that close after it from telling their
-//! peers. [`DirectTable::check`] finds out which kind of kernel this is.
+//! Requires Linux 6.13. Earlier kernels release a direct descriptor only when every operation of the ring that began
+//! before its close is over: one idle connection would delay the end of all connections closed after it.
+//! [`DirectTable::check`] detects such kernels.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -27,7 +26,7 @@ use crate::limits::{DIRECT_DESCRIPTORS_MAX, TURN_LIST_CAPACITY};
 pub enum AcceptedSocket {
     /// An ordinary descriptor.
     Plain(OwnedFd),
-    /// A slot of one ring's table; of use to that ring's driver alone.
+    /// A slot of one ring's table, for that ring's driver only.
     Direct(Direct),
 }
 
@@ -40,7 +39,7 @@ impl From<OwnedFd> for AcceptedSocket {
 /// An owned slot of a ring's table.
 #[derive(Debug)]
 pub struct Direct {
-    /// Empty once somebody else has taken charge of it.
+    /// `None` once the ownership has moved.
     slot: Option<u32>,
     dropped: Rc<RefCell<Vec<u32>>>,
 }
@@ -53,17 +52,15 @@ impl Drop for Direct {
     }
 }
 
-/// What the driver knows of its table.
 #[derive(Debug)]
 pub(super) struct DirectTable {
     size: u32,
     used: u32,
-    /// Slots whose owner was dropped, to be closed.
+    /// Slots to be closed, because their owner was dropped.
     dropped: Rc<RefCell<Vec<u32>>>,
 }
 
 impl DirectTable {
-    /// Registers a table of `size` slots with the ring.
     pub(super) fn register(queue: &mut UringQueue, size: u32) -> io::Result<Self> {
         if size > DIRECT_DESCRIPTORS_MAX {
             let words = format!("{size} direct descriptors are more than {DIRECT_DESCRIPTORS_MAX}");
@@ -71,34 +68,31 @@ impl DirectTable {
         }
         let submitter = queue.ring().submitter();
         submitter.register_files_sparse(size)?;
-        // Shutdowns are the one operation that the kernel gives to threads of its own: one of them is enough.
+        // Shutdowns are the only operation that the kernel runs on its own threads: one of them is enough.
         submitter.register_iowq_max_workers(&mut [1, 1])?;
         let dropped = Rc::new(RefCell::new(Vec::with_capacity(TURN_LIST_CAPACITY)));
         Ok(DirectTable { size, used: 0, dropped })
     }
 
-    /// A slot has come into use.
     pub(super) fn count_used(&mut self) {
         self.used += 1;
     }
 
-    /// A slot is free again.
     pub(super) fn count_freed(&mut self) {
         debug_assert!(self.used > 0, "more slots come back than were taken");
         self.used -= 1;
     }
 
-    /// Whether the next accepted connection finds no slot.
     pub(super) fn is_full(&self) -> bool {
         self.used == self.size
     }
 
-    /// The owner of a slot that a completion brought.
+    /// The owner of a slot from a completion.
     pub(super) fn own(&self, slot: u32) -> Direct {
         Direct { slot: Some(slot), dropped: Rc::clone(&self.dropped) }
     }
 
-    /// The slot of a socket that is attached now. A socket of another ring comes back.
+    /// Takes the slot out of its owner, for a socket that is attached. Returns a socket of another ring unchanged.
     pub(super) fn claim(&self, mut socket: Direct) -> Result<u32, Direct> {
         if !Rc::ptr_eq(&self.dropped, &socket.dropped) {
             return Err(socket);
@@ -106,12 +100,12 @@ impl DirectTable {
         Ok(socket.slot.take().expect("it is taken once, here"))
     }
 
-    /// A slot whose owner was dropped and that nobody has closed yet.
+    /// Removes and returns a slot to be closed.
     pub(super) fn next_dropped(&self) -> Option<u32> {
         self.dropped.borrow_mut().pop()
     }
 
-    /// Whether this kernel has all operations and lets go of a closed file at once. For a ring of its own.
+    /// Whether this kernel has all operations and releases a closed file at once. Needs a ring of its own.
     pub(super) fn check(queue: &mut UringQueue) -> io::Result<()> {
         let mut probe = Probe::new();
         queue.ring().submitter().register_probe(&mut probe)?;

@@ -1,9 +1,8 @@
-//! Where a source's file is: in the process's descriptor table, or in the ring's own.
+//! Location of a source's file: the process's descriptor table, or the ring's own.
 //!
-//! A *direct* descriptor is a slot of a table that belongs to one ring. It costs no number of the process, so
-//! that a process with N rings may have N times as many sockets as open files; and only this ring can name
-//! it, so that every operation on it has to go through the ring. [`Handle`] is the one place that knows how
-//! an entry says which of the two it means.
+//! A *direct* descriptor is a slot of a table that belongs to one ring. It uses no descriptor of the process, so a
+//! process with N rings may have N times as many sockets as open files; and only this ring can access it, so every
+//! operation on it goes through the ring. Only [`Handle`] encodes the difference into entries.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -17,7 +16,6 @@ const FIXED_FILE: squeue::Flags = squeue::Flags::from_bits_retain(1);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handle(i32);
 
-/// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandleTarget {
     Nothing,
@@ -26,18 +24,15 @@ enum HandleTarget {
 }
 
 impl Handle {
-    /// No source is here.
     pub(super) const FREE: Handle = Handle(-1);
-    /// A source whose socket is still being made, or could not be.
+    /// A source without a socket: it is still being created, or could not be.
     pub(super) const PENDING: Handle = Handle(-2);
 
-    /// An ordinary descriptor.
     pub(super) fn plain(fd: RawFd) -> Self {
         debug_assert!(fd >= 0, "{fd} is no descriptor");
         Handle(fd)
     }
 
-    /// A slot of the ring's table.
     pub(super) fn direct(slot: u32) -> Self {
         Handle(-3 - slot.cast_signed())
     }
@@ -50,7 +45,6 @@ impl Handle {
         }
     }
 
-    /// The slot of the ring's table, if it is one.
     pub(super) fn slot(self) -> Option<u32> {
         match self.target() {
             HandleTarget::Ring(slot) => Some(slot),
@@ -58,22 +52,21 @@ impl Handle {
         }
     }
 
-    /// Whether it is a slot of the ring's table.
     pub(super) fn is_direct(self) -> bool {
         self.slot().is_some()
     }
 
-    /// The entry that `build` makes of a descriptor, aimed at this file.
+    /// Builds an entry with `build` and directs it at this file.
     pub(super) fn entry(self, build: impl FnOnce(types::Fd) -> squeue::Entry) -> squeue::Entry {
         match self.target() {
             HandleTarget::Process(fd) => build(types::Fd(fd)),
             HandleTarget::Ring(slot) => build(types::Fd(slot.cast_signed())).flags(FIXED_FILE),
-            // The kernel answers EBADF, as for any descriptor that is not open.
+            // The kernel returns EBADF, as for any descriptor that is not open.
             HandleTarget::Nothing => build(types::Fd(-1)),
         }
     }
 
-    /// Closes it. Where nothing was made there is nothing to close, but all the same an answer.
+    /// The entry that closes it. Without a file there is nothing to close, but still a completion.
     pub(super) fn close(self) -> squeue::Entry {
         match self.target() {
             HandleTarget::Process(fd) => opcode::Close::new(types::Fd(fd)).build(),
@@ -82,12 +75,12 @@ impl Handle {
         }
     }
 
-    /// The ordinary descriptor, if it is one: only that can be given to system calls. The caller says for
-    /// how long it stays open.
+    /// The ordinary descriptor, if it is one: only that can be used in system calls. The caller ensures that it stays
+    /// open.
     pub(super) fn descriptor<'a>(self) -> Option<BorrowedFd<'a>> {
         match self.target() {
-            // SAFETY: the source table owns the descriptor until its close completes; callers use the borrow
-            // within one call, in which no source changes.
+            // SAFETY: the source table owns the descriptor until its close completes; callers use the borrow within one
+            // call, in which no source changes.
             HandleTarget::Process(fd) => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
             HandleTarget::Ring(_) | HandleTarget::Nothing => None,
         }

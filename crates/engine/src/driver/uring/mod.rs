@@ -1,14 +1,12 @@
 //! The io_uring driver: many operations per system call, completions instead of readiness.
 //!
-//! The one decision: **everything that touches the shard's memory completes inside the call that asks for it**. Sends
-//! carry `MSG_DONTWAIT`, so the kernel copies the bytes or refuses while it takes the submission; what succeeds posts no
-//! completion at all (`sending.rs`). Receives take a buffer of the ring's own pool only when there are bytes. So no
-//! pointer into the shard's memory outlives a call.
+//! **Everything that touches the shard's memory completes inside the call that submits it.** Sends carry
+//! `MSG_DONTWAIT`, so the kernel copies the bytes or fails during the submission; a successful send posts no completion
+//! (`sending.rs`). Receives take a buffer of the ring's own pool only when there are bytes. So no pointer into the
+//! shard's memory outlives a call.
 //!
-//! A receive is asked for once and completes once (no multishot receive): what a session has not asked for stays in the
-//! socket, where TCP's flow control slows the sender. Accepting and datagrams are multishot.
-//!
-//! What runs where:
+//! A receive is requested once and completes once (no multishot receive): bytes that a session has not requested stay
+//! in the socket, where TCP's flow control slows the sender. Accepts and datagram receives are multishot.
 //!
 //! ```text
 //!  receive(), close(), …  ──►  submission queue ─┐
@@ -17,10 +15,11 @@
 //!  DriverEvent            ◄── completions.rs ◄── completion queue
 //! ```
 //!
-//! Accepted and connected sockets live in the process's descriptor table, or, with [`Uring::with_direct_descriptors`], in
-//! one of the ring's own (`handle.rs`, `direct_table.rs`, `direct.rs`). All other sources keep their ordinary descriptors.
+//! Accepted and connected sockets are in the process's descriptor table, or, with [`Uring::with_direct_descriptors`],
+//! in one of the ring's own (`handle.rs`, `direct_table.rs`, `direct.rs`). All other sources keep their ordinary
+//! descriptors.
 //!
-//! Needs Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] says whether this system grants it.
+//! Requires Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] checks whether this system permits it.
 #![allow(unsafe_code)]
 
 mod buffers;
@@ -70,11 +69,11 @@ use crate::limits::{
 use crate::net;
 use crate::token::Token;
 
-/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt, because an answered
-/// connection has nothing to read yet.
+/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt, because a connection that was just
+/// answered has nothing to read yet.
 const POLL_FIRST: u16 = 1;
 
-/// What is taken back from a source that is closed or detached. The rest comes to its end by itself.
+/// Operations cancelled when a source is closed or detached. The others end by themselves.
 const CANCELLED_ON_CLOSE: [(ArmedOps, UringOp); 5] = [
     (ArmedOps::RECEIVE, UringOp::Receive),
     (ArmedOps::READABLE, UringOp::Readable),
@@ -83,43 +82,43 @@ const CANCELLED_ON_CLOSE: [(ArmedOps, UringOp); 5] = [
     (ArmedOps::ACCEPT, UringOp::Accept),
 ];
 
-/// The io_uring driver. Made and used by one thread.
+/// The io_uring driver. Created and used by one thread.
 pub struct Uring {
-    // Declared first, so dropped first: the kernel lets go of all memory below before it is freed.
+    // Declared first, so dropped first: the kernel releases all memory below before it is freed.
     queue: UringQueue,
     buffers: ProvidedBuffers,
     sources: UringSources,
-    /// Where accepted and connected sockets go; `None`: into the process's descriptor table.
+    /// The table of accepted and connected sockets; `None`: the process's descriptor table.
     table: Option<DirectTable>,
-    /// Connects whose direct socket is being made, in the order in which they were asked for.
+    /// Connects that wait for a direct socket, in the order of their requests.
     pending_connects: VecDeque<PendingConnect>,
-    /// Receives that found no buffer, in the order in which they did; and some that have been taken back since.
+    /// Receives that found no buffer, oldest first; some may have been cancelled since.
     starved: VecDeque<Token>,
-    /// Receives that were taken back while they waited for a buffer.
+    /// Receives that were cancelled while they waited for a buffer.
     cancelled: Vec<Token>,
     /// Addresses of connects and datagrams that the kernel has not read yet.
     addresses: Vec<SockAddr>,
     /// Headers of sends in several pieces that the kernel has not read yet.
     messages: MessageHeaders,
-    /// Sends whose connection closes afterwards but has something armed that must be cancelled, unless they stop short.
+    /// Sends followed by a close with armed operations to cancel, unless they stop short.
     close_after: Vec<(u32, Option<Token>)>,
-    /// Sends of this turn with a close linked behind them.
+    /// Sends of this turn with a linked close.
     linked: Vec<(u32, Token)>,
-    /// Sources to be given back once nothing of them is in flight.
+    /// Sources to be detached when nothing of them is in flight.
     detaching: Vec<Token>,
-    /// Completions that wait to be looked at; between turns only what a `recv_now` came across.
+    /// Unprocessed completions; between turns only those that a `recv_now` found.
     completions: Vec<Completion>,
     wakeup: Arc<Wakeup>,
     wake_count: Box<u64>,
-    /// How datagrams lie in a buffer: of a socket that is bound to one address, and of one that is bound to all.
+    /// Layouts of datagrams in a buffer: of a socket bound to one address, and of one bound to all.
     recvmsg_layouts: [RecvmsgLayout; 2],
-    /// Held so that one connection can be refused when descriptors run out.
+    /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
     counters: DriverCounters,
 }
 
 impl Uring {
-    /// A ring with its buffers. To be called on the thread that will use it.
+    /// A ring with its buffers. To be called on the thread that uses it.
     pub fn new() -> io::Result<Self> {
         let mut queue = UringQueue::new()?;
         let buffers = ProvidedBuffers::register(&mut queue)?;
@@ -148,11 +147,11 @@ impl Uring {
         Ok(driver)
     }
 
-    /// A ring that keeps the sockets that it accepts and connects in a descriptor table of its own, which has
-    /// room for `size` of them: at most the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`].
-    /// They cost no descriptor of the process, so a process with N such rings may have N times as many sockets
-    /// as open files. Full: accepting stops as when descriptors run out; the error is `ENFILE`, and the
-    /// connection that found no room has been closed. A connect then fails.
+    /// A ring with a descriptor table of its own for the sockets that it accepts and connects. The table has `size`
+    /// slots: at most the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`]. These sockets use no
+    /// descriptor of the process, so a process with N such rings may have N times as many sockets as open files. Full:
+    /// accepting stops as when descriptors run out; the error is `ENFILE`, and the connection without a slot has been
+    /// closed. A connect then fails.
     ///
     /// # Errors
     /// `InvalidInput`, `EMFILE`: the table is too large; else as [`Uring::new`].
@@ -164,15 +163,15 @@ impl Uring {
         Ok(driver)
     }
 
-    /// Whether this system grants [`Uring::with_direct_descriptors`]; `Unsupported` on kernels before 6.13.
+    /// Checks whether this system permits [`Uring::with_direct_descriptors`]; `Unsupported` on kernels before 6.13.
     pub fn probe_direct_descriptors() -> io::Result<()> {
         let mut queue = UringQueue::new()?;
         ProvidedBuffers::register(&mut queue)?;
         DirectTable::check(&mut queue)
     }
 
-    /// Whether this system grants what the driver needs; the error says why not (`EPERM` and
-    /// `ENOSYS` in most containers, `EINVAL` on kernels before 6.1).
+    /// Checks whether this system permits what the driver needs; the error has the reason (`EPERM` and `ENOSYS` in most
+    /// containers, `EINVAL` on kernels before 6.1).
     pub fn probe() -> io::Result<()> {
         let mut queue = UringQueue::new()?;
         ProvidedBuffers::register(&mut queue).map(drop)
@@ -195,13 +194,12 @@ impl Uring {
         self.queue.push(entry);
     }
 
-    /// Hands everything queued to the kernel without waiting.
     fn flush(&mut self) {
         self.counters.enters += u64::from(self.queue.submit_all());
         self.clear_submitted();
     }
 
-    /// The kernel has taken all submissions, and has read what they point to.
+    /// Drops the memory of submissions that the kernel has read.
     fn clear_submitted(&mut self) {
         self.addresses.clear();
         self.messages.clear();
@@ -250,7 +248,7 @@ impl Uring {
         let Some(source) = self.sources.get_mut(listener) else { return };
         source.arm(ArmedOps::ACCEPT);
         let direct = self.table.is_some();
-        // A slot is not inherited anyway, and the kernel wants no such wish for it.
+        // A slot is not inherited anyway, and the kernel rejects the flag for it.
         let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
         let entry = source
             .handle
@@ -266,8 +264,8 @@ impl Uring {
         self.submit(&entry);
     }
 
-    /// Takes back what is armed, each by its name: asked to find what is in flight on a descriptor, the kernel
-    /// looks through everything of the ring, which makes closing thousands of idle connections quadratic.
+    /// Cancels armed operations one by one: for a cancel by descriptor the kernel searches all operations of the ring,
+    /// which makes closing thousands of idle connections quadratic.
     fn cancel_armed(&mut self, token: Token, armed: ArmedOps) {
         for (what, op) in CANCELLED_ON_CLOSE {
             if armed.has(what) {
@@ -276,16 +274,15 @@ impl Uring {
         }
     }
 
-    /// Queues a connect; there is room for an entry and an address.
+    /// Queues a connect; the caller ensures room for an entry and an address.
     fn push_connect(&mut self, token: Token, handle: Handle, to: SockAddr) {
-        // Within its capacity the list never moves, so the address stays where the kernel will read it.
+        // Within its capacity the list never moves, so the address stays until the kernel reads it.
         self.addresses.push(to);
         let to = self.addresses.last().expect("just pushed");
         let entry = handle.entry(|fd| opcode::Connect::new(fd, to.as_ptr().cast(), to.len()).build());
         self.queue.push(&entry.user_data(UringOp::Connect.with(token)));
     }
 
-    /// Gives the file of a closing source back.
     fn push_close(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         source.arm(ArmedOps::CLOSE);
@@ -293,14 +290,14 @@ impl Uring {
         self.submit(&entry);
     }
 
-    /// Whether a source can be given back without any further completion.
+    /// Whether a source can be detached without a further completion.
     fn can_detach(&mut self) -> bool {
         self.detaching
             .iter()
             .any(|token| self.sources.get_mut(*token).is_none_or(|source| source.in_flight == 0))
     }
 
-    /// Gives back the sources of which nothing is in flight any more, behind all their other news.
+    /// Detaches the sources of which nothing is in flight any more, after all their other events.
     fn complete_detaches(&mut self, events: &mut UringEvents) {
         if self.detaching.is_empty() {
             return;
@@ -315,7 +312,7 @@ impl Uring {
                 self.install(*token);
                 return true;
             };
-            // SAFETY: the descriptor is the source's own, which is forgotten right after.
+            // SAFETY: the descriptor is the source's own, which is freed right after.
             let socket = unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
             self.sources.free(*token);
             events.push(DriverEvent::Detached { token: *token, socket: Ok(socket) });
@@ -340,13 +337,13 @@ impl Driver for Uring {
     fn peer(&self, socket: &AcceptedSocket) -> Option<IpAddr> {
         match socket {
             AcceptedSocket::Plain(fd) => net::peer_ip(fd),
-            // The system calls that would tell take ordinary descriptors.
+            // The system calls for it need ordinary descriptors.
             AcceptedSocket::Direct(_) => None,
         }
     }
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
-        // The ring does not mind either way, but `refuse_one` asks the system itself.
+        // The ring works either way, but `refuse_one` uses system calls.
         rustix::io::ioctl_fionbio(&socket, true)?;
         self.sources.insert(token, Handle::plain(socket.into_raw_fd()), SourceRole::Listener, true);
         Ok(())
@@ -405,7 +402,7 @@ impl Driver for Uring {
             (AcceptedSocket::Direct(socket), Some(table)) if kind == SourceKind::Stream => {
                 Handle::direct(table.claim(socket).map_err(|_| io::ErrorKind::InvalidInput)?)
             }
-            // It belongs to another ring, or is no such thing.
+            // It belongs to another ring, or has the wrong kind.
             (AcceptedSocket::Direct(_), _) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         self.sources.insert(token, handle, kind.into(), readable_now);
@@ -456,7 +453,7 @@ impl Driver for Uring {
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
         let (handle, role) = (source.handle, source.role);
-        // What goes through the ring counts when it is entered.
+        // Receives through the ring are counted on its enter.
         self.counters.enters += u64::from(handle.descriptor().is_some());
         match handle.descriptor() {
             Some(fd) if role == SourceRole::Pipe => Ok(rustix::io::read(fd, into)?),
@@ -496,9 +493,9 @@ impl Driver for Uring {
     fn shutdown(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let Some(socket) = source.handle.descriptor() else { return self.shutdown_direct(token) };
-        // Not through the ring: the kernel gives shutdowns to a thread of its own, which looks the
-        // descriptor up when it gets to it. By then the number may belong to another connection.
-        // All sends are over, so nothing is overtaken; an error means that the peer is gone already.
+        // Not through the ring: the kernel runs shutdowns on a thread of its own, which looks the descriptor up late.
+        // By then the number may belong to another connection. All sends are over, so nothing is overtaken; an error
+        // means that the peer is already gone.
         self.counters.enters += 1;
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
@@ -513,7 +510,7 @@ impl Driver for Uring {
         let (handle, armed, in_flight) = (source.handle, source.armed, source.in_flight);
         if in_flight > 0 {
             if handle == Handle::PENDING {
-                // There is nothing to close yet; its completion goes on.
+                // There is nothing to close yet; its completion continues.
                 return;
             }
             self.cancel_armed(token, armed);
@@ -573,8 +570,8 @@ impl Driver for Uring {
             self.push_send(position as u32, &out, stops);
             sending = true;
         }
-        // A stop (of a pipe), a close or socket still to come, or what a `recv_now` came across is news that
-        // must not wait.
+        // A stop (of a pipe), a pending close or detach, or a completion found by `recv_now` must be reported without a
+        // wait.
         let news = !stops.is_empty()
             || !self.close_after.is_empty()
             || !self.completions.is_empty()
@@ -584,7 +581,7 @@ impl Driver for Uring {
         self.clear_submitted();
         loop {
             self.process_completions(stops, events);
-            // What the kernel keeps aside for want of room may be the short send of this turn.
+            // An overflowed completion may be the short send of this turn.
             if !(sending && self.queue.overflowed()) {
                 break;
             }
@@ -595,11 +592,11 @@ impl Driver for Uring {
         self.close_finished(stops);
         self.complete_detaches(events);
         if events.is_empty() && self.queue.has_queued() {
-            // Without news the shard need not turn again, so what came up meanwhile goes out now.
+            // Without events the shard need not run a turn again, so new submissions are flushed now.
             self.flush();
         }
         if self.queue.has_pending_completions() {
-            // It was told of already, and is not told of again.
+            // These completions were signalled already, and are not signalled again.
             self.wakeup.signal_waitable();
         }
         Ok(())
@@ -611,8 +608,8 @@ impl Driver for Uring {
     }
 
     fn waitable(&mut self) -> Option<i32> {
-        // The ring's own descriptor does not wake a poller for work that is deferred to the next
-        // enter; an eventfd that is registered with the ring does. Only foreign loops pay for it.
+        // The ring's own descriptor does not wake a poller for work that is deferred to the next enter; an eventfd
+        // registered with the ring does. Only foreign loops pay for it.
         let submitter = self.queue.ring().submitter();
         self.wakeup.waitable(|news| submitter.register_eventfd(news)).ok()
     }
@@ -624,10 +621,10 @@ impl Driver for Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // What is queued still happens, and closes that have reached the kernel count as done.
+        // Queued operations still happen, and closes that have reached the kernel count as done.
         self.flush();
         if self.table.is_some() {
-            // Else the kernel would close them when it gets to it.
+            // Otherwise the kernel closes them later.
             let _ = self.queue.ring().submitter().unregister_files();
         }
         for fd in self.sources.open_descriptors() {

@@ -1,4 +1,4 @@
-//! The two rings shared with the kernel: pushing, entering, and what each completion is called.
+//! The two rings shared with the kernel: pushing, entering, and the user data of completions.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use crate::driver::Wait;
 use crate::limits::{COMPLETION_QUEUE_SIZE, SUBMISSION_QUEUE_SIZE};
 use crate::token::Token;
 
-/// What a completion is about; kept in the top byte of its user data.
+/// The operation of a completion, in the top byte of its user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum UringOp {
-    /// Something whose outcome shows elsewhere, or does not matter.
+    /// Its outcome shows elsewhere, or does not matter.
     Ignore = 0,
     Accept = 1,
     Receive = 2,
@@ -24,15 +24,15 @@ pub(super) enum UringOp {
     CloseAfterSend = 7,
     Send = 8,
     Wake = 9,
-    /// A direct socket is made; it is to be connected.
+    /// A direct socket is created, to be connected.
     Socket = 10,
-    /// Our direction of a direct socket is ended.
+    /// The sending direction of a direct socket is ended.
     Shutdown = 11,
-    /// A direct socket that nobody wanted is closed.
+    /// An unused direct socket is closed.
     SlotClosed = 12,
     /// A receive that the caller waits for.
     ReceiveNow = 13,
-    /// An ordinary descriptor is made for a direct socket that leaves.
+    /// An ordinary descriptor is created for a direct socket that is detached.
     Install = 14,
 }
 
@@ -72,10 +72,10 @@ impl UringOp {
     }
 }
 
-/// Enters in a row that may fail for a passing reason before the ring counts as failed.
+/// Consecutive enters that may fail with a transient error before the ring counts as failed.
 const ATTEMPTS_MAX: u32 = 1024;
 
-/// The time is up, a signal came, or the kernel wants completions drained first: news enough, try again.
+/// The timeout expired, a signal came, or the kernel requires completions to be drained first: an enter may be retried.
 fn is_transient(error: &io::Error) -> bool {
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
@@ -89,11 +89,11 @@ pub(super) struct Completion {
     pub(super) flags: u32,
 }
 
-/// The rings of one shard.
 pub(super) struct UringQueue {
     ring: IoUring,
     no_iowait: u32,
-    /// Why an enter failed for good. What it left queued may point to memory that is gone: never again.
+    /// The error of a permanently failed enter. The remaining queue may point to freed memory and must never be
+    /// submitted.
     failed: Option<io::Error>,
 }
 
@@ -114,7 +114,6 @@ impl UringQueue {
         Ok(UringQueue { ring, no_iowait, failed: None })
     }
 
-    /// Whether something is queued that the kernel has not seen.
     pub(super) fn has_queued(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
@@ -123,26 +122,25 @@ impl UringQueue {
         &mut self.ring
     }
 
-    /// Free entries of the submission queue.
     pub(super) fn room(&mut self) -> usize {
         let queue = self.ring.submission();
         queue.capacity() - queue.len()
     }
 
-    /// Queues an entry; the caller has made sure that there is room. A ring that has failed carries nothing out any more,
-    /// which its next turn tells.
+    /// Queues an entry; the caller ensures that there is room. A failed ring ignores it, and its next turn returns the
+    /// error.
     pub(super) fn push(&mut self, entry: &squeue::Entry) {
         if self.failed.is_some() {
             return;
         }
-        // SAFETY: what entries point to outlives their submission: send bytes are borrowed for the
-        // whole turn, addresses, message headers and the wake counter live in the driver and do not move,
-        // buffers are registered memory that outlives the ring.
+        // SAFETY: the memory that entries point to outlives their submission: send bytes are borrowed for the whole
+        // turn, addresses, message headers and the wake counter live in the driver and do not move, buffers are
+        // registered memory that outlives the ring.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the submission queue was full although there was room");
     }
 
-    /// Hands over what is queued without waiting. Returns the number of system calls.
+    /// Submits the queue without waiting. Returns the number of system calls.
     pub(super) fn submit_all(&mut self) -> u32 {
         let mut calls = 0;
         loop {
@@ -151,14 +149,14 @@ impl UringQueue {
                 return calls;
             }
             calls += 1;
-            // EBUSY and EAGAIN ask for completions to be drained first; running task work makes room,
-            // and the completion queue keeps the overflow aside, so that trying again gets through.
+            // EBUSY and EAGAIN require completions to be drained first; running task work makes room, and the kernel
+            // keeps overflowing completions, so that a retry succeeds.
             let outcome = self.enter_once(queued, Time::ZERO, Wait::No);
             self.failed = outcome.err().filter(|error| !is_transient(error) || calls == ATTEMPTS_MAX);
         }
     }
 
-    /// Submits everything, runs task work, and waits as told. Returns the number of system calls.
+    /// Submits the queue, runs task work, and waits. Returns the number of system calls.
     pub(super) fn enter(&mut self, now: Time, wait: Wait) -> io::Result<u32> {
         let mut calls = 0;
         let mut wait = wait;
@@ -194,21 +192,19 @@ impl UringQueue {
         let timeout = types::Timespec::from(until.since(now));
         let arguments = types::SubmitArgs::new().timespec(&timeout);
         let flags = flags | EnterFlags::EXT_ARG.bits();
-        // SAFETY: EXT_ARG says that the argument is this structure, which outlives the call.
+        // SAFETY: EXT_ARG declares the argument as this structure, which outlives the call.
         unsafe { submitter.enter(queued, 1, flags, Some(&arguments)) }
     }
 
-    /// Whether the kernel keeps completions aside for want of room.
     pub(super) fn overflowed(&mut self) -> bool {
         self.ring.submission().cq_overflow()
     }
 
-    /// Whether the kernel has more to complete than it does in one enter.
+    /// Whether the kernel has more completions than it delivers in one enter.
     pub(super) fn has_pending_completions(&mut self) -> bool {
         self.ring.submission().taskrun()
     }
 
-    /// Moves all completions into `into`.
     pub(super) fn drain(&mut self, into: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
             into.push(Completion {
@@ -228,8 +224,8 @@ mod tests {
 
     use super::*;
 
-    /// Row 3.27: what the system takes away is an error with its reason, and no panic, however much is asked for before
-    /// somebody looks.
+    /// Row 3.27: a ring that the system takes away returns an error with its reason and does not panic, however many
+    /// entries are pushed meanwhile.
     #[test]
     fn a_ring_that_has_failed_says_so_and_takes_no_more() {
         let mut queue = UringQueue::new().expect("a ring");

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  one piece       ──► SEND     ┐
-//!                               ├─► took all: no completion   [─► linked CLOSE]
+//!                               ├─► sent all: no completion   [─► linked CLOSE]
 //!  several pieces  ──► SENDMSG  ┘   short: a completion        (the close is cancelled)
 //! ```
 //!
-//! Datagrams that leave from a certain local address take a `SENDMSG` as well.
+//! Datagrams with a given local address take a `SENDMSG` as well.
 //!
-//! Both carry `MSG_DONTWAIT`, so the kernel has done with the bytes, and with the header and the vectors of a `SENDMSG`,
-//! when the call that submits them returns.
+//! Both carry `MSG_DONTWAIT`, so the kernel no longer uses the bytes, the header and the vectors when the submitting
+//! call returns.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,14 +25,13 @@ use super::source::ArmedOps;
 use crate::driver::role::SourceRole;
 use crate::driver::{Driver, Gather, IncompleteSend, Outgoing};
 
-/// A send must take all or report: the linked close runs only after a complete send.
+/// A send must send all bytes or report: the linked close runs only after a complete send.
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
 
-/// The close that follows at once pushes the bytes out together with its FIN: one packet, not two.
+/// The close that immediately follows pushes the bytes out together with its FIN: one packet, not two.
 const LAST_SEND: i32 = libc::MSG_MORE;
 
 impl Uring {
-    /// Queues the send of one outgoing item.
     pub(super) fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<IncompleteSend>) {
         let Some(source) = self.sources.get_mut(out.token) else {
             let error = Some(io::ErrorKind::NotConnected.into());
@@ -64,7 +63,7 @@ impl Uring {
         self.queue.push(&close);
     }
 
-    /// The entry of a send for which there is room among addresses and messages.
+    /// The entry of a send; the caller ensures room among addresses and messages.
     fn send_entry(&mut self, handle: Handle, out: &Outgoing<'_>) -> squeue::Entry {
         let flags = if out.close { SEND_FLAGS | LAST_SEND } else { SEND_FLAGS };
         match (out.bytes, out.to, out.from) {
@@ -86,7 +85,6 @@ impl Uring {
         }
     }
 
-    /// The entry of a datagram that leaves from a certain address.
     fn datagram_entry(
         &mut self,
         handle: Handle,
@@ -100,10 +98,10 @@ impl Uring {
         handle.entry(|fd| opcode::SendMsg::new(fd, header).flags(SEND_FLAGS.cast_unsigned()).build())
     }
 
-    /// Pipes know no `MSG_DONTWAIT`: they are non-blocking and written to directly.
+    /// Pipes have no `MSG_DONTWAIT`: they are non-blocking and written to directly.
     fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<IncompleteSend>) {
         if out.bytes.as_slice().is_none() {
-            // The list of messages is used below, and is read for the last time now.
+            // The write below reuses the message list, so the kernel must have read it.
             self.flush();
         }
         let source = self.sources.get_mut(out.token).expect("the caller looked it up");
@@ -121,8 +119,8 @@ impl Uring {
         }
     }
 
-    /// A send that stops short takes its linked close with it, without a completion of its own
-    /// (the kernel skips those of links whose head asked to be skipped).
+    /// Handles linked closes of sends that stopped short: the kernel cancels such a close without a completion (it
+    /// skips those of a link if the head requests it).
     pub(super) fn unlink_stopped(&mut self, stops: &[IncompleteSend]) {
         for stop in stops {
             if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
@@ -134,7 +132,7 @@ impl Uring {
         self.linked.clear();
     }
 
-    /// Closes what had to wait for its send to be over.
+    /// Closes connections that had to wait for the end of their send.
     pub(super) fn close_finished(&mut self, stops: &[IncompleteSend]) {
         for stop in stops {
             if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {

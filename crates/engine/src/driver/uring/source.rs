@@ -1,4 +1,4 @@
-//! What the driver knows of each source: where its file is, its generation, and what is in flight.
+//! A source's state in the driver: its file, its generation, and its operations in flight.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -6,7 +6,6 @@ use super::handle::Handle;
 use crate::driver::role::SourceRole;
 use crate::token::Token;
 
-/// The set of operations in flight for a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ArmedOps(u16);
 
@@ -19,15 +18,15 @@ impl ArmedOps {
     pub(super) const CLOSE: ArmedOps = ArmedOps(32);
     /// A close that follows a complete send; cancelled if the send stops short.
     pub(super) const LINKED_CLOSE: ArmedOps = ArmedOps(64);
-    /// The end of our direction of a direct descriptor. Its close comes after it.
+    /// The shutdown of a direct descriptor. Its close comes after it.
     pub(super) const SHUTDOWN: ArmedOps = ArmedOps(128);
-    /// The making of an ordinary descriptor for a slot that is left.
+    /// The creation of an ordinary descriptor for a slot that is detached.
     pub(super) const INSTALL: ArmedOps = ArmedOps(256);
-    /// Not an operation: its datagrams tell which local address they came to.
+    /// Not an operation: its datagrams report their local address.
     pub(super) const REPORTS_LOCAL: ArmedOps = ArmedOps(1 << 12);
-    /// Not an operation: the receive asked for waits for a buffer.
+    /// Not an operation: the requested receive waits for a buffer.
     pub(super) const WAITING: ArmedOps = ArmedOps(1 << 13);
-    /// Not an operation: the receive asked for has found no buffer, and that is counted.
+    /// Not an operation: the requested receive found no buffer, which is counted.
     pub(super) const STARVED: ArmedOps = ArmedOps(1 << 14);
     /// Not an operation: it has failed, which answers everything that was armed.
     pub(super) const FAILED: ArmedOps = ArmedOps(1 << 15);
@@ -37,13 +36,12 @@ impl ArmedOps {
     }
 }
 
-/// Whether a listener is to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcceptRequest {
-    /// No; an accept that is still armed is being taken back, which is to be answered.
+    /// No; an accept that is still armed is being cancelled, and the stop is reported.
     No,
     Yes,
-    /// It was paused and is to go on, but the pause is still to be answered.
+    /// It was paused and is to resume, but the stop is not reported yet.
     Resume,
 }
 
@@ -55,13 +53,12 @@ pub(super) struct UringSource {
     pub(super) armed: ArmedOps,
     /// Operations in flight; the source is free when it is closed and this is 0.
     pub(super) in_flight: u8,
-    /// `close` was asked for: no event but `Closed` may follow.
+    /// `close` was called: only `Closed` may follow.
     pub(super) closing: bool,
-    /// `detach` was asked for, or the receive of a datagram socket is cancelled: nothing may be armed any more.
+    /// `detach` was called, or the receive of a datagram socket is cancelled: nothing may be armed any more.
     pub(super) detaching: bool,
     /// The next receive probably finds bytes, so it is tried before waiting.
     pub(super) expects_data: bool,
-    /// Whether a listener is to accept.
     pub(super) accepting: AcceptRequest,
 }
 
@@ -80,21 +77,19 @@ impl UringSource {
         accepting: AcceptRequest::No,
     };
 
-    /// Notes that `what` is now in flight.
     pub(super) fn arm(&mut self, what: ArmedOps) {
         debug_assert!(!self.armed.has(what), "armed twice: {what:?} on {self:?}");
         self.armed.0 |= what.0;
         self.in_flight += 1;
     }
 
-    /// Notes that `what` is over.
     pub(super) fn disarm(&mut self, what: ArmedOps) {
         debug_assert!(self.armed.has(what), "not armed: {what:?} on {self:?}");
         self.armed.0 &= !what.0;
         self.in_flight -= 1;
     }
 
-    /// Remembers something that is no operation. True if it was not known.
+    /// Sets a flag that is no operation. Returns whether it was clear.
     pub(super) fn set_mark(&mut self, what: ArmedOps) -> bool {
         let known = self.armed.has(what);
         self.armed.0 |= what.0;
@@ -105,7 +100,7 @@ impl UringSource {
         self.armed.0 &= !what.0;
     }
 
-    /// Notes that its receive does not wait for a buffer any more. True if it did.
+    /// Clears the mark of a receive that waits for a buffer. Returns whether it was set.
     pub(super) fn clear_waiting(&mut self) -> bool {
         let waited = self.armed.has(ArmedOps::WAITING);
         self.clear_mark(ArmedOps::WAITING);
@@ -113,7 +108,6 @@ impl UringSource {
     }
 }
 
-/// The sources by index; grows as indices come into use.
 #[derive(Debug, Default)]
 pub(super) struct UringSources(Vec<UringSource>);
 
@@ -132,7 +126,7 @@ impl UringSources {
         self.0.reserve(count.saturating_sub(self.0.len()));
     }
 
-    /// The source, unless the token is of a former tenant or was never attached.
+    /// The source, unless the token is stale or was never attached.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut UringSource> {
         let source = self.0.get_mut(token.index() as usize)?;
         (source.handle != Handle::FREE && source.generation == token.generation()).then_some(source)
@@ -142,7 +136,7 @@ impl UringSources {
         self.0[token.index() as usize] = UringSource::FREE;
     }
 
-    /// Ordinary descriptors that no close has given back, as far as closes have reached the kernel.
+    /// Ordinary descriptors without a close that has reached the kernel.
     pub(super) fn open_descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.0
             .iter()

@@ -1,8 +1,8 @@
-//! Receives that find no buffer: they wait in a list, the oldest first, and go on when buffers come back.
+//! Receives that find no buffer: they wait in a list, oldest first, and continue when buffers are released.
 //!
-//! Nobody looks for one in that list, which would make the end of thousands of waiting connections quadratic: a source
-//! knows whether it waits ([`ArmedOps::WAITING`](super::source::ArmedOps::WAITING)), and what has been taken back or closed
-//! meanwhile is passed over when its turn comes.
+//! The list is never searched, which would make closing thousands of waiting connections quadratic: a source records
+//! whether it waits ([`ArmedOps::WAITING`](super::source::ArmedOps::WAITING)), and entries that were cancelled or
+//! closed meanwhile are skipped.
 
 use super::Uring;
 use super::completions::UringEvents;
@@ -10,9 +10,9 @@ use super::source::UringSource;
 use crate::driver::DriverEvent;
 
 impl Uring {
-    /// Receives that waited for a buffer go on, the oldest first. True if more could, in the next turn.
+    /// Continues receives that waited for a buffer, oldest first. Returns whether more could continue in the next turn.
     pub(super) fn rearm_starved(&mut self) -> bool {
-        // More than there are buffers, because not all will take one; those that find none come back here.
+        // More than there are buffers, because not all receives take one; those that find none return to the list.
         let mut room = 2 * self.buffers.free();
         if room == 0 {
             return false;
@@ -20,7 +20,6 @@ impl Uring {
         while room > 0
             && let Some(token) = self.starved.pop_front()
         {
-            // One that was taken back meanwhile is not looked for in the list: it is passed over here.
             if self.sources.get_mut(token).is_some_and(UringSource::clear_waiting) {
                 self.arm_receive(token);
                 room -= 1;
@@ -29,7 +28,7 @@ impl Uring {
         !self.starved.is_empty()
     }
 
-    /// Answers the cancels of receives that nothing was in flight of.
+    /// Reports the cancellation of receives of which nothing was in flight.
     pub(super) fn report_cancelled(&mut self, events: &mut UringEvents) -> bool {
         let before = events.len();
         for token in self.cancelled.drain(..) {

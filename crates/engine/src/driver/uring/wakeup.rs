@@ -1,8 +1,8 @@
-//! How a sleeping shard is woken: by an eventfd that its ring reads, and, where the shard lives in somebody else's
-//! event loop, by another one that the loop polls.
+//! Wakes a sleeping shard: by an eventfd that its ring reads, and, for a shard in a foreign event loop, by a second one
+//! that the loop polls.
 //!
-//! The kernel writes the second one for completions, but not reliably for those that an eventfd causes: it puts such a
-//! write off, and Linux 6.18 was seen to do so only once in a ring's life. So whoever wakes the shard writes both.
+//! The kernel writes the second one for completions, but not reliably for those that an eventfd causes: it defers such
+//! a write, and Linux 6.18 was observed to do so only once per ring. So every wake writes both.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 pub(super) struct Wakeup {
     event: OwnedFd,
-    /// Written when there is news, once somebody has asked for a waitable descriptor.
+    /// Written on new events, once a waitable descriptor has been requested.
     waitable_event: OnceLock<OwnedFd>,
 }
 
@@ -22,7 +22,6 @@ impl Wakeup {
         Ok(Wakeup { event: eventfd(0, EventfdFlags::CLOEXEC)?, waitable_event: OnceLock::new() })
     }
 
-    /// What the ring is to read.
     pub(super) fn event(&self) -> RawFd {
         self.event.as_raw_fd()
     }
@@ -34,12 +33,12 @@ impl Wakeup {
         self.signal_waitable();
     }
 
-    /// What a foreign loop is to poll, made and given to `register` when it is asked for first.
+    /// The eventfd that a foreign loop polls; the first call creates it and passes it to `register`.
     pub(super) fn waitable(&self, register: impl FnOnce(RawFd) -> io::Result<()>) -> io::Result<RawFd> {
         if let Some(waitable_event) = self.waitable_event.get() {
             return Ok(waitable_event.as_raw_fd());
         }
-        // Not blocking: it is read whether or not there was news.
+        // Non-blocking: it is read whether or not it was written.
         let waitable_event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         register(waitable_event.as_raw_fd())?;
         Ok(self.waitable_event.get_or_init(|| waitable_event).as_raw_fd())
@@ -52,7 +51,7 @@ impl Wakeup {
         }
     }
 
-    /// A turn begins: what is told from here on ends the next wait, what was told before is taken now.
+    /// Clears earlier signals at the start of a turn; later ones end the next wait.
     pub(super) fn clear_waitable(&self) {
         if let Some(waitable_event) = self.waitable_event.get() {
             let _ = rustix::io::read(waitable_event, &mut [0; 8]);

@@ -1,8 +1,8 @@
-//! Time per head, ours beside httparse's, on what load generators and browsers send. httparse only splits a head into
-//! its parts; ours also judges host, framing, persistence and target.
+//! Time per head, compared with httparse, for requests of load generators and browsers. httparse only splits a head
+//! into its parts; this decoder also checks host, framing, persistence and target.
 //!
 //! `cargo bench -p stilling-wire` prints the median of several rounds in nanoseconds. With a parser's and a case's name
-//! (`-- ours small`) only that runs, for counting instructions from outside.
+//! (`-- ours small`) only that case runs, for external instruction counting.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
 
 use std::hint::black_box;
@@ -25,7 +25,7 @@ const BROWSER: &[u8] = b"GET /status?from=17 HTTP/1.1\r\nHost: stilling.example:
 const CASES: [(&str, &[u8], bool); 4] =
     [("small", SMALL, true), ("ab", AB, true), ("browser", BROWSER, true), ("absent", ABSENT, false)];
 
-/// Requests in one buffer, as a pipelining client sends them.
+/// Requests per buffer, as sent by a pipelining client.
 const PIPELINED: usize = 64;
 const ROUNDS: usize = 11;
 const BUFFERS: usize = 4000;

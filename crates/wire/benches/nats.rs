@@ -1,7 +1,7 @@
-//! Time per publication as a busy client sends them, many in one buffer, and per encoded delivery.
+//! Time per publication of a busy client, many in one buffer, and per encoded delivery.
 //!
 //! `cargo bench -p stilling-wire --bench nats` prints the median of several rounds in nanoseconds. With a case's name
-//! (`-- short`) only that runs, for counting instructions from outside.
+//! (`-- short`) only that case runs, for external instruction counting.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use stilling_wire::nats::{ClientDecoder, ClientEvent, Msg, NatsLimits, Pub, encode_headers};
 
-/// Publications in one buffer.
+/// Publications per buffer.
 const BURST: usize = 128;
 const ROUNDS: usize = 11;
 const BUFFERS: usize = 2000;

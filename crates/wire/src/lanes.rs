@@ -1,14 +1,12 @@
-//! Searches that look at eight bytes per step in an ordinary u64.
+//! Byte searches over eight bytes per step in an ordinary u64.
 //!
-//! A lane test may also mark lanes above the first true hit (the borrow of the subtraction runs upwards), never below it, so
-//! the lowest mark is always exact.
+//! A lane test may also mark lanes above the first true hit (the borrow of the subtraction runs upwards), never below
+//! it, so the lowest mark is always exact.
 
-/// The byte in every lane.
 pub(crate) const fn lanes(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 
-/// The mark of every lane.
 pub(crate) const HIGH: u64 = lanes(0x80);
 
 /// Marks lanes below `byte`, which is at most 0x80.
@@ -16,13 +14,12 @@ pub(crate) const fn below(word: u64, byte: u8) -> u64 {
     word.wrapping_sub(lanes(byte)) & !word & HIGH
 }
 
-/// Marks lanes that hold `byte`.
 pub(crate) const fn equal(word: u64, byte: u8) -> u64 {
     let difference = word ^ lanes(byte);
     difference.wrapping_sub(lanes(1)) & !difference & HIGH
 }
 
-/// The first byte at or after `from` at which `stops` has its lowest mark, or the length; `stop` is the same for one byte.
+/// Offset at or after `from` of the first byte that `stops` marks, or the length; `stop` is the same test for one byte.
 #[inline(always)]
 pub(crate) fn find(
     bytes: &[u8],

@@ -1,23 +1,23 @@
-//! Sans-IO codecs of Stilling: bytes go in, events come out.
+//! Sans-I/O codecs: bytes in, events out.
 //!
-//! Nothing here knows a socket, a thread, a clock or a random number. The caller owns the receive buffer; a decoder
-//! is a few bytes of plain state that borrows from it, so one thread can keep hundreds of thousands of them.
+//! The codecs use no socket, thread, clock or randomness. The caller owns the receive buffer; a decoder is a few bytes
+//! of plain state that borrows from it, so one thread can hold hundreds of thousands of decoders.
 //!
-//! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both formats of syslog and their framing.
+//! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both syslog formats and their framing.
 //!
 //! ```
-//! use stilling_wire::http1::{Event, Limits, OK_CLOSE, RequestDecoder};
+//! use stilling_wire::http1::{HttpLimits, OK_CLOSE, RequestDecoder, RequestEvent};
 //!
-//! let limits = Limits::default();
+//! let limits = HttpLimits::default();
 //! let mut decoder = RequestDecoder::default();
 //! let received = b"GET /test/fast HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n";
 //! let step = decoder.decode(&limits, received)?;
-//! let Event::Head(head) = step.event else { panic!("the request is complete") };
+//! let RequestEvent::Head(head) = step.event else { panic!("the request is complete") };
 //! assert_eq!(head.target.path, b"/test/fast");
 //! assert!(head.persistent);
 //! assert_eq!(step.consumed, received.len());
 //! assert_eq!(OK_CLOSE.len(), 57);
-//! # Ok::<(), stilling_wire::http1::DecodeError>(())
+//! # Ok::<(), stilling_wire::http1::HttpDecodeError>(())
 //! ```
 #![forbid(unsafe_code)]
 

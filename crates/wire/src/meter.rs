@@ -1,7 +1,7 @@
-//! Counts the bytes that a decoder looks at, to prove that input in single bytes costs linear work. A server's decoder
-//! runs with `()`, for which nothing of it is left.
+//! Counts the bytes a decoder scans, to prove linear cost for input in single bytes. Production decoders use `()`,
+//! which compiles to nothing.
 
-/// Takes the numbers of bytes looked at.
+/// Receives the numbers of scanned bytes.
 pub(crate) trait Meter {
     fn add(&mut self, bytes: usize);
 }

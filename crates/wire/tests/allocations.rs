@@ -1,4 +1,4 @@
-//! Decoding and encoding allocate nothing: an allocator that counts for each thread says so.
+//! Decoding and encoding do not allocate, checked with an allocator that counts per thread.
 
 use std::hint::black_box;
 
@@ -12,7 +12,7 @@ use stilling_wire::syslog::{self, Framer};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Messages of every kind in one buffer, many times over.
+/// Repetitions of a buffer with every kind of message.
 const ROUNDS: usize = 1000;
 
 #[test]

@@ -1,22 +1,22 @@
-//! A message body on its way through a decoder, whatever its framing.
+//! State of a message body in a decoder, for every framing.
 
 use super::chunked::{BodyPiece, ChunkedDecoder};
 use super::error::HttpDecodeError;
 
-/// What is left of a body. There is no state for "no body": then there is no `BodyState`.
+/// Remaining part of a body. A message without a body has no `BodyState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyState {
-    /// So many bytes, at least one.
+    /// Remaining bytes, at least one.
     Sized(u64),
     Chunked(ChunkedDecoder),
-    /// Everything up to the end of the input; only responses.
+    /// Everything up to the end of the input; responses only.
     UntilClose,
-    /// All bytes have been handed out, the end has not been told.
+    /// All bytes have been returned, the end event has not.
     Ended,
 }
 
 impl BodyState {
-    /// The next piece and the bytes consumed for it.
+    /// Returns the next piece and the bytes consumed for it.
     #[inline]
     pub(crate) fn step<'a>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Byte classes, and the searches for the first byte outside one.
+//! Byte classes and searches for the first byte outside one.
 
 use crate::lanes::{HIGH, below, equal, find, lanes};
 
@@ -17,7 +17,7 @@ const fn classes() -> [u8; 256] {
         if b.is_ascii_alphanumeric() || is_one_of(b, b"!#$%&'*+-.^_`|~") {
             table[byte] |= TOKEN;
         }
-        // RFC 3986 §3.2.2: reg-name; pct-encoded is judged by the caller.
+        // RFC 3986 §3.2.2: reg-name; the caller checks pct-encoded.
         if b.is_ascii_alphanumeric() || is_one_of(b, b"-._~!$&'()*+,;=") {
             table[byte] |= HOST;
         }
@@ -53,8 +53,8 @@ pub(crate) const fn is_value(byte: u8) -> bool {
     CLASSES[byte as usize] & VALUE != 0
 }
 
-/// RFC 9112 §3.2 allows what RFC 3986 allows; like other servers we let any visible ASCII pass, except the fragment
-/// mark, which no client may send and on which two readers would disagree about the path.
+/// RFC 9112 §3.2 allows what RFC 3986 allows; like other servers, this parser accepts any visible ASCII except '#':
+/// clients must not send a fragment, and two parsers could disagree about the path.
 pub(crate) const fn is_target(byte: u8) -> bool {
     byte > 0x20 && byte < 0x7f && byte != b'#'
 }
@@ -63,7 +63,7 @@ pub(crate) const fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// Marks every lane, and only those, that holds an ASCII letter or '-'.
+/// Marks exactly the lanes that hold an ASCII letter or '-'.
 const fn letters_and_dashes(word: u64) -> u64 {
     // Seven bits plus less than 0x80 never carry into the next lane.
     let lower = (word | lanes(0x20)) & !HIGH;
@@ -73,12 +73,12 @@ const fn letters_and_dashes(word: u64) -> u64 {
     ((from_a & !past_z) | !not_dash) & !word & HIGH
 }
 
-/// The first byte at or after `from` that is not a token character, or the length.
+/// Offset at or after `from` of the first byte that is not a token character, or the length.
 #[inline(always)]
 pub(crate) fn token_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     loop {
-        // Nearly all names are letters and dashes; any other token character costs one look into the table.
+        // Nearly all names are letters and dashes; any other token character costs one table lookup.
         at = find(bytes, at, |w| !letters_and_dashes(w) & HIGH, |b| !b.is_ascii_alphabetic() && b != b'-');
         match bytes.get(at) {
             Some(&byte) if is_token(byte) => at += 1,
@@ -87,7 +87,7 @@ pub(crate) fn token_end(bytes: &[u8], from: usize) -> usize {
     }
 }
 
-/// The first byte at or after `from` that a registered name may not hold, or the length.
+/// Offset at or after `from` of the first byte not allowed in a registered name, or the length.
 #[inline(always)]
 pub(crate) fn host_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
@@ -97,20 +97,20 @@ pub(crate) fn host_end(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// The first byte at or after `from` that a request target may not hold, or the length.
+/// Offset at or after `from` of the first byte not allowed in a request target, or the length.
 #[inline(always)]
 pub(crate) fn target_end(bytes: &[u8], from: usize) -> usize {
     let stops = |w| below(w, 0x21) | equal(w, 0x7f) | equal(w, b'#') | (w & HIGH);
     find(bytes, from, stops, |b| !is_target(b))
 }
 
-/// The first control byte (tab included) at or after `from`, or the length.
+/// Offset of the first control byte (tab included) at or after `from`, or the length.
 #[inline(always)]
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
     find(bytes, from, |w| below(w, 0x20) | equal(w, 0x7f), |b| b < 0x20 || b == 0x7f)
 }
 
-/// The first `wanted` at or after `from`.
+/// Offset of the first `wanted` at or after `from`.
 #[inline(always)]
 pub(crate) fn position(bytes: &[u8], from: usize, wanted: u8) -> Option<usize> {
     let at = find(bytes, from, |w| equal(w, wanted), |b| b == wanted);

@@ -1,25 +1,25 @@
-//! Checks shared by the property tests and the fuzz targets: one input, every way to cut it, and a second opinion.
-//! Each function panics when a promise is broken.
+//! Checks shared by the property tests and the fuzz targets: one input, every way to split it, and httparse as the
+//! oracle. Each function panics when a check fails.
 
 use super::{
     AnsweredMethod, BodyLength, HttpDecodeError, HttpFault, HttpLimits, HttpVersion, InputEnd,
     RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent,
 };
 
-/// What a decoder told, with the pieces of a body joined, so that two cuts of one input compare equal.
+/// One decoder result, with the pieces of a body joined so that two splits of one input compare equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpObservation {
-    /// A head: everything about it as text, and its fields.
+    /// A head: its properties as text, and its fields.
     Head(String, Vec<(Vec<u8>, Vec<u8>)>),
-    /// A whole body, or what came of it.
+    /// A whole body, or the received part of it.
     Body(Vec<u8>),
     /// The end of a body.
     End,
     /// An error.
     Error(HttpDecodeError),
-    /// The input ended here, so many bytes of it unconsumed.
+    /// The input ended here with this many bytes unconsumed.
     Waiting(usize),
-    /// What the end of the input meant (responses).
+    /// Result of `finish` (responses).
     Finished(InputEnd),
 }
 
@@ -35,7 +35,7 @@ fn fields_of(fields: super::Fields<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
-/// Sorted, distinct offsets inside `length`, with the end added: how much of the input has arrived at each turn.
+/// Sorted, distinct offsets inside `length`, with the end added: how much input is available at each step.
 fn arrivals(length: usize, cuts: &[usize]) -> Vec<usize> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([length]).collect();
     ends.sort_unstable();
@@ -43,7 +43,8 @@ fn arrivals(length: usize, cuts: &[usize]) -> Vec<usize> {
     ends
 }
 
-/// Everything a request decoder tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
+/// Returns all results of a request decoder for `bytes` arriving in pieces that end at `cuts`, and the number of
+/// scanned bytes.
 pub fn requests(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<HttpObservation>, u64) {
     let (mut decoder, mut start, mut seen, mut work) = (RequestDecoder::default(), 0, Vec::new(), 0);
     for end in arrivals(bytes.len(), cuts) {
@@ -74,7 +75,7 @@ pub fn requests(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<HttpO
     (seen, work)
 }
 
-/// Everything a response decoder tells about `bytes` arriving in pieces that end at `cuts`, then ending.
+/// Returns all results of a response decoder for `bytes` arriving in pieces that end at `cuts`, then ending.
 pub fn responses(
     limits: &HttpLimits,
     answered: AnsweredMethod,
@@ -114,19 +115,19 @@ pub fn responses(
     seen
 }
 
-/// Row 4.33: the same requests come out however the bytes are cut, for linear work. Returns what was seen.
+/// Row 4.33: every split of the bytes yields the same requests, for linear work. Returns the results.
 pub fn request_splits(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> Vec<HttpObservation> {
     let (whole, _) = requests(limits, bytes, &[]);
     let (pieces, work) = requests(limits, bytes, cuts);
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
-    // Each byte is scanned once as it comes and once more when its head is complete; a first CR may wait for its LF.
+    // Each byte is scanned once on arrival and once more when its head is complete; a first CR may wait for its LF.
     let turns = arrivals(bytes.len(), cuts).len() + whole.len();
     let bound = 2 * (bytes.len() + turns) as u64;
     assert!(work <= bound, "{work} bytes looked at, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
     whole
 }
 
-/// The same responses come out however the bytes are cut. Returns what was seen.
+/// Checks that every split of the bytes yields the same responses. Returns the results.
 pub fn response_splits(
     limits: &HttpLimits,
     answered: AnsweredMethod,
@@ -141,17 +142,17 @@ pub fn response_splits(
 
 const ORACLE_HEADERS: usize = 200;
 
-/// Where we are stricter than the oracle, with the byte that must prove it (`None`: any, or none).
-/// Rules about meaning (framing, host, limits) are not the oracle's business.
+/// Whether `error` is a rule on which this parser is stricter than the oracle; a listed `found` byte must match. The
+/// oracle does not check semantic rules (framing, host, limits).
 fn is_stricter_than_oracle(error: &HttpDecodeError, bytes: &[u8]) -> bool {
     let found = error.found();
     match error.fault() {
-        // RFC 9112 §2.2: a bare LF ends no line; the oracle lets it.
+        // RFC 9112 §2.2: a bare LF does not end a line; the oracle accepts it.
         HttpFault::FieldName | HttpFault::FieldValue | HttpFault::StatusLine | HttpFault::Method => {
             found == Some(b'\n')
         }
         HttpFault::VersionByte => matches!(found, Some(b'\n' | b' ')),
-        // RFC 9112 §3.2: no fragment, nothing but ASCII.
+        // RFC 9112 §3.2: no fragment, ASCII only.
         HttpFault::TargetByte => found.is_some_and(|byte| byte == b'#' || byte >= 0x80 || byte == b'\n'),
         HttpFault::TargetForm
         | HttpFault::HostMissing
@@ -168,19 +169,18 @@ fn is_stricter_than_oracle(error: &HttpDecodeError, bytes: &[u8]) -> bool {
         | HttpFault::LineSize
         | HttpFault::FieldCount
         | HttpFault::BodySize => true,
-        // The oracle skips any number of empty lines.
         HttpFault::EmptyLines => bytes.starts_with(b"\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n"),
         _ => false,
     }
 }
 
-/// Whether the oracle refuses what we take: versions above 1.1, and the old form without one.
+/// Whether the oracle rejects input that this parser accepts: versions above 1.1, and the form without a version.
 fn is_broader_than_oracle(bytes: &[u8]) -> bool {
     let line = bytes.split(|&b| b == b'\n').find(|line| *line != b"\r").unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let last = line.rsplit(|&b| b == b' ').next().unwrap_or_default();
     let higher = last.len() <= 8 && last.starts_with(b"HTTP/1.") && !matches!(last.get(7), Some(b'0' | b'1'));
-    // `HTTP/x` above 1 is refused by us when the version is complete, by the oracle at once.
+    // This parser rejects `HTTP/x` above 1 when the version is complete, the oracle at once.
     let major_to_come = last.len() < 8 && last.starts_with(b"HTTP/");
     let old = line.strip_prefix(b"GET ").is_some_and(|target| {
         let target = target.strip_suffix(b" ").unwrap_or(target);
@@ -189,7 +189,7 @@ fn is_broader_than_oracle(bytes: &[u8]) -> bool {
     higher || major_to_come || old
 }
 
-/// Compares the first head in `bytes` with httparse's opinion.
+/// Compares the first head in `bytes` with httparse's result.
 pub fn request_oracle(limits: &HttpLimits, bytes: &[u8]) {
     let shown = bytes.escape_ascii().to_string();
     let mut headers = [httparse::EMPTY_HEADER; ORACLE_HEADERS];
@@ -220,7 +220,7 @@ pub fn request_oracle(limits: &HttpLimits, bytes: &[u8]) {
     }
 }
 
-/// Compares the first head in `bytes` with httparse's opinion.
+/// Compares the first head in `bytes` with httparse's result.
 pub fn response_oracle(limits: &HttpLimits, bytes: &[u8]) {
     let shown = bytes.escape_ascii().to_string();
     let mut headers = [httparse::EMPTY_HEADER; ORACLE_HEADERS];
@@ -234,7 +234,7 @@ pub fn response_oracle(limits: &HttpLimits, bytes: &[u8]) {
             };
             assert_eq!(step.consumed, end, "{shown}");
             assert_eq!(Some(ours.status), theirs.code, "{shown}");
-            // The oracle gives no reason at all when it holds obs-text.
+            // The oracle returns an empty reason when it contains obs-text.
             assert!(theirs.reason.is_some_and(|r| r.is_empty() || r.as_bytes() == ours.reason), "{shown}");
             assert_eq!(ours.version == HttpVersion::Http11, theirs.version == Some(1), "{shown}");
             let same = ours.headers().eq(theirs.headers.iter().map(|h| (h.name.as_bytes(), h.value)));
@@ -249,7 +249,7 @@ pub fn response_oracle(limits: &HttpLimits, bytes: &[u8]) {
             assert!(higher, "we take what they refuse ({error}): {shown}");
         }
         (Err(error), Ok(_)) => {
-            // RFC 9110 §15: the oracle takes any three digits; and it skips empty lines before a status line.
+            // RFC 9110 §15: the oracle accepts any three digits; it also skips empty lines before a status line.
             let code = error.fault() == HttpFault::StatusLine
                 && (error.offset() == 9 || (error.offset() == 0 && error.found() == Some(b'\r')));
             assert!(

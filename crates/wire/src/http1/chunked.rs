@@ -1,5 +1,5 @@
-//! The chunked coding (RFC 9112 §7.1). Its framing is consumed byte by byte as it comes, so nothing is scanned twice
-//! and nothing has to be kept; the data between is handed out in place.
+//! The chunked coding (RFC 9112 §7.1). The framing is consumed byte by byte, so nothing is scanned twice or buffered;
+//! data is returned in place.
 
 use super::byte_class::is_value;
 use super::error::{HttpDecodeError, HttpElement, HttpFault};
@@ -20,23 +20,19 @@ enum ChunkPhase {
     Trailers(FieldPhase),
 }
 
-/// The state of one chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkedDecoder {
-    /// Data bytes left of this chunk; while its line is read, its size so far.
+    /// Data bytes remaining in this chunk; while its line is read, its size so far.
     remaining: u64,
-    /// Data bytes of all chunks whose line has been read.
+    /// Data bytes of all chunks with a complete chunk line.
     received: u64,
     /// Bytes read of this chunk line or of the trailer section.
     line: u16,
-    /// Field lines of the trailer section.
     fields: u16,
-    /// Bytes of all chunk extensions.
     extensions: u16,
     phase: ChunkPhase,
 }
 
-/// What came out of a piece of input.
 pub(crate) enum BodyPiece<'a> {
     More,
     Data(&'a [u8]),
@@ -47,7 +43,7 @@ impl ChunkedDecoder {
     pub(crate) const START: Self =
         Self { remaining: 0, received: 0, line: 0, fields: 0, extensions: 0, phase: ChunkPhase::Size };
 
-    /// Reads framing up to the next data; returns the bytes consumed and what was found.
+    /// Reads framing up to the next data; returns the bytes consumed and the result.
     pub(crate) fn step<'a>(
         &mut self,
         body_size_max: u64,
@@ -94,7 +90,7 @@ impl ChunkedDecoder {
         Ok((at, BodyPiece::More))
     }
 
-    /// One byte of `chunk-size [ chunk-ext ] CRLF`. Blanks are allowed only before an extension's ';'.
+    /// Parses one byte of `chunk-size [ chunk-ext ] CRLF`. Blanks are allowed only before an extension's ';'.
     fn parse_line_byte(&mut self, byte: u8, body_size_max: u64) -> Result<(), HttpDecodeError> {
         let offset = usize::from(self.line);
         let refuse = |fault| Err(HttpDecodeError::new(fault, HttpElement::ChunkLine, offset, Some(byte)));
@@ -105,7 +101,7 @@ impl ChunkedDecoder {
         match self.phase {
             ChunkPhase::Size => {
                 if let Some(digit) = hex_digit(byte) {
-                    // RFC 9112 §7.1: recipients must not be led into an overflow.
+                    // RFC 9112 §7.1: recipients must prevent an integer overflow.
                     if self.line > CHUNK_SIZE_DIGITS_MAX {
                         return refuse(HttpFault::ChunkSize);
                     }
@@ -139,7 +135,7 @@ impl ChunkedDecoder {
                 _ => return refuse(HttpFault::ChunkSize),
             },
             ChunkPhase::Extension => {
-                // RFC 9112 §7.1.1: unknown extensions are ignored, their total is bounded.
+                // RFC 9112 §7.1.1: unknown extensions are ignored; their total size is bounded.
                 if byte == b'\r' {
                     self.phase = ChunkPhase::SizeLf;
                 } else if !is_value(byte) {
@@ -165,7 +161,7 @@ impl ChunkedDecoder {
         Ok(())
     }
 
-    /// RFC 9112 §7.1.2: trailers are checked like fields and dropped, as nobody here asked for them.
+    /// RFC 9112 §7.1.2: trailers are checked like fields and dropped.
     fn trailers(&mut self, input: &[u8]) -> Result<(usize, bool), HttpDecodeError> {
         let ChunkPhase::Trailers(mut phase) = self.phase else { return Ok((0, false)) };
         let before = usize::from(self.line);

@@ -1,11 +1,11 @@
-//! The `Date` field's value. The caller says what time it is, once per second and shard; here it becomes 29 bytes.
+//! The value of the `Date` field. The caller supplies the time, once per second and shard.
 
 use core::fmt::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Bytes of an IMF-fixdate (RFC 9110 §5.6.7).
 const DATE_SIZE: usize = 29;
-/// The last second that four digits of a year can name.
+/// Last second with a four-digit year.
 const SECONDS_MAX: u64 = 253_402_300_799;
 
 /// A formatted time such as `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -13,12 +13,12 @@ const SECONDS_MAX: u64 = 253_402_300_799;
 pub struct Date([u8; DATE_SIZE]);
 
 impl Date {
-    /// Formats seconds since 1970-01-01 00:00:00 UTC; times after the year 9999 show its last second.
+    /// Formats seconds since 1970-01-01 00:00:00 UTC; times after the year 9999 are clamped to its last second.
     #[must_use]
     pub fn from_unix_seconds(seconds: u64) -> Self {
         let time = UNIX_EPOCH + Duration::from_secs(seconds.min(SECONDS_MAX));
         let mut text = DateBuffer { bytes: *b"Thu, 01 Jan 1970 00:00:00 GMT", filled: 0 };
-        // An IMF-fixdate always has 29 bytes, so the text cannot be full too early.
+        // An IMF-fixdate always has 29 bytes, so the buffer cannot fill early.
         let written = write!(text, "{}", httpdate::HttpDate::from(time));
         debug_assert!(written.is_ok() && text.filled == DATE_SIZE);
         Self(text.bytes)

@@ -1,31 +1,31 @@
-//! Response heads, appended to a buffer the caller reuses: copies of ready pieces, no formatting machinery, and no
-//! allocation as long as the buffer's capacity suffices.
+//! Response heads, appended to a buffer the caller reuses: copies of prepared bytes, no formatting, no allocation while
+//! the buffer's capacity suffices.
 
 use super::Status;
 use super::byte_class::{is_token, is_value};
 
-/// The whole answer to a plain request on `/test/*`: 57 bytes, then the connection closes. It is the answer of
-/// server-demo to the byte, hence without the `Date` that RFC 9110 §6.6.1 asks for.
+/// The complete response to a plain request on `/test/*`: 57 bytes, then the connection closes. Byte-identical to
+/// server-demo's response, hence without the `Date` that RFC 9110 §6.6.1 requires.
 pub const OK_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-/// The interim answer to `Expect: 100-continue` (RFC 9110 §10.1.1).
+/// The interim response to `Expect: 100-continue` (RFC 9110 §10.1.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// What the response says about the connection (RFC 9112 §9.3).
+/// The connection option of a response (RFC 9112 §9.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// HTTP/1.1 persists without saying so.
+    /// HTTP/1.1 default: persistent without a field.
     #[default]
     Implicit,
     /// The connection closes after this response.
     Close,
-    /// An HTTP/1.0 client asked for persistence and must be told that it has it.
+    /// An HTTP/1.0 client requested persistence, which the response must confirm.
     KeepAlive10,
 }
 
-/// A field that would break the framing of the response: its name is not a token, or its value has a control byte.
+/// A field that would break the response's framing: its name is not a token, or its value has a control byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadField {
-    /// Which of [`ResponseEncoder::extra`] it is; `None` is the content type.
+    /// Index into [`ResponseEncoder::extra`]; `None` is the content type.
     pub index: Option<usize>,
 }
 
@@ -42,26 +42,26 @@ impl core::fmt::Display for BadField {
 
 impl core::error::Error for BadField {}
 
-/// A response head to be written. For `HEAD` the caller gives the length of the body it does not send.
+/// A response head to encode. For `HEAD` the caller gives the length of the body it does not send.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseEncoder<'a> {
     /// The status.
     pub status: Status,
-    /// The time, see [`super::Date`]; `None` where the caller has no clock.
+    /// The time, see [`super::Date`]; `None` without a clock.
     pub date: Option<&'a [u8; 29]>,
-    /// Persistence.
+    /// The connection option.
     pub connection: Persistence,
-    /// Bytes of the body; `None` when it is chunked, ends with the connection or does not exist.
-    /// Left out where RFC 9110 §8.6 forbids it (1xx, 204).
+    /// Bytes of the body; `None` when it is chunked, ends with the connection or does not exist. Omitted where RFC 9110
+    /// §8.6 forbids it (1xx, 204).
     pub content_length: Option<u64>,
     /// The media type of the body.
     pub content_type: Option<&'a str>,
-    /// Further fields, written as they are.
+    /// Further fields, written unchanged.
     pub extra: &'a [(&'a str, &'a str)],
 }
 
 impl ResponseEncoder<'_> {
-    /// A reply with a status and nothing else.
+    /// Returns a head with a status and no fields.
     #[must_use]
     pub const fn new(status: Status) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl ResponseEncoder<'_> {
     /// Appends the head with its empty line to `out`.
     ///
     /// # Errors
-    /// [`BadField`] when a text field would break the framing; `out` is then as before.
+    /// [`BadField`] when a text field would break the framing; `out` is then unchanged.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), BadField> {
         self.check()?;
@@ -105,7 +105,7 @@ impl ResponseEncoder<'_> {
         Ok(())
     }
 
-    // RFC 9112 §11.1: a CR or LF that slips into a field splits the response.
+    // RFC 9112 §11.1: a CR or LF in a field would split the response.
     fn check(&self) -> Result<(), BadField> {
         let value_is_good = |value: &str| value.bytes().all(is_value);
         if !self.content_type.is_none_or(value_is_good) {
@@ -152,7 +152,7 @@ mod tests {
         check(ResponseEncoder::new(Status::Continue), core::str::from_utf8(CONTINUE).unwrap());
     }
 
-    /// Row 4.15: a kept connection is announced exactly where the client's version needs it.
+    /// Row 4.15: a persistent connection is announced exactly where the client's version needs it.
     #[test]
     fn a_reply_says_what_its_fields_say() {
         let date = super::super::Date::from_unix_seconds(784_111_777);

@@ -1,18 +1,18 @@
-//! Why a message was refused: what was expected, what came, and where. Eight bytes, so a decoder can keep it for ever;
-//! text is made only when somebody prints it.
+//! Decode errors: what was expected, what was found, and where. Eight bytes, so a decoder can store one; text is
+//! formatted on demand.
 
 use core::fmt;
 
 use super::Status;
 
-/// The element of a message that an offset counts from.
+/// The element that offsets count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpElement {
     /// The head, from the first byte of its start line.
     Head,
     /// The size line of a chunk.
     ChunkLine,
-    /// The CRLF behind a chunk's data.
+    /// The CRLF after a chunk's data.
     ChunkEnd,
     /// The trailer section.
     Trailers,
@@ -22,19 +22,19 @@ pub enum HttpElement {
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident: $status:ident, $expected:literal;)*) => {
-        /// What is wrong with a message.
+        /// The broken rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum HttpFault { $($(#[$doc])* $name,)* }
 
         impl HttpFault {
-            /// The status that answers a request with this fault. A response with it is a bad gateway's: 502.
+            /// The status that answers a request with this fault. For a faulty response, a gateway sends 502.
             #[must_use]
             pub const fn status(self) -> Status {
                 match self { $(Self::$name => Status::$status,)* }
             }
 
-            /// What would have been right, to be read after "expected".
+            /// The expected input, to follow the word "expected".
             #[must_use]
             pub const fn expected(self) -> &'static str {
                 match self { $(Self::$name => $expected,)* }
@@ -44,9 +44,9 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A byte that no method may have, or no method at all.
+    /// A byte not allowed in a method, or an empty method.
     Method: BadRequest, "a method made of token characters and one space";
-    /// A byte that no request target may have, or no target at all.
+    /// A byte not allowed in a request target, or an empty target.
     TargetByte: BadRequest, "a request target of visible ASCII without '#' and one space";
     /// The target has a form that its method does not allow.
     TargetForm: BadRequest, "a target in the form its method demands";
@@ -54,13 +54,13 @@ faults! {
     VersionByte: BadRequest, "HTTP/1.1 and CR LF";
     /// A major version other than 1.
     VersionUnsupported: HttpVersionNotSupported, "HTTP/1.0 or HTTP/1.1";
-    /// A request without version that is not `GET` or has fields.
+    /// A request without a version that is not `GET` or has fields.
     VersionAbsent: BadRequest, "an HTTP version, or GET with an empty line at once";
     /// CR without LF.
     LineEnd: BadRequest, "LF after CR";
-    /// More empty lines before the start line than tolerated.
+    /// More empty lines before the start line than [`EMPTY_LINES_MAX`](super::limits::EMPTY_LINES_MAX).
     EmptyLines: BadRequest, "a request line after a few empty lines";
-    /// A byte that no field name may have, or no name at all.
+    /// A byte not allowed in a field name, or an empty name.
     FieldName: BadRequest, "a field name made of token characters, directly followed by ':'";
     /// A field line that starts with a space or tab.
     FieldFolded: BadRequest, "a field line that does not start with a blank";
@@ -80,7 +80,7 @@ faults! {
     LengthConflict: BadRequest, "either Content-Length or Transfer-Encoding";
     /// `Transfer-Encoding` is malformed, repeated or does not end in chunked.
     TransferEncoding: BadRequest, "Transfer-Encoding: chunked";
-    /// `Transfer-Encoding` names a coding we do not have.
+    /// `Transfer-Encoding` names an unsupported coding.
     TransferUnknown: NotImplemented, "no transfer coding but chunked";
     /// `Transfer-Encoding` in HTTP/1.0.
     TransferVersion: BadRequest, "no Transfer-Encoding in HTTP/1.0";
@@ -110,7 +110,7 @@ faults! {
     Truncated: BadRequest, "the rest of the message";
 }
 
-/// A refused message. It is the peer's fault; the connection cannot be used further.
+/// A malformed message. The peer is at fault; the connection is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpDecodeError {
     fault: HttpFault,
@@ -130,12 +130,12 @@ impl HttpDecodeError {
         Self::new(fault, HttpElement::Head, offset, found)
     }
 
-    /// The same error seen from a start that lies `bytes` earlier, in `element`.
+    /// The same error with an offset that counts from `bytes` earlier, in `element`.
     pub(crate) fn moved(self, element: HttpElement, bytes: usize) -> Self {
         Self::new(self.fault, element, self.offset as usize + bytes, self.found)
     }
 
-    /// What is wrong.
+    /// The broken rule.
     #[must_use]
     pub fn fault(&self) -> HttpFault {
         self.fault
@@ -147,19 +147,19 @@ impl HttpDecodeError {
         self.fault.status()
     }
 
-    /// Bytes from the start of [`HttpDecodeError::element`] to the evidence.
+    /// Bytes from the start of [`HttpDecodeError::element`] to the offending byte.
     #[must_use]
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Where the offset counts from.
+    /// The element that the offset counts from.
     #[must_use]
     pub fn element(&self) -> HttpElement {
         self.element
     }
 
-    /// The offending byte, where a single one is to blame.
+    /// The offending byte, if a single byte is at fault.
     #[must_use]
     pub fn found(&self) -> Option<u8> {
         self.found

@@ -1,18 +1,18 @@
 //! The field section of a head or of trailers (RFC 9112 §5): an automaton that can stop at any byte, and the iterator
-//! over a section that passed it.
+//! over a validated section.
 //!
 //! ```text
 //!   Start ── token ─► Name ── ':' ─► Blank ─► Value ── CR ─► ValueLf ── LF ─► Start
 //!     └───── CR ────► EndLf ── LF ─► done
 //! ```
 //!
-//! Everything else is an error at that very byte: a blank in Start is obs-fold (§5.2) or a blank before the first field
+//! Anything else is an error at that byte: a blank in Start is obs-fold (§5.2) or a blank before the first field
 //! (§2.2), a blank in Name is a space before the colon (§5.1), a bare CR or LF is never a line end (§2.2).
 
 use super::byte_class::{is_blank, is_token, token_end, trim, trim_end, value_end};
 use super::error::{HttpDecodeError, HttpFault};
 
-/// Where in the section the next byte belongs.
+/// Position in the field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldPhase {
     Start,
@@ -23,12 +23,11 @@ pub(crate) enum FieldPhase {
     EndLf,
 }
 
-/// Takes the fields of a section as they are completed.
 pub(crate) trait FieldSink<'a> {
-    /// Whether [`FieldSink::field`] is wanted. Only a scan that began at the section's start can give whole fields.
+    /// Whether [`FieldSink::field`] is called. Only a scan that began at the section's start can return whole fields.
     const WANTED: bool;
 
-    /// A field whose trimmed value begins near `offset` of the window.
+    /// Receives a field; its trimmed value begins near `offset` of the window.
     fn field(&mut self, name: &'a [u8], value: &'a [u8], offset: usize);
 }
 
@@ -37,8 +36,8 @@ impl FieldSink<'_> for () {
     fn field(&mut self, _: &[u8], _: &[u8], _: usize) {}
 }
 
-/// Goes straight through a line whose first byte is a token's. Returns the phase and the offset where that ends: at the next
-/// line, or at the byte that the phase has to look at itself.
+/// Scans a line that begins with a token character. Returns the phase and the offset after it: the next line, or the
+/// byte that the automaton must handle.
 #[inline(always)]
 fn whole_line<'a, S: FieldSink<'a>>(
     window: &'a [u8],
@@ -70,7 +69,8 @@ fn whole_line<'a, S: FieldSink<'a>>(
     (FieldPhase::Start, at + 2)
 }
 
-/// Scans `window` from `start`. Returns the offset behind the section's empty line, or `None` when the window was used up.
+/// Scans `window` from `start`. Returns the offset after the section's empty line, or `None` when the window is used
+/// up.
 #[inline(always)]
 pub(crate) fn scan<'a, S: FieldSink<'a>>(
     phase: &mut FieldPhase,
@@ -160,19 +160,18 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
     }
 }
 
-/// The (name, value) pairs of a validated section, in the order sent; values without surrounding blanks.
+/// The (name, value) pairs of a validated section in wire order; values without surrounding blanks.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// `section` must have passed [`scan`]; its empty line may be included.
+    /// Creates the iterator. `section` must have passed [`scan`]; its empty line may be included.
     pub(crate) fn new(section: &'a [u8]) -> Self {
         Self { rest: section }
     }
 
-    /// The first value of the field `name`, compared without case.
     pub(crate) fn value_of(mut self, name: &str) -> Option<&'a [u8]> {
         self.find(|(other, _)| other.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }

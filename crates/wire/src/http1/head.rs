@@ -1,7 +1,7 @@
-//! What a complete request head means: method, target, host, framing and persistence.
+//! The meaning of a complete request head: method, target, host, framing and persistence.
 //!
-//! [`FramingFields`] gathers the few fields that matter while the syntax is scanned. Its first objection is kept and raised when
-//! the head is complete, so that it does not depend on how the input was cut.
+//! [`FramingFields`] collects the relevant fields during the syntax scan. It stores its first error and reports it when
+//! the head is complete, so the result does not depend on how the input was split.
 
 use super::HttpLimits;
 use super::byte_class::{is_token, trim};
@@ -63,12 +63,12 @@ impl<'a> Method<'a> {
     }
 }
 
-/// How much body follows a request head.
+/// Body framing of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
     /// None, or `Content-Length: 0`.
     None,
-    /// So many bytes, at least one.
+    /// Length in bytes, at least one.
     Sized(u64),
     /// Unknown until the last chunk.
     Chunked,
@@ -83,36 +83,36 @@ pub struct RequestHead<'a> {
     pub target: RequestTarget<'a>,
     /// The version.
     pub version: HttpVersion,
-    /// The target's authority where it has one, else the `Host` field; may be empty.
+    /// The target's authority if present, else the `Host` field; may be empty.
     pub host: Option<&'a [u8]>,
-    /// What follows the head.
+    /// The body's framing.
     pub body: BodyLength,
     /// Whether the connection may carry another request (RFC 9112 §9.3).
     pub persistent: bool,
-    /// HTTP/1.0 with `keep-alive`: a reply that keeps the connection must say so.
+    /// HTTP/1.0 with `keep-alive`: a response that keeps the connection must confirm it.
     pub keep_alive_asked_10: bool,
     /// The client waits for `100 Continue` before it sends the body.
     pub expect_continue: bool,
-    /// The first `Upgrade` field of an HTTP/1.1 request whose `Persistence` names it.
+    /// The first `Upgrade` field of an HTTP/1.1 request with `upgrade` in its `Connection` field.
     pub upgrade: Option<&'a [u8]>,
     section: &'a [u8],
 }
 
 impl<'a> RequestHead<'a> {
-    /// All fields, in the order sent.
+    /// Returns all fields in wire order.
     #[must_use]
     pub fn headers(&self) -> Fields<'a> {
         Fields::new(self.section)
     }
 
-    /// The first value of the field `name`, compared without case.
+    /// Returns the first value of the field `name`, compared without case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers().value_of(name)
     }
 }
 
-/// The fields that frame and route a message, as far as they have been seen.
+/// The fields scanned so far that frame and route a message.
 pub(crate) struct FramingFields<'a> {
     version: HttpVersion,
     host: Option<&'a [u8]>,
@@ -131,7 +131,7 @@ impl<'a> FieldSink<'a> for FramingFields<'a> {
 
     #[inline(always)]
     fn field(&mut self, name: &'a [u8], value: &'a [u8], offset: usize) {
-        // The lengths alone sort out nearly every field that does not matter here.
+        // The length alone excludes nearly every irrelevant field.
         let is = |wanted: &[u8]| name.eq_ignore_ascii_case(wanted);
         match name.len() {
             4 if is(b"host") => self.host(value, offset),
@@ -191,7 +191,7 @@ impl<'a> FramingFields<'a> {
     // RFC 9110 §7.6.1: a list of case-insensitive tokens.
     #[inline(always)]
     fn connection(&mut self, value: &[u8]) {
-        // What ab and browsers send needs no list.
+        // ab and browsers send a single token.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             self.keep_alive = true;
         } else {
@@ -208,7 +208,7 @@ impl<'a> FramingFields<'a> {
         }
     }
 
-    // RFC 9110 §8.6 and RFC 9112 §6.3: lists and repetitions are refused even when their members agree.
+    // RFC 9110 §8.6 and RFC 9112 §6.3: lists and repetitions are rejected even when their members agree.
     fn content_length(&mut self, value: &[u8], offset: usize) {
         let mut length = (!value.is_empty()).then_some(0u64);
         for &byte in value {
@@ -229,7 +229,7 @@ impl<'a> FramingFields<'a> {
         self.length = length;
     }
 
-    // RFC 9112 §6.1 and §6.3. Only `chunked`, once and alone, is known here.
+    // RFC 9112 §6.1 and §6.3. Only a single `chunked` is supported.
     fn transfer_encoding(&mut self, value: &[u8], offset: usize) {
         if self.version != HttpVersion::Http11 {
             self.record_error(HttpFault::TransferVersion, offset, None);
@@ -265,7 +265,7 @@ impl<'a> FramingFields<'a> {
             }
     }
 
-    /// Judges a request head that ends at `end` of the window.
+    /// Validates a request head that ends at `end` of the window.
     #[inline(always)]
     pub(crate) fn conclude(
         &self,
@@ -318,8 +318,8 @@ impl<'a> FramingFields<'a> {
     }
 }
 
-/// A well-formed list of codings without chunked could be served by somebody who knows them (RFC 9112 §6.1: 501); with
-/// chunked before another coding the length is unknowable (§6.3: 400).
+/// A well-formed list of codings without chunked is merely unsupported (RFC 9112 §6.1: 501); with chunked before
+/// another coding the length is unknowable (§6.3: 400).
 #[cold]
 fn unknown_coding(value: &[u8]) -> HttpFault {
     let mut chunked = false;

@@ -1,4 +1,4 @@
-//! Every bound of the HTTP/1.1 codec in one place, with its unit and what happens when it is reached.
+//! Every bound of the HTTP/1.1 codec, with its unit and the effect of reaching it.
 
 /// Longest head in bytes, from the first byte of the start line to the empty line inclusive.
 /// Reached: 431, or 414 while still in the request line.
@@ -9,16 +9,16 @@ pub const HEADERS_MAX: u16 = 100;
 pub const BODY_SIZE_MAX: u64 = 1024 * 1024;
 /// Longest chunk-size line in bytes, CRLF included. Reached: 400.
 pub const CHUNK_LINE_SIZE_MAX: u16 = 256;
-/// Most bytes that all chunk extensions of one body may have. Reached: 400.
+/// Most bytes of all chunk extensions of one body. Reached: 400.
 pub const CHUNK_EXTENSIONS_SIZE_MAX: u16 = 16 * 1024;
 /// Longest trailer section in bytes, the last CRLF included. Reached: 431.
 pub const TRAILERS_SIZE_MAX: u16 = 4 * 1024;
-/// Most empty lines before a start line (RFC 9112 §2.2 asks for at least one). Reached: 400.
+/// Most empty lines before a start line (RFC 9112 §2.2 requires at least one). Reached: 400.
 pub const EMPTY_LINES_MAX: u8 = 8;
-/// Most hex digits of a chunk size: as many as a u64 has. Reached: 400.
+/// Most hex digits of a chunk size, as many as a u64 has. Reached: 400.
 pub const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
-/// What a decoder accepts at most; shared by all connections of a listener.
+/// Upper bounds of a decoder, shared by all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     /// Bytes of a head; default 16 KiB.
@@ -36,12 +36,10 @@ impl Default for HttpLimits {
 }
 
 impl HttpLimits {
-    /// The part of `input` that a head may occupy.
     pub(crate) fn head_window<'a>(&self, input: &'a [u8]) -> &'a [u8] {
         &input[..input.len().min(self.head_size_max as usize)]
     }
 
-    /// Whether a head that fills `scanned` bytes without ending is too long.
     pub(crate) fn head_is_full(&self, scanned: usize) -> bool {
         scanned >= self.head_size_max as usize
     }

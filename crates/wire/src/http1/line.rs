@@ -1,20 +1,19 @@
 //! The request line (RFC 9112 §3), up to the first byte of the field section.
 //!
-//! The old form without a version, `GET /test/fast CRLF CRLF`, ends the head by itself: it is recognised at its first
-//! CR, and from there only `LF CR LF` may follow.
+//! The form without a version, `GET /test/fast CRLF CRLF`, has no fields: it is recognised at its first CR, after which
+//! only `LF CR LF` may follow.
 
 use super::byte_class::{is_target, is_token, target_end, token_end};
 use super::error::{HttpDecodeError, HttpFault};
 use super::version::HttpVersion;
 
-/// Where in the request line the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinePhase {
     Start,
     Method,
     TargetStart,
     Target,
-    /// So many bytes of `HTTP/1.1` have been seen.
+    /// Bytes of `HTTP/1.1` scanned so far.
     HttpVersion(u8),
     Lf,
     AbsentLf,
@@ -22,21 +21,21 @@ pub(crate) enum LinePhase {
     AbsentEndLf,
 }
 
-/// Offsets of a request line's parts in the window; right only when the scan began at its first byte.
+/// Offsets of a request line's parts in the window; valid only if the scan began at its first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestLine {
     pub(crate) method_end: usize,
     pub(crate) target_end: usize,
     pub(crate) version: HttpVersion,
-    /// First byte of the field section, or of what follows the head when the version is absent.
+    /// First byte of the field section, or the first byte after the head when the version is absent.
     pub(crate) end: usize,
 }
 
 const VERSION: &[u8; 8] = b"HTTP/1.1";
-/// The version and the line's end as all but old clients send them.
+/// The version and line end of all but old clients.
 const VERSION_LINE: &[u8; 10] = b"HTTP/1.1\r\n";
 
-/// The phase behind the byte at `at`, before which `seen` bytes of the version have been seen.
+/// Returns the phase after the byte at `at`, with `seen` bytes of the version before it.
 #[inline]
 fn version_byte(
     seen: u8,
@@ -50,7 +49,7 @@ fn version_byte(
         if byte != b'\r' {
             return refuse(HttpFault::VersionByte, at);
         }
-        // RFC 9110 §2.5: a higher minor version is read as the highest we know.
+        // RFC 9110 §2.5: a higher minor version is read as the highest known.
         *version = if window[at - 1] == b'0' { HttpVersion::Http10 } else { HttpVersion::Http11 };
         return Ok(LinePhase::Lf);
     };
@@ -58,14 +57,14 @@ fn version_byte(
     if !is_good {
         return refuse(HttpFault::VersionByte, at);
     }
-    // RFC 9110 §2.5: only the major version must be ours. HTTP/2's preface (RFC 9113 §3.4) ends here.
+    // RFC 9110 §2.5: only the major version must match. HTTP/2's preface (RFC 9113 §3.4) fails here.
     if seen == 7 && window[at - 2] != b'1' {
         return refuse(HttpFault::VersionUnsupported, at - 2);
     }
     Ok(LinePhase::HttpVersion(seen + 1))
 }
 
-/// Scans `window` from `start`; `None` when the window was used up.
+/// Scans `window` from `start`; `None` when the window is used up.
 #[inline(always)]
 pub(crate) fn scan(
     phase: &mut LinePhase,

@@ -1,21 +1,21 @@
 //! HTTP/1.1 (RFC 9110, RFC 9112), both directions.
 //!
-//! One automaton reads a head byte by byte and is the only judge of its syntax. It stops wherever the input stops and
-//! goes on from there, so a head that arrives in single bytes costs linear work, and an error is found at the same
-//! byte however the input was cut. What the fields *mean* (host, framing, persistence) is judged once, when the head
-//! is complete: on the way when it came in one piece, in a second pass over the head when it came in several.
+//! One automaton scans a head byte by byte and alone checks its syntax. It stops where the input stops and resumes
+//! there, so a head that arrives in single bytes costs linear work, and an error occurs at the same byte for every
+//! split of the input. The *meaning* of the fields (host, framing, persistence) is checked once, when the head is
+//! complete: during the scan if it arrived in one piece, in a second pass if it arrived in several.
 //!
 //! ```text
-//!   input ─► request ─┐                 ┌─► head    what the fields mean
+//!   input ─► request ─┐                 ┌─► head    meaning of the fields
 //!                     ├─► line ► fields ┤
 //!   input ─► response ┘                 └─► chunked, body
 //! ```
 //!
 //! Contract of both decoders:
-//! - `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after `NeedMore`.
-//! - Call again until the event is `NeedMore`: the end of a body is a step of its own.
-//! - A message without a body is one `Head` and no `End`; one with a body is `Head`, `Body`*, `End`.
-//! - After an error the decoder returns that error for ever: the connection has no recoverable framing.
+//! - `input` starts at the first unconsumed byte; drop `consumed` bytes after each step, also after `NeedMore`.
+//! - Call again until the event is `NeedMore`: the end of a body is a separate step.
+//! - A message without a body is one `Head` and no `End`; a message with a body is `Head`, `Body`*, `End`.
+//! - After an error the decoder returns the same error on every call: the connection has no recoverable framing.
 
 mod body;
 mod byte_class;

@@ -1,4 +1,4 @@
-//! The server's side: a stream of bytes becomes requests.
+//! The request decoder (server side).
 //!
 //! ```text
 //!   Between ──► Head ──► Body ──► Between        any ──► Failed
@@ -15,20 +15,20 @@ use super::line::{self, LinePhase, RequestLine};
 use super::version::HttpVersion;
 use crate::meter::Meter;
 
-/// What a step consumed and found.
+/// Result of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStep<'a> {
-    /// Bytes of the input that are done with; the next input starts behind them.
+    /// Bytes of the input to drop; the next input starts after them.
     pub consumed: usize,
-    /// What was found.
+    /// The decoded event.
     pub event: RequestEvent<'a>,
 }
 
-/// What a step found.
+/// Event of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "an event lives for one step on the stack and is never stored")]
 pub enum RequestEvent<'a> {
-    /// Nothing more without further input.
+    /// More input is needed.
     NeedMore,
     /// A request. Body and end follow when [`RequestHead::body`] is not `None`.
     Head(RequestHead<'a>),
@@ -44,7 +44,6 @@ enum RequestPhase {
     Fields(FieldPhase),
 }
 
-/// How far an unfinished head has been scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RequestScan {
     scanned: u32,
@@ -60,26 +59,27 @@ enum RequestDecoderState {
     Failed(HttpDecodeError),
 }
 
-/// Turns the bytes of one connection into requests; see the [module](super) for the contract. 32 bytes of plain state.
+/// Decodes the bytes of one connection into requests; see the [module](super) for the contract. 32 bytes of plain
+/// state.
 ///
 /// ```
-/// use stilling_wire::http1::{Event, Limits, RequestDecoder};
+/// use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
 ///
-/// let (limits, mut decoder) = (Limits::default(), RequestDecoder::default());
+/// let (limits, mut decoder) = (HttpLimits::default(), RequestDecoder::default());
 /// let mut input = &b"POST /publish/a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"[..];
 /// let mut body = Vec::new();
 /// loop {
 ///     let step = decoder.decode(&limits, input)?;
 ///     input = &input[step.consumed..];
 ///     match step.event {
-///         Event::Head(head) => assert_eq!(head.target.path, b"/publish/a"),
-///         Event::Body(piece) => body.extend_from_slice(piece),
-///         Event::End => assert_eq!(body, b"hi"),
-///         Event::NeedMore => break,
+///         RequestEvent::Head(head) => assert_eq!(head.target.path, b"/publish/a"),
+///         RequestEvent::Body(piece) => body.extend_from_slice(piece),
+///         RequestEvent::End => assert_eq!(body, b"hi"),
+///         RequestEvent::NeedMore => break,
 ///     }
 /// }
 /// assert!(decoder.is_idle());
-/// # Ok::<(), stilling_wire::http1::DecodeError>(())
+/// # Ok::<(), stilling_wire::http1::HttpDecodeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestDecoder {
@@ -95,11 +95,11 @@ impl Default for RequestDecoder {
 }
 
 impl RequestDecoder {
-    /// Takes one step over `input`, which starts at the first byte not yet consumed.
+    /// Decodes the next event from `input`, which starts at the first unconsumed byte.
     ///
     /// # Errors
-    /// The peer broke the protocol or a limit; answer with [`HttpDecodeError::status`] and close. Every later call returns
-    /// the same error.
+    /// The peer violated the protocol or a limit; answer with [`HttpDecodeError::status`] and close. Every later call
+    /// returns the same error.
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -113,7 +113,7 @@ impl RequestDecoder {
         step
     }
 
-    /// [`RequestDecoder::decode`], adding the bytes looked at to `work`.
+    /// Like [`RequestDecoder::decode`], and adds the number of scanned bytes to `work`.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn decode_counting<'a>(
         &mut self,
@@ -128,19 +128,20 @@ impl RequestDecoder {
         step
     }
 
-    /// Between requests, with nothing scanned of the next one (a first CR, still to be judged, counts as nothing).
+    /// Whether the decoder is between requests, with nothing scanned of the next (a first CR without its successor
+    /// counts as nothing).
     #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, RequestDecoderState::Between { .. })
     }
 
-    /// A head has begun and is not complete.
+    /// Whether a head has begun and is incomplete.
     #[must_use]
     pub fn in_head(&self) -> bool {
         matches!(self.state, RequestDecoderState::Head(_))
     }
 
-    /// A head with a body has been told, the body's end has not.
+    /// Whether a head with a body has been returned and the body's end has not.
     #[must_use]
     pub fn in_body(&self) -> bool {
         matches!(self.state, RequestDecoderState::Body(_))
@@ -217,12 +218,12 @@ impl RequestScan {
     const START: Self = Self { scanned: 0, lines: 0, phase: RequestPhase::Line(LinePhase::Start) };
 }
 
-/// RFC 9112 §2.2: at least one empty line before a request line is to be ignored.
+/// RFC 9112 §2.2: at least one empty line before a request line must be ignored.
 #[cold]
 fn skip_empty_lines(seen: &mut u8, input: &[u8]) -> Result<usize, HttpDecodeError> {
     let mut at = 0;
     while let [b'\r', second, ..] = input[at..] {
-        // Offsets count from the first empty line, wherever the input was cut.
+        // Offsets count from the first empty line, independent of how the input was split.
         let offset = usize::from(*seen) * 2;
         if second != b'\n' {
             return Err(HttpDecodeError::head(HttpFault::LineEnd, offset + 1, Some(second)));
@@ -236,7 +237,7 @@ fn skip_empty_lines(seen: &mut u8, input: &[u8]) -> Result<usize, HttpDecodeErro
     Ok(at)
 }
 
-/// Scans a head from its first byte, gathering its facts on the way.
+/// Scans a head from its first byte and collects its framing fields.
 #[inline(always)]
 fn scan_head<'a, M: Meter>(
     scan: &mut RequestScan,
@@ -262,7 +263,7 @@ fn scan_head<'a, M: Meter>(
     }
 }
 
-/// Scans on from where scanning stopped, for the syntax alone; `true` when the head is complete.
+/// Resumes a scan, for the syntax alone; `true` when the head is complete.
 fn resume<M: Meter>(
     scan: &mut RequestScan,
     limits: &HttpLimits,
@@ -319,7 +320,6 @@ fn unfinished(
             if matches!(phase, RequestPhase::Line(_)) { HttpFault::LineSize } else { HttpFault::HeadSize };
         return Err(HttpDecodeError::head(fault, scanned, None));
     }
-    // Below head_size_max, which is a u32.
     scan.scanned = scanned as u32;
     scan.phase = phase;
     Ok(())

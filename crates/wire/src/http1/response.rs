@@ -1,5 +1,5 @@
-//! The client's side: a stream of bytes becomes responses. Built like the server's side, with two differences: what
-//! follows a head also depends on the request it answers, and a body may last until the input ends.
+//! The response decoder (client side). Built like the request decoder, with two differences: a response's body also
+//! depends on the request it answers, and a body may last until the input ends.
 
 use super::body::BodyState;
 use super::chunked::{BodyPiece, ChunkedDecoder};
@@ -10,22 +10,22 @@ use super::limits::HttpLimits;
 use super::status_line::{self, StatusLine, StatusPhase};
 use super::version::HttpVersion;
 
-/// Which request the next response answers (RFC 9112 §6.3): a reply to `HEAD` never has a body.
+/// The request that the next response answers (RFC 9112 §6.3): a response to `HEAD` never has a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnsweredMethod {
     /// A `HEAD` request.
     Head,
-    /// Any other request but `CONNECT`, whose tunnels are not spoken here.
+    /// Any other request except `CONNECT`; tunnels are not supported.
     #[default]
     Other,
 }
 
-/// How much body follows a response head.
+/// Body framing of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseBodyLength {
-    /// None, whatever the fields say.
+    /// None, independent of the fields.
     None,
-    /// So many bytes, at least one.
+    /// Length in bytes, at least one.
     Sized(u64),
     /// Unknown until the last chunk.
     Chunked,
@@ -42,7 +42,7 @@ pub struct ResponseHead<'a> {
     pub status: u16,
     /// The reason phrase, possibly empty.
     pub reason: &'a [u8],
-    /// What follows the head.
+    /// The body's framing.
     pub body: ResponseBodyLength,
     /// Whether the connection may carry another exchange.
     pub persistent: bool,
@@ -50,35 +50,35 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// All fields, in the order sent.
+    /// Returns all fields in wire order.
     #[must_use]
     pub fn headers(&self) -> Fields<'a> {
         Fields::new(self.section)
     }
 
-    /// The first value of the field `name`, compared without case.
+    /// Returns the first value of the field `name`, compared without case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers().value_of(name)
     }
 }
 
-/// What a step consumed and found.
+/// Result of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseStep<'a> {
-    /// Bytes of the input that are done with.
+    /// Bytes of the input to drop.
     pub consumed: usize,
-    /// What was found.
+    /// The decoded event.
     pub event: ResponseEvent<'a>,
 }
 
-/// What a step found.
+/// Event of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "an event lives for one step on the stack and is never stored")]
 pub enum ResponseEvent<'a> {
-    /// Nothing more without further input.
+    /// More input is needed.
     NeedMore,
-    /// An interim response (1xx but 101); the final one is still to come.
+    /// An interim response (1xx except 101); the final response follows.
     Interim(ResponseHead<'a>),
     /// The final response. After 101 the remaining input belongs to the new protocol.
     Head(ResponseHead<'a>),
@@ -88,12 +88,12 @@ pub enum ResponseEvent<'a> {
     End,
 }
 
-/// What the end of the input means.
+/// Meaning of the end of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputEnd {
-    /// No response was under way.
+    /// No response was in progress.
     Idle,
-    /// It ended the body.
+    /// The body ended.
     End,
 }
 
@@ -118,17 +118,18 @@ enum ResponseDecoderState {
     Failed(HttpDecodeError),
 }
 
-/// Turns the bytes of one connection into responses; see the [module](super) for the contract. 40 bytes of plain state
-/// at most.
+/// Decodes the bytes of one connection into responses; see the [module](super) for the contract. At most 40 bytes of
+/// plain state.
 ///
 /// ```
-/// use stilling_wire::http1::{Limits, OK_CLOSE, ReplyEvent, ReplyLength, ReplyTo, ResponseDecoder};
+/// use stilling_wire::http1::{AnsweredMethod, HttpLimits, OK_CLOSE};
+/// use stilling_wire::http1::{ResponseBodyLength, ResponseDecoder, ResponseEvent};
 ///
 /// let mut decoder = ResponseDecoder::default();
-/// let step = decoder.decode(&Limits::default(), ReplyTo::Other, OK_CLOSE)?;
-/// let ReplyEvent::Head(head) = step.event else { panic!("the response is complete") };
-/// assert_eq!((head.status, head.body, head.persistent), (200, ReplyLength::None, false));
-/// # Ok::<(), stilling_wire::http1::DecodeError>(())
+/// let step = decoder.decode(&HttpLimits::default(), AnsweredMethod::Other, OK_CLOSE)?;
+/// let ResponseEvent::Head(head) = step.event else { panic!("the response is complete") };
+/// assert_eq!((head.status, head.body, head.persistent), (200, ResponseBodyLength::None, false));
+/// # Ok::<(), stilling_wire::http1::HttpDecodeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseDecoder {
@@ -144,11 +145,11 @@ impl Default for ResponseDecoder {
 }
 
 impl ResponseDecoder {
-    /// Takes one step over `input`, which starts at the first byte not yet consumed. `answered` is the request that
-    /// the response under way answers.
+    /// Decodes the next event from `input`, which starts at the first unconsumed byte. `answered` is the request that
+    /// the current response answers.
     ///
     /// # Errors
-    /// The peer broke the protocol or a limit; the connection is of no further use. Every later call returns the same.
+    /// The peer violated the protocol or a limit; the connection is unusable. Every later call returns the same error.
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -163,10 +164,10 @@ impl ResponseDecoder {
         step
     }
 
-    /// Judges the end of the input.
+    /// Handles the end of the input.
     ///
     /// # Errors
-    /// [`HttpFault::Truncated`] when it came inside a message (RFC 9112 §8), or the error the decoder already had.
+    /// [`HttpFault::Truncated`] inside a message (RFC 9112 §8), or the decoder's earlier error.
     pub fn finish(&mut self) -> Result<InputEnd, HttpDecodeError> {
         let finish = match self.state {
             ResponseDecoderState::Between => Ok(InputEnd::Idle),
@@ -183,19 +184,19 @@ impl ResponseDecoder {
         finish
     }
 
-    /// Between responses, with nothing scanned of the next one.
+    /// Whether the decoder is between responses, with nothing scanned of the next.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, ResponseDecoderState::Between)
     }
 
-    /// A head has begun and is not complete.
+    /// Whether a head has begun and is incomplete.
     #[must_use]
     pub fn in_head(&self) -> bool {
         matches!(self.state, ResponseDecoderState::Head(_))
     }
 
-    /// A head with a body has been told, the body's end has not.
+    /// Whether a head with a body has been returned and the body's end has not.
     #[must_use]
     pub fn in_body(&self) -> bool {
         matches!(self.state, ResponseDecoderState::Body(_))
@@ -253,7 +254,7 @@ impl ResponseDecoder {
             }
             ResponseBodyLength::UntilClose => ResponseDecoderState::Body(BodyState::UntilClose),
         };
-        // RFC 9110 §15.2: any number of interim responses may come first; 101 is final (§15.2.2).
+        // RFC 9110 §15.2: any number of interim responses may precede the final one; 101 is final (§15.2.2).
         let interim = head.status < 200 && head.status != 101;
         let event = if interim { ResponseEvent::Interim(head) } else { ResponseEvent::Head(head) };
         ResponseStep { consumed, event }
@@ -274,14 +275,13 @@ impl ResponseScan {
         if limits.head_is_full(scanned) {
             return Err(HttpDecodeError::head(HttpFault::HeadSize, scanned, None));
         }
-        // Below head_size_max, which is a u32.
         self.scanned = scanned as u32;
         self.phase = phase;
         Ok(())
     }
 }
 
-/// Only what frames a response matters; `Host` or `Expect` in one mean nothing.
+/// Collects only the fields that frame a response; `Host` and `Expect` have no meaning in one.
 struct FramingSink<'a>(FramingFields<'a>);
 
 impl<'a> FieldSink<'a> for FramingSink<'a> {
@@ -295,7 +295,7 @@ impl<'a> FieldSink<'a> for FramingSink<'a> {
     }
 }
 
-/// Scans a head from its first byte, gathering its facts on the way.
+/// Scans a head from its first byte and collects its framing fields.
 #[inline(always)]
 fn scan_head<'a>(
     scan: &mut ResponseScan,
@@ -316,7 +316,7 @@ fn scan_head<'a>(
     }
 }
 
-/// Scans on from where scanning stopped, for the syntax alone; `true` when the head is complete.
+/// Resumes a scan, for the syntax alone; `true` when the head is complete.
 fn resume(scan: &mut ResponseScan, limits: &HttpLimits, window: &[u8]) -> Result<bool, HttpDecodeError> {
     let mut start = (scan.scanned as usize).min(window.len());
     let mut phase = match scan.phase {

@@ -1,4 +1,4 @@
-//! The status codes this house speaks, each with its whole status line ready to be copied.
+//! The supported status codes, each with its complete status line.
 
 macro_rules! statuses {
     ($($name:ident = $code:literal $reason:literal;)*) => {

@@ -1,16 +1,15 @@
 //! The status line (RFC 9112 §4), up to the first byte of the field section.
 //!
-//! The space behind the code may be missing when the reason is: the clause demands it, many servers leave it out, and
-//! nothing can be misread without it.
+//! The space after the code may be missing when the reason is empty: the clause requires it, many servers omit it, and
+//! the line stays unambiguous.
 
 use super::byte_class::value_end;
 use super::error::{HttpDecodeError, HttpFault};
 use super::version::HttpVersion;
 
-/// Where in the status line the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusPhase {
-    /// So many bytes of `HTTP/1.1 200` have been seen.
+    /// Bytes of `HTTP/1.1 200` scanned so far.
     HttpVersion(u8),
     AfterCode,
     Reason,
@@ -26,10 +25,10 @@ pub(crate) struct StatusLine {
     pub(crate) end: usize,
 }
 
-/// What each byte up to the code must be; '0' stands for a digit.
+/// The required byte at each position up to the code; '0' stands for a digit.
 const STATUS_LINE_PATTERN: &[u8; 12] = b"HTTP/1.0 000";
 
-/// Scans `window` from `start`; `None` when the window was used up.
+/// Scans `window` from `start`; `None` when the window is used up.
 #[inline(always)]
 pub(crate) fn scan(
     phase: &mut StatusPhase,
@@ -81,7 +80,7 @@ pub(crate) fn scan(
     }
 }
 
-/// The line has passed the automaton, so its bytes are where they must be.
+/// Extracts the parts at their fixed positions; the automaton has validated the line.
 fn parts(window: &[u8], end: usize) -> StatusLine {
     let digit = |at: usize| u16::from(window[at].wrapping_sub(b'0'));
     StatusLine {

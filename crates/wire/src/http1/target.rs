@@ -1,14 +1,14 @@
-//! The request target's four forms (RFC 9112 §3.2) and the `host[:port]` that a `Host` field or an authority must be.
+//! The request target's four forms (RFC 9112 §3.2) and the `host[:port]` of a `Host` field or an authority.
 
 use super::Method;
 use super::byte_class::{host_end, is_host, position};
 
-/// Which form the target has.
+/// The form of a request target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetForm {
     /// `/path?query`
     Origin,
-    /// `http://host/path?query`, what a proxy is sent.
+    /// `http://host/path?query`, as sent to a proxy.
     Absolute,
     /// `host:port`, only with `CONNECT`.
     Authority,
@@ -16,14 +16,14 @@ pub enum TargetForm {
     Asterisk,
 }
 
-/// A request target, cut into its parts; nothing is decoded or normalised.
+/// A request target split into its parts; nothing is decoded or normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTarget<'a> {
     /// The target as sent.
     pub raw: &'a [u8],
     /// The path, at least `/`; `*` for the asterisk form, empty for `CONNECT`.
     pub path: &'a [u8],
-    /// What follows the first `?`.
+    /// The part after the first `?`.
     pub query: Option<&'a [u8]>,
     /// The form.
     pub form: TargetForm,
@@ -37,12 +37,12 @@ impl<'a> RequestTarget<'a> {
         }
     }
 
-    /// The target and, when it has one, its authority. `None`: not a form that `method` allows.
+    /// Returns the target and its authority, if present; `None` if `method` does not allow the form.
     #[inline]
     pub(crate) fn parse(method: Method<'_>, raw: &'a [u8]) -> Option<(Self, Option<&'a [u8]>)> {
         match method {
             Method::Connect => {
-                // RFC 9112 §3.2.3: host and port, both.
+                // RFC 9112 §3.2.3: host and port are both required.
                 let (_, port) = split_authority(raw)?;
                 port.filter(|port| !port.is_empty())?;
                 let target = Self { raw, path: b"", query: None, form: TargetForm::Authority };
@@ -57,7 +57,7 @@ impl<'a> RequestTarget<'a> {
         }
     }
 
-    // RFC 9112 §3.2.2. Userinfo is refused as RFC 9110 §4.2.4 advises.
+    // RFC 9112 §3.2.2. Userinfo is rejected as RFC 9110 §4.2.4 advises.
     #[cold]
     fn absolute(method: Method<'_>, raw: &'a [u8]) -> Option<(Self, Option<&'a [u8]>)> {
         let scheme_end = position(raw, 0, b':')?;
@@ -74,7 +74,7 @@ impl<'a> RequestTarget<'a> {
         }
         let mut target = Self::with_path(raw, tail, TargetForm::Absolute);
         if target.path.is_empty() {
-            // RFC 9112 §3.2.4: an OPTIONS without path and query asks about the server itself.
+            // RFC 9112 §3.2.4: an OPTIONS without path and query addresses the server itself.
             let of_server = method == Method::Options && target.query.is_none();
             target.path = if of_server { b"*" } else { b"/" };
         }
@@ -82,13 +82,13 @@ impl<'a> RequestTarget<'a> {
     }
 }
 
-/// Whether `bytes` may be a `Host` value: empty (RFC 9110 §7.2), or a host and an optional port.
+/// Whether `bytes` is a valid `Host` value: empty (RFC 9110 §7.2), or a host and an optional port.
 #[inline]
 pub(crate) fn is_host_value(bytes: &[u8]) -> bool {
     bytes.is_empty() || split_authority(bytes).is_some_and(|(host, _)| !host.is_empty())
 }
 
-/// `host[:port]` by RFC 3986 §3.2.2 and §3.2.3, `None` when it is neither name nor address.
+/// Splits `host[:port]` by RFC 3986 §3.2.2 and §3.2.3; `None` when the host is neither a name nor an address.
 #[inline]
 fn split_authority(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! Checks shared by the property tests and the fuzz targets: one input, every way to cut it, and a second opinion.
-//! Each function panics when a promise is broken.
+//! Checks shared by the property tests and the fuzz targets: one input, every way to split it, and a naive decoder as
+//! the oracle. Each function panics when a check fails.
 
 use super::client::ClientGrammar;
 use super::decoder::Grammar;
@@ -9,20 +9,20 @@ use super::{
     Subject, SubjectLimits,
 };
 
-/// What a decoder told, with the pieces of a message joined, so that two cuts of one input compare equal.
+/// One decoder result, with the pieces of a message joined so that two splits of one input compare equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NatsObservation {
-    /// Anything without a body, as text.
+    /// An operation without a body, as text.
     Command(String),
     /// A message: its line as text, then headers and payload.
     Message(String, Vec<u8>),
-    /// A message whose end has not come.
+    /// A message without its end.
     Incomplete(String, Vec<u8>),
-    /// A refused operation.
+    /// A rejected operation.
     Refused(NatsDecodeError),
     /// An error.
     Error(NatsDecodeError),
-    /// The input ended here, so many bytes of it unconsumed.
+    /// The input ended here with this many bytes unconsumed.
     Waiting(usize),
 }
 
@@ -61,7 +61,7 @@ impl ObservationLog {
         self.seen.push(NatsObservation::Message(line, body));
     }
 
-    /// An error cuts a message off as if it had never begun: whether its start was told depends on how it came.
+    /// An error discards the unfinished message: whether its start was returned depends on the split.
     fn error(mut self, error: NatsDecodeError) -> Vec<NatsObservation> {
         self.seen.push(NatsObservation::Error(error));
         self.seen
@@ -74,7 +74,7 @@ impl ObservationLog {
     }
 }
 
-/// Sorted, distinct offsets inside `length`, with the end added: how much of the input has arrived at each turn.
+/// Sorted, distinct offsets inside `length`, with the end added: how much input is available at each step.
 fn arrivals(length: usize, cuts: &[usize]) -> Vec<usize> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([length]).collect();
     ends.sort_unstable();
@@ -87,8 +87,8 @@ fn line_text(subject: &[u8], sid: &[u8], reply: Option<&[u8]>, headers_size: usi
     format!("{} {} {reply:?} {headers_size} {size}", subject.escape_ascii(), sid.escape_ascii())
 }
 
-/// Everything a decoder tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at. `record_event` adds an
-/// event to the log; false: it waits for more.
+/// Returns all results of a decoder for `bytes` arriving in pieces that end at `cuts`, and the number of scanned bytes.
+/// `record_event` adds an event to the log and returns false for "need more".
 fn observe<'a, G: Grammar<'a>>(
     limits: &NatsLimits,
     bytes: &'a [u8],
@@ -118,7 +118,8 @@ fn observe<'a, G: Grammar<'a>>(
     (log.wait(bytes.len() - start), work)
 }
 
-/// What a decoder of what clients send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
+/// Decodes client operations arriving in pieces that end at `cuts`; returns all results and the number of scanned
+/// bytes.
 pub fn client(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<NatsObservation>, u64) {
     observe::<ClientGrammar>(limits, bytes, cuts, |event, log| {
         match event {
@@ -157,7 +158,8 @@ pub fn client(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<NatsObs
     })
 }
 
-/// What a decoder of what servers send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
+/// Decodes server operations arriving in pieces that end at `cuts`; returns all results and the number of scanned
+/// bytes.
 pub fn server(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<NatsObservation>, u64) {
     observe::<ServerGrammar>(limits, bytes, cuts, |event, log| {
         match event {
@@ -190,18 +192,18 @@ fn splits(
     let (whole, _) = decode(&[]);
     let (pieces, work) = decode(cuts);
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
-    // A line is searched once as it comes, and once more when the message that it begins is complete.
+    // A line is searched once on arrival, and once more when its message is complete.
     let bound = 2 * bytes.len() as u64;
     assert!(work <= bound, "{work} bytes looked at, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
     whole
 }
 
-/// The same comes out however what a client sent is cut, for linear work. Returns what was seen.
+/// Checks that every split of client input yields the same results, for linear work. Returns the results.
 pub fn client_splits(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> Vec<NatsObservation> {
     splits(|cuts| client(limits, bytes, cuts), bytes, cuts)
 }
 
-/// The same comes out however what a server sent is cut, for linear work. Returns what was seen.
+/// Checks that every split of server input yields the same results, for linear work. Returns the results.
 pub fn server_splits(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> Vec<NatsObservation> {
     splits(|cuts| server(limits, bytes, cuts), bytes, cuts)
 }
@@ -222,7 +224,7 @@ pub fn naive_is_valid(bytes: &[u8], limits: &SubjectLimits, is_filter: bool) -> 
         && str::from_utf8(bytes).is_ok()
 }
 
-/// Whether a filter takes a subject, by recursion over the tokens.
+/// Whether a filter matches a subject, by recursion over the tokens.
 pub fn naive_matches(filter: &[&[u8]], subject: &[&[u8]]) -> bool {
     match (filter, subject) {
         ([], []) => true,
@@ -233,7 +235,7 @@ pub fn naive_matches(filter: &[&[u8]], subject: &[&[u8]]) -> bool {
     }
 }
 
-/// Compares judge and matcher of subjects with the naive ones.
+/// Compares subject validation and matching with the naive versions.
 pub fn subject_oracle(limits: &SubjectLimits, filter: &[u8], subject: &[u8]) {
     let escaped = (filter.escape_ascii().to_string(), subject.escape_ascii().to_string());
     let parsed = (Filter::parse(filter, limits), Subject::parse(subject, limits));
@@ -248,7 +250,7 @@ pub fn subject_oracle(limits: &SubjectLimits, filter: &[u8], subject: &[u8]) {
     }
 }
 
-/// A second decoder of what clients send, which takes all input at once and is written for clarity.
+/// A second client decoder that takes all input at once and is written for clarity.
 fn naive_client(limits: &NatsLimits, bytes: &[u8]) -> Vec<Result<NatsObservation, NatsFault>> {
     let (mut seen, mut rest) = (Vec::new(), bytes);
     while let Some(lf) =
@@ -281,10 +283,9 @@ fn naive_client(limits: &NatsLimits, bytes: &[u8]) -> Vec<Result<NatsObservation
     seen
 }
 
-/// What a line means, or what is wrong with it, and how many bytes of payload it announces.
+/// The meaning or fault of a line, and the payload bytes it announces.
 type NaiveLine = (Result<NatsObservation, NatsFault>, Option<usize>);
 
-/// What a line, with what follows it, means.
 fn naive_line(limits: &NatsLimits, line: &[u8], rest: &[u8]) -> Result<NaiveLine, NatsFault> {
     let name_end = line.iter().position(|byte| b" \t\r{".contains(byte)).unwrap_or(line.len());
     let name = line[..name_end].to_ascii_uppercase();
@@ -336,7 +337,6 @@ fn naive_line(limits: &NatsLimits, line: &[u8], rest: &[u8]) -> Result<NaiveLine
     }
 }
 
-/// What a publication means, with its sizes and with the bytes behind its line.
 fn naive_publication(
     limits: &NatsLimits,
     (subject, reply): (&[u8], &[&[u8]]),
@@ -377,8 +377,8 @@ fn has_control(text: &[u8]) -> bool {
     text.iter().any(u8::is_ascii_control)
 }
 
-/// Compares what the decoder tells with the naive one's opinion: the same events, refusals and errors, as far as lines and
-/// payloads are complete.
+/// Compares the decoder with the naive one: the same events, rejections and errors, as far as lines and payloads are
+/// complete.
 pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
     let (ours, _) = client(limits, bytes, &[]);
     let theirs = naive_client(limits, bytes);
@@ -394,7 +394,7 @@ pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
     }
     let more = &ours[theirs.len()..];
     let is_unfinished = match more {
-        // Nothing more was complete; or ours refuses before the line or payload is.
+        // Nothing more was complete, or the decoder rejects before the line or payload is complete.
         [NatsObservation::Waiting(_)]
         | [NatsObservation::Incomplete(..) | NatsObservation::Refused(_), NatsObservation::Waiting(_)] => {
             true

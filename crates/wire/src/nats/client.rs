@@ -1,4 +1,4 @@
-//! What a client sends: the server's hot path. A publication that is there as a whole is one step.
+//! Client operations: the server's hot path. A fully received publication is one step.
 
 use super::decoder::{Decoder, Grammar, ParsedLine};
 use super::error::{NatsDecodeError, NatsFault};
@@ -6,44 +6,44 @@ use super::limits::{NatsLimits, SID_SIZE_MAX};
 use super::line::{self, LineArguments, Operations};
 use super::subject::{BadSubject, Filter, Subject, SubjectFault};
 
-/// What a client said.
+/// An operation sent by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent<'a> {
-    /// Nothing more without further input.
+    /// More input is needed.
     NeedMore,
-    /// Its options, as the JSON it sent; see [`super::Connect::parse`].
+    /// The client's options as JSON; see [`super::Connect::parse`].
     Connect(&'a [u8]),
-    /// A message, whole.
+    /// A whole message.
     Publish(Publish<'a>),
-    /// A message that is not there as a whole and too long to wait for: pieces and `PublishEnd` follow.
+    /// A partially received message too long to wait for: pieces and `PublishEnd` follow.
     PublishStart(PublishHead<'a>),
     /// A piece of headers and payload, at least one byte.
     Piece(&'a [u8]),
-    /// The end of a message that was told in pieces. One that is cut off by an error or the connection's end is none.
+    /// The end of a message returned in pieces. A message cut off by an error or the end of the connection has none.
     PublishEnd,
-    /// It wants messages.
+    /// Starts a subscription.
     Subscribe(Subscribe<'a>),
-    /// It wants no more of a subscription, or only so many in all.
+    /// Ends a subscription, at once or after a number of messages.
     Unsubscribe {
-        /// The subscription.
+        /// The subscription id.
         sid: &'a [u8],
-        /// After so many messages in all; `None`: now.
+        /// Total number of messages after which it ends; `None`: now.
         after: Option<u32>,
     },
-    /// It wants a `PONG` when all that it sent before has been processed.
+    /// Requests a `PONG` once all earlier operations are processed.
     Ping,
-    /// It answers a `PING`.
+    /// The response to a `PING`.
     Pong,
-    /// An operation that was refused, its payload skipped; answer with [`NatsDecodeError::text`] and go on.
+    /// A rejected operation, its payload skipped; answer with [`NatsDecodeError::text`] and continue.
     Refused(NatsDecodeError),
 }
 
-/// A message that a client publishes.
+/// A message published by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
-    /// Where to.
+    /// The destination.
     pub subject: Subject<'a>,
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<Subject<'a>>,
     /// The header block, for [`super::Headers`]; empty without one.
     pub headers: &'a [u8],
@@ -51,42 +51,42 @@ pub struct Publish<'a> {
     pub payload: &'a [u8],
 }
 
-/// What the line of a message says.
+/// The line of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishHead<'a> {
-    /// Where to.
+    /// The destination.
     pub subject: Subject<'a>,
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<Subject<'a>>,
-    /// Bytes of the header block, with which the pieces begin.
+    /// Bytes of the header block, which precedes the payload.
     pub headers_size: u32,
     /// Bytes of header block and payload together.
     pub size: u32,
 }
 
-/// A subscription that a client wants.
+/// A subscription request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribe<'a> {
-    /// To what.
+    /// The filter.
     pub filter: Filter<'a>,
-    /// Each message goes to one subscription of the queue.
+    /// The queue group: each message goes to one of its subscriptions.
     pub queue: Option<&'a [u8]>,
-    /// How the client calls it.
+    /// The subscription id, chosen by the client.
     pub sid: &'a [u8],
 }
 
-/// Turns the bytes that a client sent into [`ClientEvent`]s.
+/// Decodes the bytes sent by a client into [`ClientEvent`]s.
 ///
 /// ```
-/// use stilling_wire::nats::{ClientDecoder, ClientEvent, Limits};
+/// use stilling_wire::nats::{ClientDecoder, ClientEvent, NatsLimits};
 ///
-/// let (limits, mut decoder) = (Limits::default(), ClientDecoder::default());
+/// let (limits, mut decoder) = (NatsLimits::default(), ClientDecoder::default());
 /// let step = decoder.decode(&limits, b"PUB events.a inbox.1 5\r\nhello\r\nPING\r\n")?;
 /// let ClientEvent::Publish(message) = step.event else { panic!("the message is there") };
 /// assert_eq!(message.subject.as_str(), "events.a");
 /// assert_eq!(message.payload, b"hello");
 /// assert_eq!(step.consumed, 31);
-/// # Ok::<(), stilling_wire::nats::DecodeError>(())
+/// # Ok::<(), stilling_wire::nats::NatsDecodeError>(())
 /// ```
 pub type ClientDecoder = Decoder<ClientGrammar>;
 
@@ -111,7 +111,7 @@ const OPERATIONS: &Operations<ClientOperation> = &[
     (b"CONNECT", ClientOperation::Connect),
 ];
 
-/// What clients send.
+/// The grammar of client operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientGrammar {}
 
@@ -168,7 +168,7 @@ impl<'a> Grammar<'a> for ClientGrammar {
 
     #[inline(always)]
     fn whole(head: PublishHead<'a>, body: &'a [u8]) -> ClientEvent<'a> {
-        // The line's judge has made sure that the headers are a part of the body.
+        // `LineArguments::sizes` has checked that the headers are a part of the body.
         let (headers, payload) = body.split_at(head.headers_size as usize);
         ClientEvent::Publish(Publish { subject: head.subject, reply: head.reply, headers, payload })
     }
@@ -182,7 +182,7 @@ impl<'a> Grammar<'a> for ClientGrammar {
     }
 }
 
-/// A publication as clients write it, single blanks and all, judged while its line is searched for its end.
+/// Parses a publication in the usual form, with single blanks, in the same pass that finds its line end.
 #[inline(always)]
 fn parse_fast_path<'a, const HEADERS: bool>(
     limits: &NatsLimits,
@@ -203,7 +203,7 @@ fn parse_fast_path<'a, const HEADERS: bool>(
     is_good.then_some((PublishHead { subject, reply, headers_size, size }, end))
 }
 
-/// `[<header size> ]<size> CR LF`: the two sizes and where the line ends.
+/// Parses `[<header size> ]<size> CR LF`: the two sizes and the offset of the line's end.
 #[inline(always)]
 fn sizes<const HEADERS: bool>(input: &[u8], from: usize) -> Option<(u32, u32, usize)> {
     let (mut headers_size, mut from) = (0, from);
@@ -266,7 +266,7 @@ fn subscribe<'a>(
     Ok(ParsedLine::Command(event))
 }
 
-/// `UNSUB <sid> [max]`; nats-server takes a count of 0 for none.
+/// `UNSUB <sid> [max]`; like nats-server, treats a count of 0 as absent.
 fn unsubscribe(line: &[u8], name_end: usize) -> Result<ParsedLine<'_, ClientGrammar>, NatsDecodeError> {
     let arguments = LineArguments::<2>::split(line, name_end, 1, 2)?;
     let sid = arguments.word(0, SID_SIZE_MAX, NatsFault::Sid)?;

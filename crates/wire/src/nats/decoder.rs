@@ -1,15 +1,15 @@
-//! The decoder of both directions: a line, and behind some lines a payload of announced size and CR LF. What lines mean is
-//! a [`Grammar`]'s.
+//! The decoder of both directions: a line, followed for some operations by a payload of announced size and CR LF. A
+//! [`Grammar`] defines the meaning of lines.
 //!
 //! ```text
-//!   Line ── message, all there ────────────────► Line        one step: the whole message
-//!     ├──── message, short, not all there ─► Whole ─► Line   waits, then one step
-//!     └──── message, long, not all there ──► Payload ─► End ─► Line    start, pieces, end
+//!   Line ── message, complete ────────────────► Line        one step: the whole message
+//!     ├──── message, short, incomplete ─► Whole ─► Line     waits, then one step
+//!     └──── message, long, incomplete ──► Payload ─► End ─► Line    start, pieces, end
 //! ```
 //!
-//! A line is searched for its LF once, from where the search stopped, and judged once, when it is complete; only an
-//! operation that cannot be one is found out at its first wrong byte. So input in single bytes costs linear work.
-//! A message as nearly all are takes a short cut: its line is judged while its end is searched, or left to the ordinary way.
+//! A line is searched for its LF once, resuming where the search stopped, and parsed once, when it is complete; only an
+//! unknown operation is detected at its first wrong byte. Input in single bytes thus costs linear work. Messages in the
+//! usual form take a fast path, which parses the line while searching its end, or falls back to the general parser.
 
 use std::marker::PhantomData;
 
@@ -17,66 +17,65 @@ use super::error::{NatsDecodeError, NatsElement, NatsFault};
 use super::limits::NatsLimits;
 use crate::meter::Meter;
 
-/// The bytes that decide about an operation: the longest name and what follows it.
+/// Bytes that determine the operation: the longest name and the byte after it.
 const OPERATION_SIZE: u32 = 8;
 
-/// CR LF.
 const LINE_END_SIZE: usize = 2;
 
-/// One direction of the protocol: what its lines mean, and how its events are called.
+/// One direction of the protocol: its lines and events.
 pub trait Grammar<'a> {
-    /// What a step finds.
+    /// Result of a step.
     type Event;
-    /// What the line of a message says, its sizes included.
+    /// The parsed line of a message, sizes included.
     type Head;
 
-    /// Nothing more without further input.
+    /// More input is needed.
     fn need_more() -> Self::Event;
-    /// The end of a message that came in pieces.
+    /// The end of a message returned in pieces.
     fn end() -> Self::Event;
-    /// The message that `input` begins with, and where its line ends, if its line is there and as most are. `None` says
-    /// nothing: the line is then searched for its end and judged as any other.
+    /// Parses the message that `input` begins with and returns its line's end, if the line is complete and in the usual
+    /// form. `None`: use the general parser.
     fn parse_fast_path(limits: &NatsLimits, input: &'a [u8]) -> Option<(Self::Head, usize)>;
-    /// Whether `line`, of which the end is still to come, can become one.
+    /// Checks whether an incomplete `line` can become a valid one.
     fn check_prefix(line: &[u8]) -> Result<(), NatsDecodeError>;
-    /// What a line, its end included, means.
+    /// Parses a line, its end included.
     fn line(limits: &NatsLimits, line: &'a [u8]) -> Result<ParsedLine<'a, Self>, NatsDecodeError>;
-    /// Headers and payload of the message together, in bytes.
+    /// Bytes of the message's headers and payload together.
     fn size(head: &Self::Head) -> u32;
-    /// A message whose body, headers and payload, is there.
+    /// A message with a complete body (headers and payload).
     fn whole(head: Self::Head, body: &'a [u8]) -> Self::Event;
-    /// A message whose body comes in pieces.
+    /// The start of a message with a body in pieces.
     fn start(head: Self::Head) -> Self::Event;
     /// A piece of a body.
     fn piece(piece: &'a [u8]) -> Self::Event;
 }
 
-/// What a line means for the decoder.
+/// The decoder's view of a parsed line.
 pub enum ParsedLine<'a, G: Grammar<'a> + ?Sized> {
-    /// Nothing follows.
+    /// No body follows.
     Command(G::Event),
     /// A body follows.
     Message(G::Head),
-    /// A body of so many bytes follows, which nobody wants.
+    /// A body of this many bytes follows, to be skipped.
     Rejected(G::Event, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DecoderState {
-    /// In a line, of which so many bytes hold no LF.
+    /// In a line without an LF in its first `scanned` bytes.
     Line {
         scanned: u32,
     },
-    /// In a message that will be told when so many bytes are there.
+    /// In a message that is returned once `needed` bytes are available.
     Whole {
         needed: u32,
     },
-    /// In a body with so many bytes to come; `is_streamed` to the caller, or skipped.
+    /// In a body with `left` bytes to come, which are returned if `is_streamed`, else skipped.
     Payload {
         left: u32,
         is_streamed: bool,
     },
-    /// In the CR LF behind a body.
+    /// In the CR LF after a body.
     End {
         seen_cr: bool,
         is_streamed: bool,
@@ -84,17 +83,17 @@ enum DecoderState {
     Failed(NatsDecodeError),
 }
 
-/// What a step consumed and found.
+/// Result of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeStep<E> {
-    /// Bytes of the input that are done with; the next input starts behind them.
+    /// Bytes of the input to drop; the next input starts after them.
     pub consumed: usize,
-    /// What was found.
+    /// The decoded event.
     pub event: E,
 }
 
-/// Turns the bytes that one side of a connection sent into events; see the [module](super) for the contract. 16 bytes of
-/// plain state.
+/// Decodes the bytes sent by one side of a connection into events; see the [module](super) for the contract. 16 bytes
+/// of plain state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoder<G> {
     state: DecoderState,
@@ -110,11 +109,11 @@ impl<G> Default for Decoder<G> {
 }
 
 impl<G> Decoder<G> {
-    /// Takes one step over `input`, which starts at the first byte not yet consumed.
+    /// Decodes the next event from `input`, which starts at the first unconsumed byte.
     ///
     /// # Errors
-    /// The peer broke the protocol or a limit: close; a server answers with [`NatsDecodeError::text`] first. Every later call
-    /// returns the same error.
+    /// The peer violated the protocol or a limit: close; a server first answers with [`NatsDecodeError::text`]. Every
+    /// later call returns the same error.
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -127,7 +126,7 @@ impl<G> Decoder<G> {
         self.decode_counting(limits, input, &mut ())
     }
 
-    /// [`Decoder::decode`], adding the bytes looked at to `meter`.
+    /// Like [`Decoder::decode`], and adds the number of scanned bytes to `meter`.
     #[inline(always)]
     pub(crate) fn decode_counting<'a, M: Meter>(
         &mut self,
@@ -147,13 +146,13 @@ impl<G> Decoder<G> {
         }
     }
 
-    /// Between two operations, with nothing scanned of the next one.
+    /// Whether the decoder is between two operations, with nothing scanned of the next.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.state == DecoderState::Line { scanned: 0 }
     }
 
-    /// A message has been begun and its end has not been told.
+    /// Whether the start of a message has been returned and its end has not.
     #[must_use]
     pub fn in_body(&self) -> bool {
         matches!(
@@ -214,7 +213,6 @@ impl<G> Decoder<G> {
                         return Ok((start, G::need_more()));
                     }
                     meter.add(length);
-                    // Not more than `left`, which is a u32.
                     self.state = DecoderState::body(left - length as u32, is_streamed);
                     start += length;
                     if is_streamed {
@@ -248,7 +246,7 @@ impl<G> Decoder<G> {
         }
     }
 
-    /// The offset behind the LF of the line that `rest` begins with.
+    /// Returns the offset after the LF of the line that `rest` begins with.
     #[inline(always)]
     fn find_end<'a, M: Meter>(
         &mut self,
@@ -274,12 +272,11 @@ impl<G> Decoder<G> {
         if window.len() == size_max {
             return Err(NatsDecodeError::line(NatsFault::ControlLineSize, size_max, None));
         }
-        // Below control_line_size_max, which is a u32.
         self.state = DecoderState::Line { scanned: window.len() as u32 };
         Ok(None)
     }
 
-    /// A message whose line ends at `line_end` of `rest`.
+    /// Handles a message with a line that ends at `line_end` of `rest`.
     #[inline(always)]
     fn message<'a>(
         &mut self,
@@ -308,7 +305,6 @@ impl<G> Decoder<G> {
             return Ok((needed, G::whole(head, &rest[line_end..body_end])));
         }
         if needed <= limits.whole_size_max as usize {
-            // Not above whole_size_max, which is a u32.
             self.state = DecoderState::Whole { needed: needed as u32 };
             return Ok((0, G::need_more()));
         }

@@ -1,24 +1,24 @@
-//! Operations of both sides, appended to a buffer the caller reuses: copies of ready pieces, no formatting machinery, and
-//! no allocation as long as the buffer's capacity suffices.
+//! Operations of both sides, appended to a buffer the caller reuses: copies of prepared bytes, no formatting, no
+//! allocation while the buffer's capacity suffices.
 //!
-//! Subjects, queue names and subscription ids are written as they are: they come checked from a decoder or from the
+//! Subjects, queue names and subscription ids are written unchanged: they come checked from a decoder or from the
 //! caller's own code ([`super::Subject`], [`super::Filter`]).
 
-/// A server's or client's question whether the other lives.
+/// A keep-alive request, sent by either side.
 pub const PING: &[u8] = b"PING\r\n";
-/// The answer to it.
+/// The response to [`PING`].
 pub const PONG: &[u8] = b"PONG\r\n";
-/// A server's answer to each operation on a verbose connection.
+/// A server's response to each operation on a verbose connection.
 pub const OK: &[u8] = b"+OK\r\n";
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// A message to be published: `PUB`, or `HPUB` with headers.
+/// A message to publish: `PUB`, or `HPUB` with headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Pub<'a> {
-    /// Where to.
+    /// The destination.
     pub subject: &'a [u8],
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<&'a [u8]>,
     /// The header block of [`super::encode_headers`]; empty for none.
     pub headers: &'a [u8],
@@ -38,14 +38,14 @@ impl Pub<'_> {
     }
 }
 
-/// A message to be delivered: `MSG`, or `HMSG` with headers.
+/// A message to deliver: `MSG`, or `HMSG` with headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Msg<'a> {
-    /// Where it was published to.
+    /// The subject it was published to.
     pub subject: &'a [u8],
-    /// The subscription that takes it.
+    /// The matching subscription.
     pub sid: &'a [u8],
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<&'a [u8]>,
     /// The header block; empty for none.
     pub headers: &'a [u8],
@@ -61,7 +61,7 @@ impl Msg<'_> {
         push_body(out, self.headers, self.payload);
     }
 
-    /// Appends the line alone, for callers that send headers, payload and a CR LF from where they lie.
+    /// Appends the line alone, for callers that send headers, payload and CR LF from their own memory.
     #[inline(always)]
     pub fn encode_line(&self, out: &mut Vec<u8>) {
         let Self { subject, sid, reply, headers, payload } = *self;
@@ -72,7 +72,7 @@ impl Msg<'_> {
         push_end(out, reply, headers.len(), payload.len());
     }
 
-    /// Bytes that [`Msg::encode`] appends.
+    /// Returns the number of bytes that [`Msg::encode`] appends.
     #[must_use]
     pub fn size(&self) -> usize {
         let Self { subject, sid, reply, headers, payload } = *self;
@@ -83,7 +83,7 @@ impl Msg<'_> {
     }
 }
 
-/// The rest of a line behind subject and subscription id.
+/// Appends the rest of a line after subject and subscription id.
 #[inline]
 fn push_end(out: &mut Vec<u8>, reply: Option<&[u8]>, headers_size: usize, payload_size: usize) {
     if let Some(reply) = reply {
@@ -104,7 +104,6 @@ fn push_body(out: &mut Vec<u8>, headers: &[u8], payload: &[u8]) {
     out.extend_from_slice(LINE_END);
 }
 
-/// A blank and a number.
 #[inline]
 fn push_number(out: &mut Vec<u8>, number: usize) {
     out.push(b' ');
@@ -138,8 +137,8 @@ pub fn encode_unsub(out: &mut Vec<u8>, sid: &[u8], after: Option<u32>) {
     out.extend_from_slice(LINE_END);
 }
 
-/// Appends `-ERR '<text>'`. Bytes that would end the text or its line are written as blanks, so that a subject of the
-/// peer's can be quoted in it.
+/// Appends `-ERR '<text>'`. Bytes that would end the text or its line become blanks, so that `text` may quote a subject
+/// sent by the peer.
 pub fn encode_err(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"-ERR '");
     out.extend(text.bytes().map(|byte| if byte < b' ' || byte == b'\'' { b' ' } else { byte }));

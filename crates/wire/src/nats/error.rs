@@ -1,20 +1,20 @@
-//! Why a line was refused: what was expected, what came, and where; what is written to the peer, and whether the
-//! connection outlives it. Eight bytes, so a decoder can keep it for ever; text is made only when somebody prints it.
+//! Decode errors: what was expected, what was found, and where; the text for `-ERR`, and whether the connection closes.
+//! Eight bytes, so a decoder can store one; text is formatted on demand.
 
 use core::fmt;
 
-/// The element that an offset counts from.
+/// The element that offsets count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NatsElement {
     /// The line, from the first byte of its operation.
     Line,
-    /// The CR LF behind a payload.
+    /// The CR LF after a payload.
     PayloadEnd,
 }
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident: $text:literal $end:ident, $expected:literal;)*) => {
-        /// What is wrong with a line.
+        /// The broken rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum NatsFault { $($(#[$doc])* $name,)* }
@@ -23,20 +23,20 @@ macro_rules! faults {
             /// Every fault.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// What `-ERR` says: the texts that clients of NATS know.
+            /// The text of `-ERR`, as known to NATS clients.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// Whether the connection cannot go on, because where the next operation begins is not known or the peer does
-            /// not keep to the protocol.
+            /// Whether the connection closes, because the start of the next operation is unknown or the peer violates
+            /// the protocol.
             #[must_use]
             pub const fn closes(self) -> bool {
                 match self { $(Self::$name => matches!(ConnectionEffect::$end, ConnectionEffect::Closes),)* }
             }
 
-            /// What would have been right, to be read after "expected".
+            /// The expected input, to follow the word "expected".
             #[must_use]
             pub const fn expected(self) -> &'static str {
                 match self { $(Self::$name => $expected,)* }
@@ -45,14 +45,13 @@ macro_rules! faults {
     };
 }
 
-/// What a fault does to its connection.
 enum ConnectionEffect {
     Closes,
     Stays,
 }
 
 faults! {
-    /// No operation that this side of the protocol has.
+    /// An operation unknown in this direction.
     Operation: "Unknown Protocol Operation" Closes, "an operation of the protocol";
     /// Too few or too many arguments, or a control byte among them.
     Arguments: "Parser Error" Closes, "the arguments of the operation, then CR LF";
@@ -66,13 +65,13 @@ faults! {
     Sid: "Parser Error" Closes, "a short subscription id";
     /// An `UNSUB` count that is not 1 to 9 digits.
     CountDigits: "Parser Error" Closes, "a number of messages in 1 to 9 decimal digits";
-    /// The options of `CONNECT`, or the description of `INFO`, are no such JSON object.
+    /// The options of `CONNECT`, or the description of `INFO`, are not a valid JSON object.
     Json: "Parser Error" Closes, "a JSON object with fields of the right types";
     /// The line is longer than `control_line_size_max`.
     ControlLineSize: "Maximum Control Line Exceeded" Closes, "the end of the line within control_line_size_max";
     /// The message is longer than `payload_size_max`.
     PayloadSize: "Maximum Payload Violation" Closes, "a message within payload_size_max";
-    /// A payload is not followed by CR LF, so its size was wrong.
+    /// A payload is not followed by CR LF: its size was wrong.
     PayloadEnd: "Unknown Protocol Operation" Closes, "CR LF after as many bytes as announced";
     /// A subject that cannot be published to.
     PublishSubject: "Invalid Publish Subject" Stays, "a subject of non-empty tokens without wildcards";
@@ -84,7 +83,7 @@ faults! {
     Queue: "Invalid Subject" Stays, "a queue name without control bytes, within the length of a subject";
 }
 
-/// A refused line. It is the peer's fault.
+/// A malformed line. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatsDecodeError {
     fault: NatsFault,
@@ -104,37 +103,37 @@ impl NatsDecodeError {
         Self::new(fault, NatsElement::Line, offset, found)
     }
 
-    /// What is wrong.
+    /// The broken rule.
     #[must_use]
     pub fn fault(&self) -> NatsFault {
         self.fault
     }
 
-    /// What `-ERR` says about it.
+    /// The text of `-ERR`.
     #[must_use]
     pub fn text(&self) -> &'static str {
         self.fault.text()
     }
 
-    /// Whether the connection cannot go on.
+    /// Whether the connection closes.
     #[must_use]
     pub fn closes(&self) -> bool {
         self.fault.closes()
     }
 
-    /// Bytes from the start of [`NatsDecodeError::element`] to the evidence.
+    /// Bytes from the start of [`NatsDecodeError::element`] to the offending byte.
     #[must_use]
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Where the offset counts from.
+    /// The element that the offset counts from.
     #[must_use]
     pub fn element(&self) -> NatsElement {
         self.element
     }
 
-    /// The offending byte, where a single one is to blame.
+    /// The offending byte, if a single byte is at fault.
     #[must_use]
     pub fn found(&self) -> Option<u8> {
         self.found

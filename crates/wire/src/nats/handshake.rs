@@ -1,5 +1,5 @@
-//! What the two sides tell each other once per connection, as JSON: the server's `INFO`, the client's `CONNECT`.
-//! Allocates, unlike everything else here.
+//! The JSON exchanged once per connection: the server's `INFO`, the client's `CONNECT`. Allocates, unlike the rest of
+//! the codec.
 
 use std::borrow::Cow;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::{NatsDecodeError, NatsFault};
 
-/// A client's options. What it leaves out, or gives as `null`, is as in nats-server: verbose, pedantic, with echo.
+/// A client's options. Missing and `null` fields have nats-server's defaults: verbose, pedantic, with echo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connect<'a> {
-    /// Every operation is to be answered with `+OK`.
+    /// Every operation is answered with `+OK`.
     #[serde(deserialize_with = "or_true")]
     pub verbose: bool,
-    /// A publication to an invalid subject is to be answered with `-ERR`; without it the publication is dropped silently.
+    /// A publication to an invalid subject is answered with `-ERR`; otherwise it is dropped silently.
     #[serde(deserialize_with = "or_true")]
     pub pedantic: bool,
     /// The connection's own messages are delivered to its own subscriptions.
     #[serde(deserialize_with = "or_true")]
     pub echo: bool,
-    /// The client understands headers.
+    /// The client supports headers.
     #[serde(deserialize_with = "or_false")]
     pub headers: bool,
-    /// A request to nobody is to be answered with status 503. Needs `headers`.
+    /// A request without responders is answered with status 503. Needs `headers`.
     #[serde(deserialize_with = "or_false")]
     pub no_responders: bool,
-    /// The name of the user.
+    /// The user name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<Cow<'a, str>>,
     /// The password.
@@ -35,16 +35,16 @@ pub struct Connect<'a> {
     /// A token instead of user and password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_token: Option<Cow<'a, str>>,
-    /// The client's language.
+    /// The client library's language.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lang: Option<Cow<'a, str>>,
-    /// The version of its library.
+    /// The client library's version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Cow<'a, str>>,
-    /// What its operator calls it.
+    /// The connection's name, set by the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Cow<'a, str>>,
-    /// 1: it understands an `INFO` that comes later.
+    /// 1: the client accepts an `INFO` later in the connection.
     #[serde(deserialize_with = "or_zero")]
     pub protocol: i64,
 }
@@ -69,7 +69,7 @@ impl Default for Connect<'_> {
 }
 
 impl Connect<'_> {
-    /// Reads the JSON of [`super::ClientEvent::Connect`].
+    /// Parses the JSON of [`super::ClientEvent::Connect`].
     ///
     /// # Errors
     /// It is not a JSON object, or a field has the wrong type; answer with [`NatsDecodeError::text`] and close.
@@ -83,62 +83,62 @@ impl Connect<'_> {
     }
 }
 
-/// A server's description of itself.
+/// A server's description.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Info<'a> {
-    /// Unlike that of any other server.
+    /// A unique id of the server.
     #[serde(deserialize_with = "or_default")]
     pub server_id: Cow<'a, str>,
-    /// What its operator calls it.
+    /// The server's name, set by the operator.
     #[serde(deserialize_with = "or_default")]
     pub server_name: Cow<'a, str>,
-    /// The version of nats-server whose features it has; clients compare it.
+    /// The nats-server version with the same features; clients compare it.
     #[serde(deserialize_with = "or_default")]
     pub version: Cow<'a, str>,
-    /// 1: an `INFO` may come later too.
+    /// 1: the server may send an `INFO` later in the connection.
     #[serde(deserialize_with = "or_zero")]
     pub proto: i64,
-    /// The version of Go that it was built with; a server in another language says so.
+    /// The Go version of the server's build, or the name of another language.
     #[serde(deserialize_with = "or_default")]
     pub go: Cow<'a, str>,
-    /// The address it listens at.
+    /// The listening address.
     #[serde(deserialize_with = "or_default")]
     pub host: Cow<'a, str>,
-    /// The port it listens at.
+    /// The listening port.
     #[serde(deserialize_with = "or_default")]
     pub port: u16,
-    /// It understands headers.
+    /// The server supports headers.
     #[serde(deserialize_with = "or_false")]
     pub headers: bool,
     /// Most bytes of a message, headers included.
     #[serde(deserialize_with = "or_zero")]
     pub max_payload: i64,
-    /// It keeps streams.
+    /// The server supports JetStream.
     #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
     pub jetstream: bool,
-    /// `CONNECT` must say who the client is.
+    /// `CONNECT` must carry credentials.
     #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
     pub auth_required: bool,
-    /// It wants TLS.
+    /// The server requires TLS.
     #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
     pub tls_required: bool,
-    /// Its number for the connection.
+    /// The server's number for the connection.
     #[serde(deserialize_with = "or_default", skip_serializing_if = "Option::is_none")]
     pub client_id: Option<u64>,
-    /// The address it sees the client at.
+    /// The client's address as seen by the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ip: Option<Cow<'a, str>>,
-    /// It is about to stop: clients are to go elsewhere.
+    /// Lame duck mode: the server is about to stop, clients should connect elsewhere.
     #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
     pub ldm: bool,
-    /// Where else a client may connect.
+    /// Further addresses for clients.
     #[serde(deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     pub connect_urls: Vec<String>,
 }
 
 impl Info<'_> {
-    /// Reads the JSON of [`super::ServerEvent::Info`].
+    /// Parses the JSON of [`super::ServerEvent::Info`].
     ///
     /// # Errors
     /// It is not a JSON object, or a field has the wrong type.
@@ -153,7 +153,7 @@ impl Info<'_> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, NatsDecodeError> {
-    // A structure is also made from an array of its fields, which is no object.
+    // serde also builds a structure from an array of its fields, which is not an object.
     if json.first() != Some(&b'{') {
         return Err(NatsDecodeError::line(NatsFault::Json, 0, json.first().copied()));
     }
@@ -167,8 +167,8 @@ fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, NatsDecodeError> {
 fn encode<T: Serialize>(out: &mut Vec<u8>, operation: &[u8], value: &T) {
     let start = out.len();
     out.extend_from_slice(operation);
-    // A vector takes every byte and the structures have nothing but text, numbers and truth values; if that ever changes,
-    // an empty object is still the protocol.
+    // Writing to a vector cannot fail and the structures hold only text, numbers and booleans; should that change, an
+    // empty object is still valid.
     if serde_json::to_writer(&mut *out, value).is_err() {
         out.truncate(start + operation.len());
         out.extend_from_slice(b"{}");

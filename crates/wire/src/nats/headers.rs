@@ -1,4 +1,4 @@
-//! The header block of `HPUB` and `HMSG` (ADR-4 of NATS).
+//! The header block of `HPUB` and `HMSG` (NATS ADR-4).
 //!
 //! ```text
 //!   NATS/1.0[ status[ description]] CR LF
@@ -6,37 +6,37 @@
 //!   CR LF
 //! ```
 //!
-//! Names are compared with regard to case, as nats-server and its clients do. Reading is forgiving, because what a block
-//! says is between two clients: a line without a colon is passed over. What we write is checked.
+//! Names are case-sensitive, as in nats-server and its clients. Parsing is lenient, because blocks are end-to-end
+//! between clients: a line without a colon is skipped. Encoding validates its input.
 
 use core::fmt;
 
 use super::line::is_blank;
 
-/// The block that tells a requester that nobody listens to its subject.
+/// The block that reports "no responders" to a requester.
 pub const NO_RESPONDERS: &[u8] = b"NATS/1.0 503\r\n\r\n";
-/// The block that tells a follower of a stream that nothing new has come.
+/// The heartbeat block for a consumer without new messages.
 pub const IDLE_HEARTBEAT: &[u8] = b"NATS/1.0 100 Idle Heartbeat\r\n\r\n";
-/// The block that asks a follower of a stream to answer when it has come so far.
+/// The block that requests a flow control response from a consumer.
 pub const FLOW_CONTROL: &[u8] = b"NATS/1.0 100 FlowControl Request\r\n\r\n";
 
-/// The name of the header by which a stream recognises a message sent twice.
+/// Name of the header with the id for de-duplication.
 pub const MESSAGE_ID: &str = "Nats-Msg-Id";
-/// The name of the header with the sequence that a stream's last message must have.
+/// Name of the header with the expected last sequence of the stream.
 pub const EXPECTED_LAST_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
 
 const VERSION: &[u8] = b"NATS/1.0";
 
-/// A status line's number and words: 503 no responders, 100 heartbeat or flow control, 404, 408, 409 of pulling.
+/// Code and text of a status line: 503 no responders, 100 heartbeat or flow control, 404, 408, 409 for pull requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderStatus<'a> {
     /// Three digits.
     pub code: u16,
-    /// The words behind it; may be empty.
+    /// The text after the code; may be empty.
     pub description: &'a [u8],
 }
 
-/// A block that does not begin with `NATS/1.0` and end with an empty line.
+/// A block without `NATS/1.0` at its start or an empty line at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadHeaders;
 
@@ -48,7 +48,7 @@ impl fmt::Display for BadHeaders {
 
 impl core::error::Error for BadHeaders {}
 
-/// A header block that somebody sent.
+/// A received header block.
 ///
 /// ```
 /// use stilling_wire::nats::Headers;
@@ -61,12 +61,12 @@ impl core::error::Error for BadHeaders {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers<'a> {
     status: Option<HeaderStatus<'a>>,
-    /// The lines behind the first, without the empty one.
+    /// The lines after the first, without the empty one.
     lines: &'a [u8],
 }
 
 impl<'a> Headers<'a> {
-    /// Reads the first line of a block; the others are read when they are asked for.
+    /// Parses the first line of a block; the other lines are parsed on access.
     ///
     /// # Errors
     /// The block does not begin with `NATS/1.0` or does not end with an empty line.
@@ -82,19 +82,19 @@ impl<'a> Headers<'a> {
         Ok(Self { status, lines })
     }
 
-    /// What the first line says beside the version.
+    /// Returns the status of the first line.
     #[must_use]
     pub fn status(&self) -> Option<HeaderStatus<'a>> {
         self.status
     }
 
-    /// The (name, value) pairs in the order sent; values without surrounding blanks.
+    /// Returns the (name, value) pairs in wire order; values without surrounding blanks.
     #[must_use]
     pub fn iter(&self) -> HeaderFields<'a> {
         HeaderFields { lines: self.lines }
     }
 
-    /// The first value of the header `name`.
+    /// Returns the first value of the header `name`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&'a [u8]> {
         self.iter().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
@@ -110,9 +110,9 @@ impl<'a> IntoIterator for Headers<'a> {
     }
 }
 
-/// A block without the status of its first line: a status is what a server says, and clients that follow a stream take it for
-/// that. A block without a status comes back as it is, one that has nothing else as no block at all; the rest is put
-/// together in `scratch`.
+/// Removes the status from a block's first line: only servers may send a status, and clients of a stream act on it.
+/// Returns a block without a status unchanged, and an empty slice for a block with nothing else; other results are
+/// built in `scratch`.
 ///
 /// ```
 /// use stilling_wire::nats::strip_status;
@@ -122,7 +122,7 @@ impl<'a> IntoIterator for Headers<'a> {
 /// ```
 #[must_use]
 pub fn strip_status<'a>(block: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    // Clients read whatever stands behind the version as a status, also what `Headers::parse` does not take for one.
+    // Clients treat anything after the version as a status, even if `Headers::parse` does not.
     let Some(rest) = block.strip_prefix(VERSION).filter(|rest| !rest.starts_with(b"\r\n")) else {
         return block;
     };
@@ -159,7 +159,6 @@ impl<'a> Iterator for HeaderFields<'a> {
 
 impl core::iter::FusedIterator for HeaderFields<'_> {}
 
-/// The bytes before the first CR LF, and those behind it.
 fn next_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memchr::memchr_iter(b'\n', bytes).find(|&at| at > 0 && bytes[at - 1] == b'\r')?;
     Some((&bytes[..end - 1], &bytes[end + 1..]))
@@ -200,7 +199,7 @@ fn trim(mut bytes: &[u8]) -> &[u8] {
 /// status that is not three digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadHeader {
-    /// Which of the fields it is; `None` is the status.
+    /// Index of the field; `None` is the status.
     pub index: Option<usize>,
 }
 
@@ -220,7 +219,7 @@ impl core::error::Error for BadHeader {}
 /// Appends a header block to `out`.
 ///
 /// # Errors
-/// [`BadHeader`] when a part would break the block; `out` is then as before.
+/// [`BadHeader`] when a part would break the block; `out` is then unchanged.
 pub fn encode_headers(
     out: &mut Vec<u8>,
     status: Option<HeaderStatus<'_>>,

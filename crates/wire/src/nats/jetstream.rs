@@ -1,5 +1,5 @@
-//! The parts of JetStream that every publisher and follower of a stream meets: the acknowledgement of a publication, and
-//! the reply subject that says where in a stream a delivered message stands.
+//! The parts of JetStream used by publishers and consumers: publish acknowledgements, and the reply subject that
+//! carries the position of a delivered message.
 
 use std::borrow::Cow;
 
@@ -7,43 +7,42 @@ use serde::Deserialize;
 
 use super::error::{NatsDecodeError, NatsFault};
 
-/// What every acknowledgement subject begins with.
+/// Prefix of every acknowledgement subject.
 pub const ACK_PREFIX: &str = "$JS.ACK.";
 
-/// What a stream of this hub says in its refusal (503, error 10023) when its disk hangs. Other servers, and the hub in other
-/// answers, say under this number that they have no room at all: the words alone tell the one from the other.
+/// Description in this hub's rejection (503, error 10023) while a stream's disk hangs. Other servers, and the hub in
+/// other responses, use this error number for a lack of space: only the description distinguishes the cases.
 pub const DISK_HUNG: &str = "the disk does not answer: nothing more is taken before it does";
 
-/// The same of a stream whose disk has no room.
+/// Description in the same rejection when the stream's disk is full.
 pub const DISK_FULL: &str = "the disk has no room: nothing more is taken before it has";
 
-/// Headers of a heartbeat of this hub that says which sequences a consumer does not get, and why: `removed` by retention,
-/// `damaged`, or `torn` (cut off by a crash). The first of them.
+/// Header of this hub's heartbeats: first sequence of a range that the consumer does not receive.
 pub const GAP_FIRST: &str = "Stilling-Gap-First";
 
-/// The last of them.
+/// Header with the last sequence of the range.
 pub const GAP_LAST: &str = "Stilling-Gap-Last";
 
-/// Why they are not there.
+/// Header with the cause of the gap: `removed` by retention, `damaged`, or `torn` (cut off by a crash).
 pub const GAP_CAUSE: &str = "Stilling-Gap-Cause";
 
-/// The reply subject of a message that a consumer of a stream gets:
-/// `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`.
+/// The reply subject of a message delivered to a consumer: `$JS.ACK.<stream>.<consumer>.<delivered>.<stream
+/// seq>.<consumer seq>.<time>.<pending>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckSubject<'a> {
     /// The stream's name.
     pub stream: &'a str,
     /// The consumer's name.
     pub consumer: &'a str,
-    /// How often the message has been delivered, this time included.
+    /// Number of deliveries of the message, including this one.
     pub delivered: u64,
     /// The message's sequence in the stream.
     pub stream_sequence: u64,
-    /// Its place among what the consumer got.
+    /// The message's sequence among the consumer's deliveries.
     pub consumer_sequence: u64,
-    /// When the stream took it, in nanoseconds since 1970.
+    /// When the stream stored it, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// How many messages for the consumer come behind it.
+    /// Number of further messages pending for the consumer.
     pub pending: u64,
 }
 
@@ -62,11 +61,11 @@ impl<'a> AckSubject<'a> {
         }
     }
 
-    /// Reads such a subject, also in the longer form with domain and account before the stream's name, which are passed
-    /// over, and whatever follows the numbers.
+    /// Parses such a subject, also in the longer form, and ignores that form's domain and account before the stream's
+    /// name and its tokens after the numbers.
     #[must_use]
     pub fn parse(subject: &'a [u8]) -> Option<Self> {
-        /// Tokens behind the prefix, in the short form and at least in the long one.
+        /// Tokens after the prefix, in the short form and at least in the long one.
         const SHORT: usize = 7;
         const LONG: usize = 9;
         let rest = core::str::from_utf8(subject).ok()?.strip_prefix(ACK_PREFIX)?;
@@ -94,41 +93,41 @@ impl<'a> AckSubject<'a> {
     }
 }
 
-/// Digits alone: `parse` would also take a sign.
+/// Parses digits only: `str::parse` would also accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// A stream's answer to a publication that it took: `{"stream":"events","seq":7}`.
+/// A stream's acknowledgement of a stored publication: `{"stream":"events","seq":7}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PubAck<'a> {
     /// The stream's name.
     pub stream: Cow<'a, str>,
     /// The message's sequence.
     pub sequence: u64,
-    /// The message was there already, under this sequence.
+    /// The message was already stored, under this sequence.
     pub duplicate: bool,
 }
 
-/// A stream's answer to a publication that it did not take.
+/// A stream's rejection of a publication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PubAckError<'a> {
-    /// The stream's name; empty when none is to blame.
+    /// The stream's name; may be empty.
     pub stream: Cow<'a, str>,
-    /// The kind of error, as in HTTP.
+    /// The HTTP-like status code.
     pub code: u16,
-    /// The error, as nats-server numbers them.
+    /// The error number, as in nats-server.
     pub error_code: u32,
-    /// What it is in words.
+    /// The error's description.
     pub description: Cow<'a, str>,
 }
 
-/// A stream's answer to a publication.
+/// A stream's response to a publication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PubAckResponse<'a> {
-    /// It took it.
+    /// The message is stored.
     Stored(PubAck<'a>),
-    /// It did not.
+    /// The message was rejected.
     Refused(PubAckError<'a>),
 }
 
@@ -160,10 +159,10 @@ impl PubAckError<'_> {
 }
 
 impl<'a> PubAckResponse<'a> {
-    /// Reads a stream's answer; allocates only for texts with escapes.
+    /// Parses a stream's response; allocates only for texts with escapes.
     ///
     /// # Errors
-    /// It is not the JSON of such an answer.
+    /// It is not the JSON of such a response.
     pub fn parse(json: &'a [u8]) -> Result<Self, NatsDecodeError> {
         #[derive(Deserialize)]
         struct AckJson<'a> {
@@ -195,14 +194,13 @@ impl<'a> PubAckResponse<'a> {
             Some(AckErrorJson { code, err_code, description }) => {
                 Ok(Self::Refused(PubAckError { stream, code, error_code: err_code, description }))
             }
-            // Sequences begin with 1: an answer without one, a service's own for example, confirms nothing.
+            // Sequences begin with 1: a response without one, such as a service's reply, confirms nothing.
             None if stream.is_empty() || ack.seq == 0 => Err(bad(json.len())),
             None => Ok(Self::Stored(PubAck { stream, sequence: ack.seq, duplicate: ack.duplicate })),
         }
     }
 }
 
-/// Appends `text` as a JSON string.
 fn push_json_text(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');

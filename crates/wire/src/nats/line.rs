@@ -1,18 +1,18 @@
-//! What the lines of both directions are made of: an operation without regard to case, arguments between blanks, numbers.
+//! Elements of lines in both directions: case-insensitive operation, arguments between blanks, numbers.
 
 use super::error::{NatsDecodeError, NatsFault};
 use super::limits::{DIGITS_MAX, NatsLimits};
 use super::subject::is_control;
 use crate::lanes;
 
-/// An operation's name and what it stands for.
+/// Operation names and their values.
 pub(crate) type Operations<O> = [(&'static [u8], O)];
 
 pub(crate) const fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// The line without its line end. A bare LF ends a line too, as nats-server has it: people type operations.
+/// Returns the line without its line end. Like nats-server, accepts a bare LF, for operations typed by hand.
 #[inline(always)]
 pub(crate) fn without_end(line: &[u8]) -> &[u8] {
     match line {
@@ -21,7 +21,7 @@ pub(crate) fn without_end(line: &[u8]) -> &[u8] {
     }
 }
 
-/// The first blank at or after `from`, or the length.
+/// Offset of the first blank at or after `from`, or the length.
 #[inline(always)]
 fn word_end(line: &[u8], from: usize) -> usize {
     let mut at = from;
@@ -30,17 +30,17 @@ fn word_end(line: &[u8], from: usize) -> usize {
         if at == line.len() || is_blank(line[at]) {
             return at;
         }
-        // Another control byte, for which the argument's judge will refuse it.
+        // Another control byte: the argument's check rejects it.
         at += 1;
     }
 }
 
-/// Finds the operation that `line`, line end included, begins with, and the length of its name. `None`: the line must go
-/// on to tell.
+/// Finds the operation that `line`, line end included, begins with, and the length of its name. `None`: more of the
+/// line is needed.
 ///
 /// # Errors
-/// At the first byte after which no operation is possible, so that a peer of another protocol is told at once and at the
-/// same byte however its input was cut.
+/// At the first byte after which no operation is possible, so that a peer of another protocol is rejected at once and
+/// at the same byte for every split of the input.
 pub(crate) fn operation<O: Copy>(
     operations: &Operations<O>,
     line: &[u8],
@@ -57,7 +57,7 @@ pub(crate) fn operation<O: Copy>(
             Some(&next) if is_blank(next) || next == b'\r' || next == b'\n' => {
                 return Ok(Some((*operation, alike)));
             }
-            // nats-server takes an object without a blank before it.
+            // nats-server accepts an object without a blank before it.
             Some(b'{') if matches!(*name, b"CONNECT" | b"INFO") => return Ok(Some((*operation, alike))),
             Some(_) => {}
         }
@@ -68,7 +68,7 @@ pub(crate) fn operation<O: Copy>(
     }
 }
 
-/// [`operation`] of a line that is complete: its LF, which is in no name, always tells.
+/// [`operation`] of a complete line: its LF is in no name, so the result is always known.
 pub(crate) fn complete_operation<O: Copy>(
     operations: &Operations<O>,
     line: &[u8],
@@ -76,7 +76,7 @@ pub(crate) fn complete_operation<O: Copy>(
     operation(operations, line)?.ok_or_else(|| NatsDecodeError::line(NatsFault::Operation, line.len(), None))
 }
 
-/// The arguments of a line without its end: how many there are, and where the first `N` stand.
+/// The arguments of a line without its end: their count, and the spans of the first `N`.
 pub(crate) struct LineArguments<'a, const N: usize> {
     line: &'a [u8],
     spans: [(usize, usize); N],
@@ -84,7 +84,7 @@ pub(crate) struct LineArguments<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> LineArguments<'a, N> {
-    /// Splits what stands behind the operation's name.
+    /// Splits the part after the operation's name.
     ///
     /// # Errors
     /// There are fewer than `at_least` or more than `at_most`.
@@ -121,19 +121,16 @@ impl<'a, const N: usize> LineArguments<'a, N> {
         self.count
     }
 
-    /// The argument with this index.
     #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &'a [u8] {
         let (start, end) = self.spans[index];
         &self.line[start..end]
     }
 
-    /// Where in the line it starts.
     pub(crate) fn start(&self, index: usize) -> usize {
         self.spans[index].0
     }
 
-    /// The argument as a number.
     #[inline(always)]
     pub(crate) fn number(&self, index: usize, fault: NatsFault) -> Result<u32, NatsDecodeError> {
         number(self.get(index)).map_err(|at| {
@@ -141,7 +138,7 @@ impl<'a, const N: usize> LineArguments<'a, N> {
         })
     }
 
-    /// The sizes that the line of a message ends with: that of its headers, if it has `HEADERS`, and that of all of it.
+    /// Parses the sizes at the end of a message's line: the headers' size, if `HEADERS`, and the total size.
     #[inline(always)]
     pub(crate) fn sizes<const HEADERS: bool>(
         &self,
@@ -159,7 +156,7 @@ impl<'a, const N: usize> LineArguments<'a, N> {
         Ok((headers_size, size))
     }
 
-    /// The argument without control bytes, at most `size_max` bytes of it.
+    /// Returns the argument, which must have no control bytes and at most `size_max` bytes.
     #[inline(always)]
     pub(crate) fn word(
         &self,
@@ -178,7 +175,7 @@ impl<'a, const N: usize> LineArguments<'a, N> {
     }
 }
 
-/// 1 to [`DIGITS_MAX`] digits; the error is the offset of what is none.
+/// Parses 1 to [`DIGITS_MAX`] digits; the error is the offset of the first byte that does not fit.
 #[inline(always)]
 fn number(digits: &[u8]) -> Result<u32, usize> {
     let mut value = 0;
@@ -191,7 +188,8 @@ fn number(digits: &[u8]) -> Result<u32, usize> {
     Ok(value)
 }
 
-/// The number at `from` of `input`, and where it ends; `None` if it has no or too many digits, or if the input ends with it.
+/// Parses the number at `from` of `input` and returns its end; `None` if it has no or too many digits, or reaches the
+/// end of the input.
 #[inline(always)]
 pub(crate) fn parse_number_at(input: &[u8], from: usize) -> Option<(u32, usize)> {
     let (mut value, mut at) = (0, from);
@@ -208,7 +206,7 @@ pub(crate) fn parse_number_at(input: &[u8], from: usize) -> Option<(u32, usize)>
     }
 }
 
-/// The rest of a line behind the operation's name, without blanks around it.
+/// Returns the rest of a line after the operation's name, without surrounding blanks.
 pub(crate) fn rest(line: &[u8], name_end: usize) -> &[u8] {
     let mut rest = &line[name_end..];
     while let [first, inner @ ..] = rest
@@ -224,7 +222,6 @@ pub(crate) fn rest(line: &[u8], name_end: usize) -> &[u8] {
     rest
 }
 
-/// Nothing but blanks stands behind the operation's name.
 #[inline(always)]
 pub(crate) fn no_arguments(line: &[u8], name_end: usize) -> Result<(), NatsDecodeError> {
     match line[name_end..].iter().position(|&byte| !is_blank(byte)) {

@@ -1,30 +1,31 @@
 //! The NATS client protocol, both directions.
 //!
-//! Lines of an operation and its arguments; behind some lines a payload of the announced size. A line is judged when it is
-//! complete, a payload is never copied: it comes whole, with its line, when it is there or short enough to wait for, and in
-//! pieces otherwise.
+//! An operation is a line with arguments, followed for some operations by a payload of the announced size. A line is
+//! parsed when it is complete. A payload is never copied: it is returned whole, with its line, when it is available or
+//! short enough to wait for, and in pieces otherwise.
 //!
 //! ```text
-//!   input ─► decoder ─► client, server      where lines and payloads end
+//!   input ─► decoder ─► client, server      framing of lines and payloads
 //!                          │
-//!                          └─► line ─► subject   what a line means
+//!                          └─► line ─► subject   meaning of a line
 //!
-//!   in use beside them: headers, handshake (INFO, CONNECT), jetstream (acknowledgements), encode
+//!   independent: headers, handshake (INFO, CONNECT), jetstream (acknowledgements), encode
 //! ```
 //!
 //! Contract of the decoder, in both directions:
-//! - `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after `NeedMore`.
+//! - `input` starts at the first unconsumed byte; drop `consumed` bytes after each step, also after `NeedMore`.
 //! - Call again until the event is `NeedMore`.
-//! - However the input is cut, the same comes out; only whether a message longer than [`NatsLimits::whole_size_max`] comes whole
-//!   or in pieces depends on how much of it is there.
-//! - A refused operation whose end is known is an event, and the connection goes on. After an error the decoder returns that
-//!   error for ever.
+//! - Every split of the input yields the same events, except that a message longer than [`NatsLimits::whole_size_max`]
+//!   is returned whole or in pieces, depending on how much of it is available.
+//! - A rejected operation with a known end is an event, and the connection continues. After an error the decoder
+//!   returns the same error on every call.
 //!
-//! Taken as nats-server takes it: operations without regard to case, blanks and tabs in any number between arguments, LF for
-//! CR LF at the end of a line (never behind a payload), `CONNECT{…}`. Stricter: nothing but blanks behind `PING` and `PONG`, a
-//! CR only at the end of a line, control bytes nowhere, sizes and counts in digits; publishing to wildcards and empty tokens
-//! is refused and said, where nats-server takes the message and delivers it to nobody. What nats-server answers with a silent
-//! close, broken arguments, is told `'Parser Error'`.
+//! As in nats-server: operations are case-insensitive, arguments are separated by any number of blanks and tabs, LF may
+//! replace CR LF at the end of a line (never after a payload), `CONNECT{…}` needs no blank. Stricter: only blanks may
+//! follow `PING` and `PONG`, a CR is valid only at the end of a line, control bytes are invalid everywhere, sizes and
+//! counts are digits; publishing to wildcards and empty tokens is rejected with `-ERR`, where nats-server accepts the
+//! message and delivers it to no subscriber. Malformed arguments are answered with `'Parser Error'`, where nats-server
+//! closes silently.
 
 mod client;
 mod decoder;

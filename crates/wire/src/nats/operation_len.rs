@@ -1,9 +1,9 @@
-//! Where an operation of a server ends, without a decoder: for output that has been encoded here and was sent in part only.
+//! The length of an encoded server operation, without a decoder: for output that was sent only in part.
 
 use crate::lanes;
 
-/// The length of the operation that `bytes` begin with, with its payload: `None` if its line is incomplete, or ends in no
-/// size where there has to be one. The payload may be longer than `bytes`. The line is not judged beyond that.
+/// Returns the length, payload included, of the operation that `bytes` begin with; `None` if its line is incomplete or
+/// lacks a required size. The payload may extend beyond `bytes`. The line is not validated further.
 #[must_use]
 pub fn server_operation_len(bytes: &[u8]) -> Option<usize> {
     let is_end = |byte| byte == b'\n';
@@ -25,7 +25,6 @@ mod tests {
     use super::*;
     use crate::nats::{Msg, OK, PING, encode_err};
 
-    /// However much of it is there, an operation ends where the next one begins.
     #[test]
     fn operations_end_where_the_next_ones_begin() {
         let mut output = Vec::new();

@@ -1,43 +1,43 @@
-//! What a server sends: for our own client and for load generators.
+//! Server operations, for `stilling-client` and load generators.
 
 use super::decoder::{Decoder, Grammar, ParsedLine};
 use super::error::{NatsDecodeError, NatsFault};
 use super::limits::{NatsLimits, SID_SIZE_MAX};
 use super::line::{self, LineArguments, Operations};
 
-/// What a server said. Subjects are taken as they come: the server has judged them by its own rules.
+/// An operation sent by a server. Subjects are not validated: the server has checked them by its own rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEvent<'a> {
-    /// Nothing more without further input.
+    /// More input is needed.
     NeedMore,
-    /// Its description, as the JSON it sent; see [`super::Info::parse`].
+    /// The server's description as JSON; see [`super::Info::parse`].
     Info(&'a [u8]),
-    /// A message, whole.
+    /// A whole message.
     Message(NatsDelivery<'a>),
-    /// A message that is not there as a whole and too long to wait for: pieces and `MessageEnd` follow.
+    /// A partially received message too long to wait for: pieces and `MessageEnd` follow.
     MessageStart(NatsDeliveryHead<'a>),
     /// A piece of headers and payload, at least one byte.
     Piece(&'a [u8]),
-    /// The end of a message that was told in pieces. One that is cut off by an error or the connection's end is none.
+    /// The end of a message returned in pieces. A message cut off by an error or the end of the connection has none.
     MessageEnd,
-    /// It took an operation (verbose connections only).
+    /// Accepts an operation (verbose connections only).
     Ok,
-    /// It refused something: the text, without its quotes.
+    /// Rejects an operation: the text, without its quotes.
     Err(&'a [u8]),
-    /// It wants a `PONG`.
+    /// Requests a `PONG`.
     Ping,
-    /// It has processed what was sent before the `PING`.
+    /// All operations sent before the `PING` have been processed.
     Pong,
 }
 
-/// A message that a server delivers.
+/// A message delivered by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatsDelivery<'a> {
-    /// Where it was published to.
+    /// The subject it was published to.
     pub subject: &'a [u8],
-    /// The subscription that takes it.
+    /// The matching subscription.
     pub sid: &'a [u8],
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<&'a [u8]>,
     /// The header block, for [`super::Headers`]; empty without one.
     pub headers: &'a [u8],
@@ -45,31 +45,31 @@ pub struct NatsDelivery<'a> {
     pub payload: &'a [u8],
 }
 
-/// What the line of a message says.
+/// The line of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatsDeliveryHead<'a> {
-    /// Where it was published to.
+    /// The subject it was published to.
     pub subject: &'a [u8],
-    /// The subscription that takes it.
+    /// The matching subscription.
     pub sid: &'a [u8],
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<&'a [u8]>,
-    /// Bytes of the header block, with which the pieces begin.
+    /// Bytes of the header block, which precedes the payload.
     pub headers_size: u32,
     /// Bytes of header block and payload together.
     pub size: u32,
 }
 
-/// Turns the bytes that a server sent into [`ServerEvent`]s.
+/// Decodes the bytes sent by a server into [`ServerEvent`]s.
 ///
 /// ```
-/// use stilling_wire::nats::{Limits, ServerDecoder, ServerEvent};
+/// use stilling_wire::nats::{NatsLimits, ServerDecoder, ServerEvent};
 ///
-/// let (limits, mut decoder) = (Limits::for_client(), ServerDecoder::default());
+/// let (limits, mut decoder) = (NatsLimits::for_client(), ServerDecoder::default());
 /// let step = decoder.decode(&limits, b"MSG events.a 7 5\r\nhello\r\n")?;
 /// let ServerEvent::Message(message) = step.event else { panic!("the message is there") };
 /// assert_eq!((message.sid, message.payload), (&b"7"[..], &b"hello"[..]));
-/// # Ok::<(), stilling_wire::nats::DecodeError>(())
+/// # Ok::<(), stilling_wire::nats::NatsDecodeError>(())
 /// ```
 pub type ServerDecoder = Decoder<ServerGrammar>;
 
@@ -94,7 +94,7 @@ const OPERATIONS: &Operations<ServerOperation> = &[
     (b"INFO", ServerOperation::Info),
 ];
 
-/// What servers send.
+/// The grammar of server operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerGrammar {}
 
@@ -136,7 +136,7 @@ impl<'a> Grammar<'a> for ServerGrammar {
 
     #[inline(always)]
     fn whole(head: NatsDeliveryHead<'a>, body: &'a [u8]) -> ServerEvent<'a> {
-        // The line's judge has made sure that the headers are a part of the body.
+        // `LineArguments::sizes` has checked that the headers are a part of the body.
         let (headers, payload) = body.split_at(head.headers_size as usize);
         let NatsDeliveryHead { subject, sid, reply, .. } = head;
         ServerEvent::Message(NatsDelivery { subject, sid, reply, headers, payload })

@@ -1,35 +1,34 @@
-//! Subjects and filters: what they may look like, and which filter takes which subject.
+//! Subjects and filters: validation and matching.
 //!
 //! ```text
 //!   subject   orders.eu.new      tokens between dots, none empty
-//!   filter    orders.*.new       `*` takes any one token
-//!             orders.>           `>`, at the end only, takes one token or more
+//!   filter    orders.*.new       `*` matches any one token
+//!             orders.>           `>`, at the end only, matches one token or more
 //! ```
 //!
-//! A `*` or `>` beside other bytes of its token is an ordinary byte. Stricter than nats-server, which lets any byte but
-//! blanks pass: a subject is UTF-8 without control bytes, because it also travels in JSON, in addresses and in logs; and
-//! what is published to, replies included, has no wildcards. The one exception is JetStream's question for a consumer, which
-//! ends with the filter that is wanted.
+//! A `*` or `>` next to other bytes of its token is an ordinary byte. Stricter than nats-server, which accepts any byte
+//! except blanks: a subject is UTF-8 without control bytes, because it is also used in JSON, addresses and logs; and a
+//! published or reply subject has no wildcards. The only exception is JetStream's consumer create request: its
+//! subject ends with the requested filter.
 
 use core::fmt;
 
 use super::limits::SubjectLimits;
 use crate::lanes;
 
-/// What separates tokens.
 const DOT: u8 = b'.';
 
-/// `$JS.API.CONSUMER.CREATE.<stream>.<name>.<filter>`, as nats.go and others ask it.
+/// `$JS.API.CONSUMER.CREATE.<stream>.<name>.<filter>`, as sent by nats.go and others.
 const CONSUMER_CREATE_PREFIX: &[u8] = b"$JS.API.CONSUMER.CREATE.";
 
-/// What is wrong with a subject or filter.
+/// The broken rule of a subject or filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubjectFault {
-    /// No bytes at all, or a dot at an end or beside another.
+    /// Empty, or a dot at an end or next to another.
     EmptyToken,
-    /// A blank, another control byte, or no UTF-8.
+    /// A blank, another control byte, or invalid UTF-8.
     Byte,
-    /// A wildcard in a subject that is to be published to.
+    /// A wildcard in a published subject.
     Wildcard,
     /// `>` is not the last token.
     Tail,
@@ -39,12 +38,12 @@ pub enum SubjectFault {
     Tokens,
 }
 
-/// A refused subject, and the byte at which it is wrong.
+/// An invalid subject or filter, with the offset of the first wrong byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadSubject {
-    /// What is wrong.
+    /// The broken rule.
     pub fault: SubjectFault,
-    /// Bytes from its start.
+    /// Bytes from the start.
     pub offset: usize,
 }
 
@@ -65,28 +64,28 @@ impl fmt::Display for BadSubject {
 
 impl core::error::Error for BadSubject {}
 
-/// A subject that can be published to.
+/// A valid subject to publish to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subject<'a>(&'a [u8]);
 
-/// A filter that can be subscribed to: a subject that may have wildcards.
+/// A valid filter to subscribe to: a subject that may have wildcards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Filter<'a>(&'a [u8]);
 
 impl<'a> Subject<'a> {
-    /// Checks a subject.
+    /// Validates a subject.
     ///
     /// # Errors
-    /// It cannot be published to.
+    /// The bytes are not a valid subject.
     #[inline]
     pub fn parse(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
         scan::<false>(bytes, limits).map(|()| Self(bytes))
     }
 
-    /// Checks a subject that a client publishes to, which may end with a filter if it is JetStream's question for a consumer.
+    /// Validates a published subject, which may end with a filter if it is a JetStream consumer create request.
     ///
     /// # Errors
-    /// It cannot be published to.
+    /// The bytes are not a valid subject.
     pub(crate) fn parse_published(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
         if bytes.starts_with(CONSUMER_CREATE_PREFIX) {
             return scan::<true>(bytes, limits).map(|()| Self(bytes));
@@ -94,8 +93,9 @@ impl<'a> Subject<'a> {
         Self::parse(bytes, limits)
     }
 
-    /// The subject that starts at `from` of `input` and ends before a blank, and where it ends, if it is as most are: ASCII
-    /// without a `*` or `>` anywhere, with at least eight bytes behind the start of its last word. `None` says nothing.
+    /// Parses the subject at `from` of `input` up to a blank and returns its end, if it has the usual form: ASCII
+    /// without `*` and `>`, with at least eight bytes of input after the start of its last word. `None`: use the
+    /// general parser.
     #[inline(always)]
     pub(crate) fn parse_fast_path(
         input: &'a [u8],
@@ -128,19 +128,19 @@ impl<'a> Subject<'a> {
         None
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// Its text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &'a str {
         text(self.0)
     }
 
-    /// Its tokens.
+    /// Returns the tokens.
     #[must_use]
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens { rest: Some(self.0) }
@@ -148,48 +148,48 @@ impl<'a> Subject<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Checks a filter.
+    /// Validates a filter.
     ///
     /// # Errors
-    /// It cannot be subscribed to.
+    /// The bytes are not a valid filter.
     #[inline]
     pub fn parse(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
         scan::<true>(bytes, limits).map(|()| Self(bytes))
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// Its text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &'a str {
         text(self.0)
     }
 
-    /// Its tokens, wildcards among them.
+    /// Returns the tokens, including wildcards.
     #[must_use]
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens { rest: Some(self.0) }
     }
 
-    /// The subject that alone is taken, unless there is a wildcard.
+    /// Returns the single matching subject of a filter without wildcards.
     #[must_use]
     pub fn literal(&self) -> Option<Subject<'a>> {
         (!self.tokens().any(is_wildcard)).then_some(Subject(self.0))
     }
 
-    /// Whether it takes the subject.
+    /// Whether the filter matches the subject.
     ///
     /// ```
     /// use stilling_wire::nats::{Filter, Subject, SubjectLimits};
     ///
     /// let limits = SubjectLimits::default();
     /// let filter = Filter::parse(b"orders.*.>", &limits)?;
-    /// assert!(filter.takes(Subject::parse(b"orders.eu.new.1", &limits)?));
-    /// assert!(!filter.takes(Subject::parse(b"orders.eu", &limits)?));
+    /// assert!(filter.matches(Subject::parse(b"orders.eu.new.1", &limits)?));
+    /// assert!(!filter.matches(Subject::parse(b"orders.eu", &limits)?));
     /// # Ok::<(), stilling_wire::nats::BadSubject>(())
     /// ```
     #[must_use]
@@ -220,7 +220,7 @@ impl fmt::Display for Filter<'_> {
     }
 }
 
-/// The tokens of a checked subject or filter, in order.
+/// The tokens of a valid subject or filter, in order.
 #[derive(Clone, Debug)]
 pub struct Tokens<'a> {
     rest: Option<&'a [u8]>,
@@ -232,7 +232,7 @@ impl<'a> Iterator for Tokens<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.rest?;
-        // Tokens are a few bytes long; a search by words would cost more to set up.
+        // Tokens are a few bytes long; a word-wise search would cost more to set up.
         match rest.iter().position(|&byte| byte == DOT) {
             Some(dot) => {
                 self.rest = Some(&rest[dot + 1..]);
@@ -248,18 +248,18 @@ impl<'a> Iterator for Tokens<'a> {
 
 impl core::iter::FusedIterator for Tokens<'_> {}
 
-/// Whether a token stands for others.
+/// Whether a token is a wildcard.
 #[must_use]
 pub fn is_wildcard(token: &[u8]) -> bool {
     matches!(token, b"*" | b">")
 }
 
-/// Checked bytes are UTF-8.
+/// Validated bytes are UTF-8.
 fn text(bytes: &[u8]) -> &str {
     core::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// What the loop over a subject must look at.
+/// Byte classes of the subject scanner.
 const PLAIN: u8 = 0;
 const SEPARATOR: u8 = 1;
 const WILD: u8 = 2;
@@ -284,22 +284,21 @@ const fn classes() -> [u8; 256] {
     table
 }
 
-/// Whether a byte can be no part of a subject, queue name or subscription id.
+/// Whether a byte is invalid in subjects, queue names and subscription ids.
 pub(crate) const fn is_control(byte: u8) -> bool {
     CLASSES[byte as usize] == REFUSED
 }
 
-/// Marks at least the lanes whose byte is not plain.
+/// Marks at least the lanes with a byte that is not plain.
 #[inline(always)]
 const fn marks(word: u64) -> u64 {
-    // `.`, `*` and `>` differ in two bits; `:`, the fourth such byte, is marked without need.
+    // `.`, `*` and `>` differ in two bits; ':', the fourth such byte, is marked needlessly.
     let is_special = lanes::equal(word & lanes::lanes(!0x14), b'*');
-    // One more than 0x7f has the highest bit, as all above it have.
+    // One more than 0x7f has the highest bit, as have all bytes above it.
     let is_high = (word | word.wrapping_add(lanes::lanes(1))) & lanes::HIGH;
     lanes::below(word, b' ' + 1) | is_special | is_high
 }
 
-/// What has been seen of a subject or filter.
 struct SubjectScan<'a> {
     bytes: &'a [u8],
     tokens_max: u16,
@@ -309,7 +308,7 @@ struct SubjectScan<'a> {
 }
 
 impl SubjectScan<'_> {
-    /// Judges the byte at `at`; all before it are judged, and those that are plain may be left out.
+    /// Checks the byte at `at`. Bytes are checked in order; plain bytes may be skipped.
     #[inline(always)]
     fn check_byte<const FILTER: bool>(&mut self, at: usize) -> Result<(), BadSubject> {
         let bad = |fault| Err(BadSubject { fault, offset: at });
@@ -340,7 +339,7 @@ impl SubjectScan<'_> {
     }
 }
 
-/// One pass over the bytes, eight at a time; the first wrong one counts.
+/// Validates in one pass, eight bytes at a time; reports the first wrong byte.
 #[inline(always)]
 fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), BadSubject> {
     let bad = |fault, offset| Err(BadSubject { fault, offset });

@@ -1,19 +1,20 @@
-//! What is known as RFC 3164: `TIME HOST TAG[PID]: MESSAGE`, of which every part may be missing or look different.
+//! The format known as RFC 3164: `TIME HOST TAG[PID]: MESSAGE`, with optional and varying parts.
 //!
 //! ```text
 //!   Oct 11 22:14:15 mymachine su[7]: failed     a daemon over the network
 //!   Oct 11 22:14:15 su[7]: failed               the same on its own machine
-//!   2003-10-11T22:14:15.003Z mymachine su: …    with a better time
+//!   2003-10-11T22:14:15.003Z mymachine su: …    with an RFC 3339 time
 //!   29: *Mar  1 18:46:11.123: %SYS-5-CONFIG: …  a router, which numbers its messages
 //! ```
 //!
-//! A word is the program's name when a colon follows it or its process id; the first other word behind a time is the host.
+//! A word is the program's name when a colon follows it or its process id; the first other word after a time is the
+//! host.
 
 use super::limits::WORD_SIZE_MAX;
 use super::record::{SyslogFormat, SyslogRecord};
 use super::timestamp;
 
-/// Reads what follows the priority. What is not recognised is the message.
+/// Parses the part after the priority. Unrecognised text is the message.
 pub(crate) fn parse(input: &[u8]) -> SyslogRecord<'_> {
     let input = input.strip_prefix(b" ").unwrap_or(input);
     let Some((timestamp, rest)) = time(input) else {
@@ -32,10 +33,10 @@ pub(crate) fn parse(input: &[u8]) -> SyslogRecord<'_> {
     }
 }
 
-/// The time, and what stands behind it and its separator.
+/// Returns the time and the text after it and its separator.
 fn time(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = without_number(input);
-    // Routers mark a clock that is not synchronised.
+    // Routers mark an unsynchronised clock.
     let text = text.strip_prefix(b"*").or_else(|| text.strip_prefix(b".")).unwrap_or(text);
     let end = timestamp::bsd(text).or_else(|| timestamp::rfc3339(text))?;
     let rest = match &text[end..] {
@@ -46,13 +47,13 @@ fn time(input: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], rest))
 }
 
-/// `29: `, `: ` or nothing in front.
+/// Strips a leading `29: ` or `: `.
 fn without_number(input: &[u8]) -> &[u8] {
     let digits = input.iter().take(20).take_while(|byte| byte.is_ascii_digit()).count();
     input[digits..].strip_prefix(b": ").unwrap_or(input)
 }
 
-/// The host, unless the first word is a tag already or the text a sentence of its own.
+/// Splits off the host, unless the first word is already a tag or part of the text.
 fn host(input: &[u8]) -> (Option<&[u8]>, &[u8]) {
     if tag(input).is_some() {
         return (None, input);
@@ -76,7 +77,7 @@ struct Tag<'a> {
     procid: Option<&'a [u8]>,
 }
 
-/// `app: `, `app[pid]: ` or `app[pid] ` and what stands behind it.
+/// Splits off `app: `, `app[pid]: ` or `app[pid] `.
 fn tag(input: &[u8]) -> Option<(Tag<'_>, &[u8])> {
     let is_end = |byte: u8| byte <= b' ' || matches!(byte, b':' | b'[' | b']' | b'"' | b'{' | b'<' | 0x7f);
     let end = input.iter().take(WORD_SIZE_MAX + 1).position(|&byte| is_end(byte)).filter(|&end| end > 0)?;

@@ -1,14 +1,15 @@
-//! Checks shared by the property tests and the fuzz targets. Each function panics when a promise is broken.
+//! Checks shared by the property tests and the fuzz targets. Each function panics when a check fails.
 
 use super::{Framer, Priority, SyslogFormat, SyslogLimits, Truncation, parse};
 
-/// Bytes that decide about a count: ten, and the one behind them.
+/// Exclusive bound of the unconsumed bytes while a count is incomplete.
 const COUNT_BYTES: u32 = 12;
 
-/// A message that a framer told.
+/// A frame returned by a framer.
 pub type FrameObservation = (Vec<u8>, Option<Truncation>);
 
-/// Every message in `bytes` arriving in pieces that end at `cuts`, then ending, and the bytes looked at.
+/// Returns every message in `bytes` arriving in pieces that end at `cuts`, then ending, and the number of scanned
+/// bytes.
 pub fn frames(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<FrameObservation>, u64) {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([bytes.len()]).collect();
     ends.sort_unstable();
@@ -23,7 +24,7 @@ pub fn frames(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<Frame
             assert!(!frame.message.is_empty() && frame.message.len() <= limits.message_size_max as usize);
             seen.push((frame.message.to_vec(), frame.cut));
         }
-        // A count that is still to be judged waits too.
+        // An incomplete count waits too.
         let most = limits.message_size_max.max(COUNT_BYTES);
         assert!(end - start < most as usize, "more waits than a message may have");
     }
@@ -32,7 +33,7 @@ pub fn frames(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<Frame
     (seen, work)
 }
 
-/// The same messages come out however the bytes are cut, for linear work. Returns them.
+/// Checks that every split of the bytes yields the same messages, for linear work. Returns the messages.
 pub fn frame_splits(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> Vec<FrameObservation> {
     let (whole, _) = frames(limits, bytes, &[]);
     let (pieces, work) = frames(limits, bytes, cuts);
@@ -43,7 +44,7 @@ pub fn frame_splits(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> Vec<
     whole
 }
 
-/// What was recognised lies in the input, in its order, and nothing of the message is lost.
+/// Checks that the parsed parts lie in the input, in its order, and that no part of the message is lost.
 pub fn parsed(bytes: &[u8]) {
     let record = parse(bytes);
     let shown = bytes.escape_ascii().to_string();

@@ -1,47 +1,46 @@
-//! Where messages end on a connection (RFC 6587): each behind its length, or each on a line.
+//! Message framing on a connection (RFC 6587): octet counting or lines.
 //!
 //! ```text
-//!   101 <13>1 2026-…      octet counting: a number, a blank, so many bytes
+//!   101 <13>1 2026-…      octet counting: a number, a blank, that many bytes
 //!   <13>Nov 21 …\n        lines, ended by LF or NUL
 //! ```
 //!
-//! Which of the two it is, the first bytes of the connection say: digits, a blank and `<` are a count. A message that is too
-//! long is told up to the limit as cut, the rest is skipped where it ends. Where a count should stand and none does, the line
-//! is told as a message and the next one is tried: losing the place must not lose the connection.
+//! The connection's first bytes determine the framing: digits, a blank and `<` are a count. A message above the limit
+//! is returned up to the limit, marked as cut, and the rest of it is skipped. Where a count is expected and missing,
+//! the line is returned as a message and the next one is tried: a framing error must not end the connection.
 
 use super::limits::{COUNT_DIGITS_MAX, SyslogLimits};
 use crate::meter::Meter;
 
-/// Why a message is not all that its sender wrote.
+/// Why a message is incomplete or uncertain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
-    /// It is longer than [`SyslogLimits::message_size_max`].
+    /// Longer than [`SyslogLimits::message_size_max`].
     TooLong,
-    /// The connection ended before so much of it had come as its count says.
+    /// The connection ended before the counted bytes were received.
     ConnectionEnded,
-    /// It stands where a count should, so that it may be a part of another.
+    /// A count was expected here, so the text may be a part of another message.
     NoCount,
 }
 
 /// A message on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyslogFrame<'a> {
-    /// Its bytes, at least one; for [`super::parse`].
+    /// The bytes, at least one; for [`super::parse`].
     pub message: &'a [u8],
-    /// Why it is not whole, if it is not.
+    /// Why the message is not whole, if it is not.
     pub cut: Option<Truncation>,
 }
 
-/// What a step consumed and found.
+/// Result of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameStep<'a> {
-    /// Bytes of the input that are done with; the next input starts behind them.
+    /// Bytes of the input to drop; the next input starts after them.
     pub consumed: usize,
-    /// A message; `None`: nothing more without further input.
+    /// A message; `None`: more input is needed.
     pub frame: Option<SyslogFrame<'a>>,
 }
 
-/// How the connection marks the ends of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramingMode {
     Unknown,
@@ -51,25 +50,25 @@ enum FramingMode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramerState {
-    /// At the start of a message, or in a line of which so many bytes hold no end.
+    /// At the start of a message, or in a line without an end in its first `scanned` bytes.
     Message { scanned: u32 },
-    /// In a counted message of so many bytes, of which none is consumed.
+    /// In a counted message of `size` bytes, with none consumed.
     Counted { size: u32 },
-    /// Behind a message that was too long: so many bytes are skipped.
+    /// After a message above the limit: `left` bytes are skipped.
     SkipBytes { left: u32 },
-    /// Behind a line that was too long: everything is skipped up to its end.
+    /// After a line above the limit: everything up to its end is skipped.
     SkipLine,
 }
 
-/// Turns the bytes of one connection into messages. 16 bytes of plain state.
+/// Splits the bytes of one connection into messages. 16 bytes of plain state.
 ///
-/// `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after one without a frame.
-/// Call again until there is no frame, and [`Framer::finish`] when the connection has ended.
+/// `input` starts at the first unconsumed byte; drop `consumed` bytes after each step, also after a step without a
+/// frame. Call again until there is no frame, and call [`Framer::finish`] at the end of the connection.
 ///
 /// ```
-/// use stilling_wire::syslog::{Framer, Limits};
+/// use stilling_wire::syslog::{Framer, SyslogLimits};
 ///
-/// let (limits, mut framer) = (Limits::default(), Framer::default());
+/// let (limits, mut framer) = (SyslogLimits::default(), Framer::default());
 /// let step = framer.decode(&limits, b"9 <13>hello8 <13>");
 /// assert_eq!(step.frame.map(|frame| frame.message), Some(&b"<13>hello"[..]));
 /// assert_eq!(step.consumed, 11);
@@ -89,13 +88,13 @@ impl Default for Framer {
 }
 
 impl Framer {
-    /// Takes one step over `input`.
+    /// Decodes the next frame from `input`.
     #[inline]
     pub fn decode<'a>(&mut self, limits: &SyslogLimits, input: &'a [u8]) -> FrameStep<'a> {
         self.decode_counting(limits, input, &mut ())
     }
 
-    /// [`Framer::decode`], adding the bytes looked at to `meter`.
+    /// Like [`Framer::decode`], and adds the number of scanned bytes to `meter`.
     pub(crate) fn decode_counting<'a, M: Meter>(
         &mut self,
         limits: &SyslogLimits,
@@ -111,7 +110,7 @@ impl Framer {
             }
             match self.state {
                 FramerState::Message { scanned: 0 } if is_end(rest[0]) => {
-                    // Empty lines are nothing, and some senders end counted messages with a line end too.
+                    // Empty lines are ignored; some senders also end counted messages with a line end.
                     meter.add(1);
                     start += 1;
                 }
@@ -153,7 +152,6 @@ impl Framer {
                 }
                 FramerState::SkipBytes { left } => {
                     let length = rest.len().min(left as usize);
-                    // Not more than `left`, which is a u32.
                     let left = left - length as u32;
                     self.state = if left > 0 {
                         FramerState::SkipBytes { left }
@@ -174,8 +172,8 @@ impl Framer {
         }
     }
 
-    /// What is left when the peer has ended the connection: the message that has no end. A counted one that is shorter than
-    /// its count is told as cut. A line is whole: its sender has said all it had to say (as rsyslog takes it).
+    /// Returns the unterminated message at the end of the connection. A counted message shorter than its count is
+    /// marked as cut. A line is complete, as in rsyslog.
     #[must_use]
     pub fn finish<'a>(&mut self, limits: &SyslogLimits, rest: &'a [u8]) -> Option<SyslogFrame<'a>> {
         let has_begun = self.has_begun(rest.len());
@@ -185,8 +183,7 @@ impl Framer {
         (has_begun && !message.is_empty()).then_some(SyslogFrame { message, cut })
     }
 
-    /// Whether a message has begun whose end has not come, and of which nothing has been told, when so many bytes of the
-    /// input are not consumed.
+    /// Whether a message has begun and no part of it has been returned, with `rest` bytes of the input unconsumed.
     #[must_use]
     pub fn has_begun(&self, rest: usize) -> bool {
         match self.state {
@@ -196,7 +193,7 @@ impl Framer {
         }
     }
 
-    /// A message up to the end of its line, `scanned` bytes of which hold none.
+    /// Returns a message up to the end of its line; its first `scanned` bytes hold no end.
     fn line<'a, M: Meter>(
         &mut self,
         limits: &SyslogLimits,
@@ -206,7 +203,7 @@ impl Framer {
     ) -> Option<FrameStep<'a>> {
         let lost = (self.framing == FramingMode::Counted).then_some(Truncation::NoCount);
         let size_max = limits.message_size_max as usize;
-        // The line's end counts, so that never more waits than a message may have.
+        // The line end counts, so that the unconsumed input never exceeds the message limit.
         let window = &rest[..rest.len().min(size_max)];
         let from = scanned.min(window.len());
         if let Some(at) = memchr::memchr2(b'\n', b'\0', &window[from..]) {
@@ -224,20 +221,19 @@ impl Framer {
             let frame = SyslogFrame { message: window, cut: Some(Truncation::TooLong) };
             return Some(FrameStep { consumed: size_max, frame: Some(frame) });
         }
-        // Below message_size_max, which is a u32.
         self.state = FramerState::Message { scanned: window.len() as u32 };
         None
     }
 }
 
 impl FrameStep<'_> {
-    /// The same step seen from a start that lies `bytes` earlier.
+    /// The same step with an input that begins `bytes` earlier.
     fn shifted(self, bytes: usize) -> Self {
         Self { consumed: self.consumed + bytes, ..self }
     }
 }
 
-/// What ends a line. The CR of a CR LF is left to [`super::parse`].
+/// Bytes skipped between messages. [`super::parse`] strips the CR of a CR LF.
 fn is_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\0' | b'\r')
 }
@@ -245,14 +241,14 @@ fn is_end(byte: u8) -> bool {
 enum OctetCount {
     /// `size` bytes follow at `end`.
     Is { size: u32, end: usize },
-    /// This is no count.
+    /// Not a count.
     None,
-    /// The next bytes will tell.
+    /// More input is needed.
     NeedMore,
 }
 
-/// `MSG-LEN SP` (RFC 6587 §3.4.1). The first one of a connection must be followed by `<`, or a line that begins with a number
-/// would be taken for one.
+/// Parses `MSG-LEN SP` (RFC 6587 §3.4.1). The first count of a connection must be followed by `<`, otherwise a line
+/// that begins with a number would count as one.
 fn count(input: &[u8], must_see_message: bool) -> OctetCount {
     let mut size = 0_u32;
     for (at, &byte) in input.iter().take(COUNT_DIGITS_MAX + 1).enumerate() {

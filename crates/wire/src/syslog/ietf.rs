@@ -4,10 +4,10 @@ use super::limits::WORD_SIZE_MAX;
 use super::record::{SyslogFormat, SyslogRecord};
 use super::timestamp;
 
-/// RFC 5424 §6.4: the mark before a message in UTF-8.
+/// RFC 5424 §6.4: the mark before a UTF-8 message.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads what follows the priority, or says that it is no such header.
+/// Parses the part after the priority; `None` if it is not such a header.
 pub(crate) fn parse(input: &[u8]) -> Option<SyslogRecord<'_>> {
     let rest = version(input)?;
     let (stamp, rest) = word(rest)?;
@@ -28,7 +28,7 @@ pub(crate) fn parse(input: &[u8]) -> Option<SyslogRecord<'_>> {
         msgid: present(msgid),
         ..SyslogRecord::plain(b"")
     };
-    // Broken structured data are left in the message, where somebody may understand them.
+    // Malformed structured data stay in the message.
     let (structured_data, rest) = match rest {
         [] => (None, rest),
         [b'-'] => (None, &[][..]),
@@ -42,37 +42,37 @@ pub(crate) fn parse(input: &[u8]) -> Option<SyslogRecord<'_>> {
     Some(SyslogRecord { structured_data, message, ..header })
 }
 
-/// RFC 5424 §6.2.2: one to three digits, no zero in front. There is version 1 only, and no other is known to differ.
+/// RFC 5424 §6.2.2: one to three digits without a leading zero. Only version 1 exists; every version is parsed alike.
 fn version(input: &[u8]) -> Option<&[u8]> {
     let digits = input.iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
     ((1..=3).contains(&digits) && input[0] != b'0' && input.get(digits) == Some(&b' '))
         .then(|| &input[digits + 1..])
 }
 
-/// A word of visible bytes and the one blank behind it.
+/// Splits off a word of visible bytes and the blank after it.
 fn word(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = input.iter().take(WORD_SIZE_MAX + 1).position(|&byte| !is_visible(byte))?;
     (end > 0 && input[end] == b' ').then(|| (&input[..end], &input[end + 1..]))
 }
 
-/// A word that may also end the message: some senders leave the structured data out.
+/// Splits off a word that may also end the message: some senders omit the structured data.
 fn last_word(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_last = (1..=WORD_SIZE_MAX).contains(&input.len()) && input.iter().all(|&byte| is_visible(byte));
     if is_last { Some((input, &[])) } else { word(input) }
 }
 
-/// Hosts and names in UTF-8 are no printable ASCII, as they should be, but they are sent.
+/// Whether a word may hold `byte`. Accepts UTF-8, which senders use although the RFC requires printable ASCII.
 fn is_visible(byte: u8) -> bool {
     byte > b' ' && byte != 0x7f
 }
 
-/// RFC 5424 §6.1: `-` is the absence of a value.
+/// RFC 5424 §6.1: `-` is an absent value.
 fn present(word: &[u8]) -> Option<&[u8]> {
     (word != b"-").then_some(word)
 }
 
-/// RFC 5424 §6.3: elements `[id name="value" …]` directly behind each other, in values `\` before `"`, `\` and `]`. The
-/// offset behind the last element; `None` when there is none or one is broken.
+/// Returns the offset after the last element; `None` when there is none or one is malformed. RFC 5424 §6.3: elements
+/// `[id name="value" …]` without separators, in values `\` before `"`, `\` and `]`.
 fn structured_data_end(input: &[u8]) -> Option<usize> {
     let mut at = 0;
     while input.get(at) == Some(&b'[') {
@@ -106,7 +106,7 @@ fn element_end(input: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The offset behind an id or a parameter's name, which has at least one byte.
+/// Returns the offset after an id or a parameter's name, at least one byte long.
 fn name_end(input: &[u8], start: usize) -> Option<usize> {
     let length =
         input[start..].iter().position(|&byte| !is_visible(byte) || matches!(byte, b'=' | b']' | b'"'))?;

@@ -1,11 +1,11 @@
-//! Syslog: RFC 5424, what is known as RFC 3164, and the framing of both on connections (RFC 6587).
+//! Syslog: RFC 5424, the format known as RFC 3164, and the framing of both on connections (RFC 6587).
 //!
-//! Nothing here fails. Syslog has no answer by which a sender could be told, and a message that is not understood is still a
-//! message: what is not recognised stays in its text, and [`SyslogRecord::form`] says so.
+//! Parsing never fails: syslog has no response that could report an error, and an unrecognised message is still a
+//! message. Unrecognised parts stay in its text; [`SyslogRecord::form`] is the recognised format.
 //!
 //! ```text
-//!   datagram ──────────────────────► parse ─► Record
-//!   connection ─► Framer ─► Frame ───►
+//!   datagram ─────────────────────────► parse ─► SyslogRecord
+//!   connection ─► Framer ─► SyslogFrame ──►
 //! ```
 
 mod bsd;

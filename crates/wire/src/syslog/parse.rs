@@ -1,15 +1,15 @@
-//! Reads one message: its priority, then whichever form follows.
+//! The parser of one message: its priority, then either format.
 
 use super::record::{Priority, SyslogRecord};
 use super::{bsd, ietf};
 
-/// Reads a message: a datagram, or what a [`super::Framer`] found. Looks at each byte at most a few times.
+/// Parses a message: a datagram, or a frame of a [`super::Framer`]. Scans each byte at most a few times.
 ///
 /// ```
-/// use stilling_wire::syslog::{Form, parse};
+/// use stilling_wire::syslog::{SyslogFormat, parse};
 ///
 /// let record = parse(b"<34>Oct 11 22:14:15 mymachine su[7]: failed");
-/// assert_eq!((record.form, record.priority.facility(), record.priority.severity()), (Form::Bsd, 4, 2));
+/// assert_eq!((record.form, record.priority.facility(), record.priority.severity()), (SyslogFormat::Bsd, 4, 2));
 /// assert_eq!((record.host, record.app), (Some(&b"mymachine"[..]), Some(&b"su"[..])));
 /// assert_eq!(record.message, b"failed");
 /// ```
@@ -23,7 +23,7 @@ pub fn parse(input: &[u8]) -> SyslogRecord<'_> {
     SyslogRecord { priority, priority_is_given: true, ..record }
 }
 
-/// `<0>` to `<191>`; senders that pad with zeros are understood too.
+/// Parses `<0>` to `<191>`, also padded with zeros.
 fn priority(input: &[u8]) -> Option<(Priority, &[u8])> {
     let rest = input.strip_prefix(b"<")?;
     let end = rest.iter().take(4).position(|&byte| byte == b'>')?;
@@ -41,7 +41,7 @@ fn priority(input: &[u8]) -> Option<(Priority, &[u8])> {
     Some((priority, &rest[end + 1..]))
 }
 
-/// Line ends, and the NUL that some libraries send with the text, are no part of a message.
+/// Strips line ends, and the NUL that some libraries append.
 fn without_end(mut input: &[u8]) -> &[u8] {
     while let [rest @ .., b'\n' | b'\r' | b'\0'] = input {
         input = rest;

@@ -1,4 +1,4 @@
-//! One message and what was recognised of it.
+//! One parsed message.
 
 use super::limits::PRIORITY_MAX;
 
@@ -7,7 +7,7 @@ use super::limits::PRIORITY_MAX;
 pub struct Priority(u8);
 
 impl Priority {
-    /// What a message without priority has: user-level, notice (RFC 3164 §4.3.3).
+    /// Priority of a message without one: user-level, notice (RFC 3164 §4.3.3).
     pub const DEFAULT: Self = Self(13);
 
     /// The number between the angle brackets, 0 to 191.
@@ -22,25 +22,25 @@ impl Priority {
         self.0
     }
 
-    /// What kind of program speaks, 0 to 23.
+    /// The kind of program, 0 to 23.
     #[must_use]
     pub fn facility(self) -> u8 {
         self.0 >> 3
     }
 
-    /// How bad it is, 0 (emergency) to 7 (debug).
+    /// The severity, 0 (emergency) to 7 (debug).
     #[must_use]
     pub fn severity(self) -> u8 {
         self.0 & 7
     }
 }
 
-/// How much of a message was recognised.
+/// The recognised format of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyslogFormat {
     /// The header of RFC 5424.
     Ietf,
-    /// A time as BSD's daemons, routers and their imitators put it (RFC 3164).
+    /// A time in the form of BSD daemons or routers (RFC 3164).
     Bsd,
     /// No time: at most a priority and the name of a program.
     Plain,
@@ -49,25 +49,25 @@ pub enum SyslogFormat {
 /// A message. All texts are the sender's bytes, which need not be UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyslogRecord<'a> {
-    /// Facility and severity; [`Priority::DEFAULT`] when none was given.
+    /// Facility and severity; [`Priority::DEFAULT`] if absent.
     pub priority: Priority,
-    /// Whether the sender gave a priority.
+    /// Whether the message has a priority.
     pub priority_is_given: bool,
-    /// How much was recognised.
+    /// The recognised format.
     pub form: SyslogFormat,
-    /// When, in the sender's words.
+    /// The time, unparsed.
     pub timestamp: Option<&'a [u8]>,
-    /// Whence.
+    /// The sending host.
     pub host: Option<&'a [u8]>,
-    /// From which program.
+    /// The program.
     pub app: Option<&'a [u8]>,
-    /// From which of its processes.
+    /// The program's process id.
     pub procid: Option<&'a [u8]>,
-    /// Which kind of message.
+    /// The kind of message.
     pub msgid: Option<&'a [u8]>,
     /// The structured data with their brackets.
     pub structured_data: Option<&'a [u8]>,
-    /// The rest.
+    /// The text.
     pub message: &'a [u8],
 }
 

@@ -1,5 +1,5 @@
-//! Where a time ends that begins a text. Times are recognised and handed on as they are: most of them name no year and no
-//! zone, and what they mean is decided by who knows the sender.
+//! The length of a time at the start of a text. Times are returned as text: most have no year and no zone, so their
+//! meaning depends on the sender.
 
 /// The length of `2003-10-11T22:14:15.003Z` at the start of `text` (RFC 3339); the zone may be missing.
 pub(crate) fn rfc3339(text: &[u8]) -> Option<usize> {
@@ -12,15 +12,15 @@ pub(crate) fn rfc3339(text: &[u8]) -> Option<usize> {
     Some(at + zone(&text[at..]))
 }
 
-/// The length of a BSD time at the start of `text`, in the variants that are seen:
-/// `Oct 11 22:14:15`, `Oct  1 22:14:15.003`, `Oct 11 2003 22:14:15`, `2003 Oct 11 22:14:15 UTC`.
+/// The length of a BSD time at the start of `text`, in the variants in use: `Oct 11 22:14:15`, `Oct  1 22:14:15.003`,
+/// `Oct 11 2003 22:14:15`, `2003 Oct 11 22:14:15 UTC`.
 pub(crate) fn bsd(text: &[u8]) -> Option<usize> {
     let mut at = year(text).unwrap_or(0);
     at += month(&text[at..])?;
     at += day(&text[at..])?;
     at += year(&text[at..]).unwrap_or(0);
     at += clock(&text[at..])?;
-    // Routers name the zone, with a colon behind it.
+    // Routers append the zone and a colon.
     if let Some([b' ', rest @ ..]) = text.get(at..) {
         let letters = rest.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
         if (2..=5).contains(&letters) && rest.get(letters) == Some(&b':') {
@@ -38,7 +38,7 @@ fn date(text: &[u8]) -> Option<usize> {
     (is_year && is_date).then_some(10)
 }
 
-/// `22:14:15`, `22:14:15.003`; a leap second is one.
+/// `22:14:15` or `22:14:15.003`; accepts leap seconds.
 fn clock(text: &[u8]) -> Option<usize> {
     let [hour_tens, hour, b':', minute_tens, minute, b':', second_tens, second, rest @ ..] = text else {
         return None;
@@ -53,7 +53,7 @@ fn clock(text: &[u8]) -> Option<usize> {
         [b'.' | b',', digits @ ..] => digits.iter().take_while(|byte| byte.is_ascii_digit()).count(),
         _ => 0,
     };
-    // Nine digits are nanoseconds; what has more is not cut in the middle of them.
+    // Nine digits are nanoseconds; a longer fraction is not part of the time.
     let fraction = if (1..=9).contains(&fraction) { fraction + 1 } else { 0 };
     Some(8 + fraction)
 }
@@ -68,13 +68,11 @@ fn zone(text: &[u8]) -> usize {
     }
 }
 
-/// A year and the blank behind it.
 fn year(text: &[u8]) -> Option<usize> {
     let [b'1' | b'2', digits @ .., b' '] = text.get(..5)? else { return None };
     digits.iter().all(u8::is_ascii_digit).then_some(5)
 }
 
-/// A month and the blank behind it.
 fn month(text: &[u8]) -> Option<usize> {
     const MONTHS: [&[u8; 3]; 12] =
         [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
@@ -82,7 +80,7 @@ fn month(text: &[u8]) -> Option<usize> {
     MONTHS.iter().any(|month| month.eq_ignore_ascii_case(name)).then_some(4)
 }
 
-/// A day in two places or one, and the blank behind it.
+/// A one- or two-digit day and the blank after it.
 fn day(text: &[u8]) -> Option<usize> {
     match text {
         [b' ', b'1'..=b'9', b' ', ..] => Some(3),

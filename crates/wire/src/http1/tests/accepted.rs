@@ -1,8 +1,8 @@
-//! Requests that are taken, and what they are taken for.
+//! Accepted requests and their parsed form.
 
 use super::{check, check_all};
 
-/// Row 4.15: pipelined and kept connections; one call per small request.
+/// Row 4.15: pipelined and persistent connections; one call per small request.
 #[test]
 fn plain_requests_are_told_as_they_are_meant() {
     check_all(&[
@@ -85,7 +85,7 @@ fn only_the_major_version_must_be_ours() {
     }
 }
 
-/// Row 4.40: the old form without a version is answered, and closes.
+/// Row 4.40: the form without a version is answered, and closes.
 #[test]
 fn get_without_a_version_is_a_request() {
     check_all(&[

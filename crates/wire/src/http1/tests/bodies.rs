@@ -1,4 +1,4 @@
-//! Bodies: sized and chunked, whole and broken.
+//! Bodies: sized and chunked, valid and malformed.
 
 use super::{LIMITS, check};
 use crate::http1::HttpLimits;
@@ -82,7 +82,7 @@ fn broken_chunk_framing_is_refused_at_its_byte() {
     check_chunked("1\r\nx\r\nFFFFFFFFFFFFFFFF\r\n", "body x; 413 BodySize @16");
 }
 
-/// Row 4.32: everything around chunks is bounded too.
+/// Row 4.32: the framing around chunks is bounded too.
 #[test]
 fn chunk_lines_and_trailers_are_bounded() {
     let check_chunked =

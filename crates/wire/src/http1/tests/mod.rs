@@ -1,4 +1,4 @@
-//! What the codec takes and refuses, as tables through one [`check`], and as properties over generated input.
+//! Accepted and rejected input, as tables through one [`check`], and as properties over generated input.
 
 mod accepted;
 mod bodies;
@@ -9,7 +9,7 @@ mod responses;
 use super::check::{self, HttpObservation};
 use super::{BodyLength, HttpLimits, HttpVersion, RequestDecoder, RequestEvent};
 
-/// Small enough to be reached by a table's rows.
+/// Small enough for a table's rows to reach.
 const LIMITS: HttpLimits = HttpLimits { head_size_max: 512, headers_max: 8, body_size_max: 100 };
 
 /// One line per step: `GET /path ?query 1.1 host=a none keep`, `body hi`, `end`, `400 LineEnd @17`, `wait 3`.
@@ -69,7 +69,7 @@ fn head_line(head: &super::RequestHead<'_>) -> String {
     line
 }
 
-/// The input is told as `expected`, and the same when it comes byte by byte or is cut at any one place.
+/// Checks that the input decodes to `expected`, also byte by byte and with every single split.
 fn check(bytes: impl AsRef<[u8]>, expected: &str) {
     let bytes = bytes.as_ref();
     assert_eq!(describe(bytes), expected, "input {}", bytes.escape_ascii());
@@ -81,14 +81,13 @@ fn check(bytes: impl AsRef<[u8]>, expected: &str) {
     check::request_oracle(&LIMITS, bytes);
 }
 
-/// Checks every row of a table.
 fn check_all(table: &[(&str, &str)]) {
     for (bytes, expected) in table {
         check(bytes, expected);
     }
 }
 
-/// Row 4.33: every pair of cuts, on requests that between them visit every state.
+/// Row 4.33: every pair of splits, on requests that together visit every state.
 #[test]
 fn a_request_cut_at_every_pair_of_places_is_the_same_request() {
     let requests: [&[u8]; 4] = [

@@ -1,4 +1,4 @@
-//! Promises over generated input: pieces of requests glued at random, requests built to be valid, and plain bytes.
+//! Properties over generated input: random sequences of request pieces, valid requests, and arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::http1::check::{
 };
 use crate::http1::{AnsweredMethod, Persistence, ResponseEncoder, Status};
 
-/// Pieces that bring a decoder into every state, and out of it again.
+/// Pieces that move a decoder into and out of every state.
 const PIECES: &[&str] = &[
     "GET ",
     "PUT ",
@@ -94,7 +94,6 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0..4096usize, 0..12)
 }
 
-/// A valid request and what must come out of it: method, target, fields, body.
 type ValidRequest = (String, String, Vec<(String, String)>, Option<(bool, Vec<u8>)>);
 
 fn valid_request() -> impl Strategy<Value = ValidRequest> {
@@ -134,7 +133,7 @@ fn encode_request((method, target, fields, body): &ValidRequest, chunk_size: usi
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Row 4.33: any split of the bytes gives the same events, for work linear in their number.
+    /// Row 4.33: every split of the bytes gives the same events, for linear work.
     #[test]
     fn any_cut_of_any_bytes_tells_the_same_requests(bytes in concatenated_pieces(PIECES), cuts in cuts()) {
         request_splits(&LIMITS, &bytes, &cuts);
@@ -146,7 +145,7 @@ proptest! {
         request_oracle(&HttpLimits::default(), &bytes);
     }
 
-    /// Rows 4.15 and 4.33: valid requests come out as they were written, one behind the other.
+    /// Rows 4.15 and 4.33: consecutive valid requests decode to their original parts.
     #[test]
     fn valid_requests_come_out_as_written(
         all in proptest::collection::vec(valid_request(), 1..4),
@@ -194,7 +193,7 @@ proptest! {
         response_oracle(&HttpLimits::default(), &bytes);
     }
 
-    /// Row 4.16: what we write, we and a second parser read.
+    /// Row 4.16: both this parser and a second one read encoded responses.
     #[test]
     fn replies_come_out_as_written(
         status in proptest::sample::select(Status::ALL),
@@ -215,7 +214,7 @@ proptest! {
     }
 }
 
-/// Row 4.33: the longest head, sent byte by byte, is looked at no more than twice.
+/// Row 4.33: every byte of the longest head, sent byte by byte, is scanned at most twice.
 #[test]
 fn a_head_in_single_bytes_costs_linear_work() {
     let filler = "b".repeat(16 * 1024 - 40);

@@ -1,5 +1,5 @@
-//! Requests that are refused, with what, and at which byte. Most of these are ways to make two readers of one
-//! connection disagree about where a request ends.
+//! Rejected requests: fault and offset. Most of them could make two parsers of one connection disagree about the end of
+//! a request.
 
 use super::{check, check_all};
 
@@ -67,7 +67,7 @@ fn a_version_is_exact_and_its_major_is_one() {
     ]);
 }
 
-/// Row 4.40: only `GET` may leave the version out, and nothing may follow but the empty line.
+/// Row 4.40: only `GET` may omit the version, and only the empty line may follow.
 #[test]
 fn a_request_without_version_has_nothing_else_either() {
     check_all(&[
@@ -118,7 +118,7 @@ fn a_target_has_the_form_its_method_demands() {
     }
 }
 
-/// Each row continues a head whose field section begins at byte 25.
+/// Each row continues a head; its field section begins at byte 25.
 fn check_fields(table: &[(&str, &str)]) {
     for (fields, expected) in table {
         check(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}"), expected);
@@ -240,7 +240,7 @@ fn framing_has_one_reading() {
     }
 }
 
-/// Row 4.32: a head may be as long as the limit and no byte longer; the refusal comes with the byte that reaches it.
+/// Row 4.32: a head may reach the limit but not exceed it; the rejection occurs at the byte that reaches it.
 #[test]
 fn heads_are_bounded_with_and_without_line_ends() {
     let head = |filler: usize| format!("GET / HTTP/1.1\r\nHost: a\r\nA: {}\r\n\r\n", "b".repeat(filler));

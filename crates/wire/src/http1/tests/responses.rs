@@ -1,4 +1,4 @@
-//! Responses, as a client reads them.
+//! Responses, decoded by a client.
 
 use crate::http1::check::{response_oracle, response_splits};
 use crate::http1::{
@@ -62,7 +62,7 @@ fn check(bytes: &str, expected: &str) {
     check_answering(AnsweredMethod::Other, bytes, expected);
 }
 
-/// Row 4.16: the 57 bytes are understood by our own client.
+/// Row 4.16: the client decoder reads the 57 bytes.
 #[test]
 fn responses_are_told_with_their_framing() {
     check("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", "1.1 200 'OK' none close");

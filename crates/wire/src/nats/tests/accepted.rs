@@ -1,4 +1,4 @@
-//! What clients may send, and what comes out of it.
+//! Accepted client input and the resulting events.
 
 use super::super::{ClientDecoder, ClientEvent, NatsLimits};
 use super::{LIMITS, check, check_all};
@@ -34,7 +34,7 @@ fn every_operation_is_told() {
     ]);
 }
 
-/// nats.go and async-nats ask so for what they follow.
+/// nats.go and async-nats send such requests to create consumers.
 #[test]
 fn a_question_for_a_consumer_may_end_with_a_filter() {
     check_all(&[
@@ -103,7 +103,7 @@ fn many_operations_come_out_in_their_order() {
     );
 }
 
-/// A message that is not there waits while it is short, and is begun at once when it is long.
+/// An incomplete message waits while it is short, and starts at once when it is long.
 #[test]
 fn an_unfinished_message_waits_or_has_begun() {
     let short = "PUB a 50\r\n0123456789";
@@ -116,7 +116,6 @@ fn an_unfinished_message_waits_or_has_begun() {
     check(format!("PUB a 60\r\n{}\r\n", "x".repeat(60)), &format!("[a  None 0 60] {}", "x".repeat(60)));
 }
 
-/// A line longer than what is waited for, with nothing behind it.
 #[test]
 fn an_empty_message_behind_a_long_line_is_one_too() {
     let blanks = " ".repeat(70);
@@ -124,7 +123,6 @@ fn an_empty_message_behind_a_long_line_is_one_too() {
     check(format!("PUB a{blanks}0\r\n\r\nPING\r\n"), "[a  None 0 0] ; PING");
 }
 
-/// A message that is there is one step, however long it is.
 #[test]
 fn a_message_that_is_there_is_one_step() {
     let (limits, mut decoder) =

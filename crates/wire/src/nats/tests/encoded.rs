@@ -1,4 +1,4 @@
-//! What we write: to the byte, and read back by our own decoders.
+//! Encoder output, byte by byte, and decoded again.
 
 use super::super::check::{self, NatsObservation};
 use super::super::{

@@ -1,4 +1,4 @@
-//! What travels as JSON or as subjects of JetStream: `CONNECT`, `INFO`, acknowledgements.
+//! JSON and JetStream subjects: `CONNECT`, `INFO`, acknowledgements.
 
 use super::super::{AckSubject, Connect, Info, NatsFault, PubAck, PubAckError, PubAckResponse};
 
@@ -14,7 +14,7 @@ fn what_a_client_leaves_out_is_as_in_nats_server() {
     }
 }
 
-/// As `nats-py`, `nats.go` and `async-nats` send them.
+/// Options as sent by `nats-py`, `nats.go` and `async-nats`.
 #[test]
 fn the_options_of_real_clients_are_read() {
     let python = br#"{"echo": true, "lang": "python3", "pedantic": false, "protocol": 1, "verbose": false, "version": "2.9.0", "headers": true, "no_responders": true, "user": "a", "pass": "b\u0022"}"#;

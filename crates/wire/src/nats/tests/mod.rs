@@ -1,4 +1,4 @@
-//! What the codec takes and refuses, as tables through one [`check`], and as properties over generated input.
+//! Accepted and rejected input, as tables through one [`check`], and as properties over generated input.
 
 mod accepted;
 mod encoded;
@@ -11,7 +11,7 @@ mod subjects;
 use super::check::{self, NatsObservation};
 use super::{NatsLimits, SubjectLimits};
 
-/// Small enough to be reached by a table's rows.
+/// Small enough for a table's rows to reach.
 const LIMITS: NatsLimits = NatsLimits {
     control_line_size_max: 160,
     payload_size_max: 100,
@@ -42,8 +42,8 @@ fn describe(seen: &[NatsObservation]) -> String {
     lines.join("; ")
 }
 
-/// What a client sent is told as `expected`, and the same when it comes byte by byte or is cut at any one place; and a
-/// decoder written for clarity agrees.
+/// Checks that client input decodes to `expected`, also byte by byte and with every single split, and that the naive
+/// decoder agrees.
 #[track_caller]
 fn check(bytes: impl AsRef<[u8]>, expected: &str) {
     let bytes = bytes.as_ref();
@@ -56,7 +56,6 @@ fn check(bytes: impl AsRef<[u8]>, expected: &str) {
     check::client_oracle(&LIMITS, bytes);
 }
 
-/// Checks every row of a table.
 #[track_caller]
 fn check_all(table: &[(&str, &str)]) {
     for (bytes, expected) in table {
@@ -64,7 +63,7 @@ fn check_all(table: &[(&str, &str)]) {
     }
 }
 
-/// The same for what a server sent.
+/// Like [`check`], for server input.
 #[track_caller]
 fn check_served(bytes: impl AsRef<[u8]>, expected: &str) {
     let bytes = bytes.as_ref();

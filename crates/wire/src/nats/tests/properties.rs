@@ -1,4 +1,4 @@
-//! Promises over generated input: pieces of operations glued at random, messages built to be valid, and plain bytes.
+//! Properties over generated input: random sequences of operation pieces, valid messages, and arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::super::check::{NatsObservation, client, client_oracle, client_splits,
 use super::super::{Headers, Msg, NatsLimits, Pub, SubjectLimits, encode_sub, encode_unsub};
 use super::{LIMITS, describe};
 
-/// Pieces that bring a decoder into every state, and out of it again.
+/// Pieces that move a decoder into and out of every state.
 const PIECES: &[&str] = &[
     "PUB ",
     "HPUB ",
@@ -56,7 +56,7 @@ const PIECES: &[&str] = &[
     "\0",
 ];
 
-/// So small that valid operations reach every bound.
+/// Small enough for valid operations to reach every bound.
 const TIGHT: NatsLimits = NatsLimits {
     control_line_size_max: 20,
     payload_size_max: 10,
@@ -76,7 +76,6 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0..4096usize, 0..12)
 }
 
-/// An operation that a client may send.
 #[derive(Clone, Debug)]
 enum ValidOperation {
     Pub { subject: String, reply: Option<String>, has_headers: bool, payload: Vec<u8> },
@@ -164,7 +163,7 @@ proptest! {
         }
     }
 
-    /// What we write, we read, one operation behind the other.
+    /// Consecutive encoded operations decode to their original parts.
     #[test]
     fn operations_come_out_as_written(all in proptest::collection::vec(valid_operation(), 1..6), cuts in cuts()) {
         let mut bytes = Vec::new();
@@ -200,7 +199,7 @@ proptest! {
     }
 }
 
-/// The longest line and the longest message that waits, sent byte by byte: no byte is looked at more than twice.
+/// The longest line and the longest message returned whole, sent byte by byte: every byte is scanned at most twice.
 #[test]
 fn input_in_single_bytes_costs_linear_work() {
     let limits = NatsLimits::default();

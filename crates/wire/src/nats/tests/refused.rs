@@ -1,4 +1,4 @@
-//! What is refused: with which `-ERR`, whether the connection closes, for which reason and at which byte.
+//! Rejected input: the `-ERR`, whether the connection closes, fault and offset.
 
 use super::{check, check_all};
 
@@ -119,7 +119,7 @@ fn a_message_beyond_the_limit_ends_the_connection() {
         ("PUB a 101\r\n", "close Maximum Payload Violation PayloadSize @6"),
         ("PUB a b 999999999\r\n", "close Maximum Payload Violation PayloadSize @8"),
         ("HPUB a 12 101\r\n", "close Maximum Payload Violation PayloadSize @10"),
-        // The connection ends even if the subject alone would let it go on.
+        // The connection closes even though the invalid subject alone would not close it.
         ("PUB a..b 101\r\n", "close Maximum Payload Violation PayloadSize @9"),
     ]);
     check(format!("PUB a 100\r\n{}\r\n", "x".repeat(100)), &format!("[a  None 0 100] {}", "x".repeat(100)));
@@ -133,7 +133,7 @@ fn a_line_beyond_the_limit_ends_the_connection() {
     check(format!("PING{}\r\n", " ".repeat(155)), too_long);
     check(format!("PING{}\r\n", " ".repeat(154)), "PING");
     check(format!("CONNECT {{{}}}\r\n", " ".repeat(200)), too_long);
-    // What is no operation at all is said before.
+    // An unknown operation is reported first.
     check(format!("PONK{}", " ".repeat(200)), "close Unknown Protocol Operation Operation @3");
 }
 
@@ -156,7 +156,7 @@ fn a_payload_of_another_length_than_announced_ends_the_connection() {
     check(format!("PUB a 60\r\n{}\r\r", "x".repeat(60)), "close Unknown Protocol Operation PayloadEnd @1");
 }
 
-/// The connection goes on: the next operation is told, the refused message's payload is not taken for one.
+/// The connection continues: the rejected message's payload is skipped and the next operation is decoded.
 #[test]
 fn a_bad_subject_costs_its_operation_alone() {
     check("PUB 1.2.3.4.5.6.7.8 0\r\n\r\n", "[1.2.3.4.5.6.7.8  None 0 0] ");

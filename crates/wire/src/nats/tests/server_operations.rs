@@ -1,4 +1,4 @@
-//! What servers send, and what of it a client refuses.
+//! Server operations, and those that a client rejects.
 
 use super::check_served;
 
@@ -16,7 +16,7 @@ fn what_a_server_sends_is_told() {
         ("-err\r\n", "-ERR "),
         ("-ERR it's\r\n", "-ERR it\\'s"),
         ("-ERR '\r\n", "-ERR \\'"),
-        // A server's subjects are its own business.
+        // A server's subjects are not validated.
         ("MSG a..b 1 0\r\n\r\n", "[a..b 1 None 0 0] "),
         ("MSG a 1 60\r\nhel", "begun [a 1 None 0 60] hel"),
         ("MSG a 1 20\r\nhel", "wait 15"),

@@ -1,4 +1,4 @@
-//! Subjects, filters, and which takes which.
+//! Subjects, filters, and matching.
 
 use proptest::prelude::*;
 
@@ -81,7 +81,7 @@ fn a_filter_without_wildcards_is_a_subject() {
 const TOKENS: &[&[u8]] = &[b"a", b"b", b"ab", b"*", b">", "\u{e9}".as_bytes()];
 const ODD_TOKENS: &[&[u8]] = &[b"", b" ", b"a*", b"\xff", b"\x7f", b">>"];
 
-/// Few different tokens, so that many pairs match, and everything that must be refused.
+/// Few different tokens, so that many pairs match, and every kind of invalid token.
 fn tokens() -> impl Strategy<Value = Vec<u8>> {
     let token = prop_oneof![
         8 => proptest::sample::select(TOKENS).prop_map(<[u8]>::to_vec),

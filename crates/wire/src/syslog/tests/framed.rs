@@ -1,11 +1,11 @@
-//! Where messages end on connections.
+//! Framing of messages on connections.
 
 use super::super::check::{frame_splits, frames};
 use super::super::{Framer, SyslogLimits, Truncation};
 
 const LIMITS: SyslogLimits = SyslogLimits { message_size_max: 16 };
 
-/// `message`, `message !TooLong`, one after the other.
+/// Expected rows: `message` or `message !TooLong`, one per frame.
 #[track_caller]
 fn check(bytes: impl AsRef<[u8]>, expected: &[&str]) {
     let bytes = bytes.as_ref();
@@ -61,7 +61,7 @@ fn the_first_bytes_say_how_a_connection_is_framed() {
     check("5 ", &["5 "]);
 }
 
-/// Losing the place must not lose the connection.
+/// A framing error does not end the connection.
 #[test]
 fn a_missing_count_costs_a_line() {
     check("5 <13>a<13>lost\n5 <13>b", &["<13>a", "<13>lost !NoCount", "<13>b"]);
@@ -82,7 +82,7 @@ fn a_message_beyond_the_limit_is_cut_and_its_rest_skipped() {
     check(lost, &["<13>a", "<13>0123456789ab !TooLong", "<13>b"]);
 }
 
-/// A megabyte without an end, in single bytes: every byte is looked at once, and what waits is bounded.
+/// A megabyte without an end, in single bytes: every byte is scanned once, and the unconsumed input is bounded.
 #[test]
 fn a_line_without_end_costs_linear_work() {
     let limits = SyslogLimits::default();

@@ -1,4 +1,4 @@
-//! What is recognised in messages, where messages end on a connection, and what a second parser says.
+//! Parsing, framing, and comparison with a second parser.
 
 mod framed;
 mod properties;

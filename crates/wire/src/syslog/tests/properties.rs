@@ -1,4 +1,4 @@
-//! Promises over generated input, and a second parser on messages as the standards have them.
+//! Properties over generated input, and a second parser on standard messages.
 
 use proptest::prelude::*;
 use syslog_loose::{ProcId, Protocol, Variant};
@@ -59,7 +59,6 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0..4096usize, 0..12)
 }
 
-/// The second parser's opinion, in the words of ours.
 fn check_against_second(line: &str, form: SyslogFormat) -> Result<(), TestCaseError> {
     let ours = parse(line.as_bytes());
     let theirs = syslog_loose::parse_message_with_year(line, |_| 2020, Variant::Either);

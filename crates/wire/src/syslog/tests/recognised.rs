@@ -1,9 +1,9 @@
-//! Real lines and what is recognised in them.
+//! Real lines and their parsed form.
 
 use super::super::check::parsed;
 use super::super::{Priority, SyslogFormat, SyslogRecord, parse};
 
-/// `priority form time | host | app | procid | msgid | data | message`; `-` is what is absent.
+/// `priority form time | host | app | procid | msgid | data | message`; `-` marks an absent part.
 fn describe(record: &SyslogRecord<'_>) -> String {
     let shown = |part: Option<&[u8]>| part.map_or("-".to_owned(), |part| part.escape_ascii().to_string());
     let given = if record.priority_is_given { "" } else { "?" };
@@ -36,7 +36,7 @@ fn check_all(table: &[(&str, &str)]) {
     }
 }
 
-/// As `logger` of util-linux sends them: to a host, with each format, and to the machine's own socket.
+/// As sent by `logger` of util-linux: to a host, in each format, and to the local socket.
 #[test]
 fn logger_in_all_its_modes_is_understood() {
     check_all(&[
@@ -262,7 +262,7 @@ fn what_is_no_header_is_a_part_of_the_message() {
     check_all(&[(&line, &format!("13 Bsd Oct 11 22:14:15 | - | - | - | - | - | {long} x"))]);
 }
 
-/// RFC 5424 §6.3: escapes are stepped over; what is broken stays in the message.
+/// RFC 5424 §6.3: escapes are skipped; malformed data stay in the message.
 #[test]
 fn structured_data_end_where_their_last_element_does() {
     let check = |rest: &str, data: Option<&str>, message: &str| {

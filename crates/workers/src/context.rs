@@ -1,15 +1,14 @@
-//! What a job is given while it runs.
+//! The context passed to a running job.
 //!
-//! A job may block; the one thing the pool has to know about it is waiting on purpose, because in the simulator
-//! nothing may really wait: there the context only adds up how long the job would have slept, and the simulator
-//! delivers the result that much later.
+//! A job may block. Deliberate waiting goes through the context, because the simulator must not wait in real time:
+//! there the context only adds up the requested sleep, and the simulator delivers the result that much later.
 
 use std::fmt;
 use std::time::Duration;
 
 use stilling_ring::Clock;
 
-/// The world as a running job sees it.
+/// Context of a running job.
 pub struct JobContext {
     sleep_mode: SleepMode,
     slept: Duration,
@@ -22,19 +21,19 @@ enum SleepMode {
 }
 
 impl JobContext {
-    /// For a worker thread: sleeping blocks the thread.
+    /// Creates the context of a worker thread: sleeping blocks the thread.
     #[must_use]
     pub fn real() -> JobContext {
         JobContext { sleep_mode: SleepMode::Real, slept: Duration::ZERO }
     }
 
-    /// For a simulator or a test: sleeping returns at once and is only added up.
+    /// Creates the context of a simulator or test: sleeping returns at once and is only added up.
     #[must_use]
     pub fn simulated() -> JobContext {
         JobContext { sleep_mode: SleepMode::Virtual, slept: Duration::ZERO }
     }
 
-    /// For a job of a pool on this clock: it really sleeps unless somebody moves the clock by hand.
+    /// Creates the context for a pool on `clock`: real, unless the clock is advanced manually.
     pub(crate) fn for_clock(clock: &Clock) -> JobContext {
         if clock.is_manual() { JobContext::simulated() } else { JobContext::real() }
     }
@@ -48,7 +47,7 @@ impl JobContext {
         }
     }
 
-    /// How long jobs asked to sleep with this context since the last call; starts again at zero.
+    /// Returns the total sleep requested through this context since the last call, and resets it to zero.
     pub fn take_slept(&mut self) -> Duration {
         std::mem::take(&mut self.slept)
     }

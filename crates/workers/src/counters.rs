@@ -1,46 +1,46 @@
-//! What the pool counts: for the status page, the metrics and the tests.
+//! The pool's counters, for the status page, the metrics and the tests.
 //!
-//! The counters order nothing between threads, so they are std's atomics also under loom, where they would only
-//! multiply the interleavings. Each is exact by itself; a snapshot of all is not one instant.
+//! The counters order nothing between threads, so they are std atomics even under loom, where they would only multiply
+//! the interleavings. Each is exact; a snapshot of all is not taken at one instant.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::job_result::JobResult;
 
-/// A snapshot of the pool's counters. Everything not called "now" counts since the pool was made.
+/// A snapshot of the pool's counters. Fields without "now" count since the pool was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounters {
     /// Jobs submitted and not yet taken by a worker, now.
     pub queued: u64,
-    /// The most that were ever queued at once.
+    /// Highest value of `queued`.
     pub queued_max: u64,
     /// Jobs taken and not yet answered, now.
     pub busy: u64,
-    /// Jobs that ran to their end.
+    /// Jobs that completed.
     pub done: u64,
-    /// Jobs refused because a limit was reached.
+    /// Jobs rejected because a limit was reached.
     pub refused: u64,
-    /// Jobs not run because they had waited too long, those that were shed included.
+    /// Jobs not run because they had waited too long, including shed jobs.
     pub expired: u64,
-    /// Jobs not run because they had waited twice the target in a queue that stands.
+    /// Jobs not run because they had waited twice the target in a standing queue.
     pub shed: u64,
-    /// Jobs withdrawn before a worker took them, because their client had gone.
+    /// Jobs withdrawn before a worker took them, because their client had disconnected.
     pub cancelled: u64,
-    /// Jobs that panicked, or were given up by whoever played the worker.
+    /// Jobs that panicked or were dropped by a worker.
     pub panicked: u64,
-    /// Jobs that a lane ran in its own thread; they are among those done and panicked.
+    /// Jobs run inline in a lane's own thread; also counted in `done` and `panicked`.
     pub inline: u64,
-    /// Worker threads now: those the pool began with, and those it has started and not ended since. The end of
-    /// the pool does not change it.
+    /// Worker threads, now: the initial ones and those started since, without those that have retired. Closing the pool
+    /// does not change it.
     pub threads: u64,
-    /// Worker threads that were started, the first ones included.
+    /// Worker threads started, including the initial ones.
     pub threads_started: u64,
-    /// Worker threads that left because the pool needed fewer.
+    /// Worker threads retired because the pool needed fewer.
     pub threads_ended: u64,
     /// Worker threads that the system refused to start.
     pub threads_failed: u64,
-    /// Time that all taken jobs together spent in the queue.
+    /// Total queueing time of all taken jobs.
     pub waited: Duration,
 }
 
@@ -60,15 +60,14 @@ pub(crate) struct PoolTally {
     pub(crate) threads_failed: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) wait_nanos: AtomicU64,
-    /// How long jobs take: a moving average, in nanoseconds.
+    /// Moving average of service times, in nanoseconds.
     pub(crate) service_nanos: AtomicU64,
 }
 
-/// The weight of the newest job in the average of service times is one out of so many.
+/// Inverse weight of the newest job in the average of service times.
 const SERVICE_WINDOW: u64 = 16;
 
 impl PoolTally {
-    /// The counter of jobs that ended so.
     pub(crate) fn counter_of<R>(&self, outcome: &JobResult<R>) -> &AtomicU64 {
         match outcome {
             JobResult::Done(_) => &self.done,
@@ -77,7 +76,7 @@ impl PoolTally {
         }
     }
 
-    /// A job took so long. Workers may overwrite each other's news: an average does not mind.
+    /// Records a job's service time. Concurrent workers may overwrite each other's value, which an average tolerates.
     pub(crate) fn record_service_time(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = self.service_nanos.load(Relaxed);
@@ -85,13 +84,14 @@ impl PoolTally {
         self.service_nanos.store(mean, Relaxed);
     }
 
-    /// How long a job takes on average; 0 before the first.
+    /// Returns the average service time; 0 before the first job.
     pub(crate) fn service_mean(&self) -> Duration {
         Duration::from_nanos(self.service_nanos.load(Relaxed))
     }
 
     pub(crate) fn snapshot(&self, queued: u64, threads: u64) -> PoolCounters {
-        // Answers are read before `taken`: an answer follows its taking, so the difference is never negative.
+        // Results are read before `taken`: every result follows its job's removal from the queue, so the difference is
+        // never negative.
         let (done, expired, panicked) =
             (self.done.load(Relaxed), self.expired.load(Relaxed), self.panicked.load(Relaxed));
         let answered = done + expired + panicked + self.lost.load(Relaxed);

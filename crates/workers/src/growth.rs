@@ -1,23 +1,23 @@
-//! When the pool grows and shrinks, and by how much: arithmetic alone, no thread and no clock.
+//! When the pool grows and shrinks, and by how much: pure arithmetic, without threads and clocks.
 //!
 //! ```text
 //!   threads ▲        ┌──────┐ shrink_after without need
 //!   max ────│─ ─ ─ ─ ┤ hunk ├──────┐
 //!           │   ┌────┘      └──────┤ a hunk at a time,
-//!           │ ┌─┘ hunks             └──────┐ never below what
-//!   base ───┴─┘ until enough are free      └───────── was needed
+//!           │ ┌─┘ hunks             └──────┐ never below the
+//!   base ───┴─┘ until enough are free      └───────── peak demand
 //! ```
 //!
-//! *Growing.* A pool is short of threads when fewer than [`free_threshold`](Growth::free_threshold) per cent of
-//! them are free. Then hunks are added until it is not, or until [`threads_max`](Growth::threads_max).
+//! *Growing.* A pool is short of threads when fewer than [`free_threshold`](Growth::free_threshold) per cent of them
+//! are free. Hunks are then added until it is no longer short, or until [`threads_max`](Growth::threads_max).
 //!
-//! *Shrinking* is slower, or a load at the edge would start and end threads all the time. A whole
-//! [`shrink_after`](Growth::shrink_after) has to pass without growth; the busiest moment of that span, and half
-//! as much again, must not leave the smaller pool short; and one hunk goes at most, then the next span begins.
+//! *Shrinking* is slower, otherwise a load at the threshold would start and end threads continually. A whole
+//! [`shrink_after`](Growth::shrink_after) must pass without growth, and the smaller pool must not be short at 150 % of
+//! the peak demand of that span; at most one hunk is removed per span.
 
 use std::time::Duration;
 
-/// The whole, in the unit in which hunks are reckoned: millionths, so that many small steps keep their value.
+/// 100 % in millionths, the unit of hunk sizes: fine enough to keep small steps.
 const WHOLE: u64 = 1_000_000;
 
 /// The largest [`Growth::free_threshold`] and [`Growth::spawn_hunk`], in per cent.
@@ -26,19 +26,19 @@ const HALF_MAX: u8 = 50;
 /// The largest [`Growth::spawn_factor`], in per cent.
 const SPAWN_FACTOR_MAX: u8 = 90;
 
-/// How a pool's number of threads follows its work. By default it does not: all are there from the start.
+/// Dynamic sizing of a pool. Off by default: all threads exist from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
-    /// Per cent of the threads that are to be free, 0 to 50. Fewer: the pool grows. 0: it never does.
+    /// Minimum share of free threads in per cent, 0 to 50. Below it the pool grows. 0: it never does.
     pub free_threshold: u8,
-    /// How many threads are added at a time, in per cent of those that are there, 1 to 50; at least one thread.
+    /// Threads added at a time, in per cent of the current number, 1 to 50; at least one thread.
     pub spawn_hunk: u8,
-    /// By how many per cent each hunk is smaller than the one before, 0 to 90, until the pool is back at its
-    /// first size. 0: every hunk is the same share.
+    /// Per cent by which each hunk is smaller than the one before, 0 to 90, until the pool is back at its initial size.
+    /// 0: every hunk is the same share.
     pub spawn_factor: u8,
-    /// The most threads the pool ever has. Reached: jobs wait in the queue, within its own limits.
+    /// Maximum number of threads. Reached: jobs wait in the queue, within its own limits.
     pub threads_max: usize,
-    /// How long the pool has to be larger than it needs before it gives up a hunk.
+    /// Time for which the pool must be larger than needed before it removes a hunk.
     pub shrink_after: Duration,
 }
 
@@ -55,13 +55,13 @@ impl Default for Growth {
 }
 
 impl Growth {
-    /// Whether the pool ever grows.
+    /// Whether the pool may grow.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.free_threshold > 0
     }
 
-    /// Whether every field is in its range for a pool that begins with `threads`.
+    /// Whether every field is in its range for a pool with `threads` initial threads.
     #[must_use]
     pub fn fits(&self, threads: usize) -> bool {
         !self.is_enabled()
@@ -71,23 +71,22 @@ impl Growth {
                 && (1..=self.threads_max).contains(&threads))
     }
 
-    /// Whether too few of `threads` are free while `busy` run a job.
     pub(crate) fn is_short(&self, threads: u64, busy: u64) -> bool {
         threads.saturating_sub(busy) * 100 < u64::from(self.free_threshold) * threads
     }
 
-    /// The smallest pool in which `busy` jobs, and half as many again, leave enough threads free.
+    /// Returns the smallest pool size that leaves enough threads free at 150 % of `busy` jobs.
     fn enough_for(&self, busy: u64) -> u64 {
         ((busy + busy.div_ceil(2)) * 100).div_ceil(u64::from(100 - self.free_threshold))
     }
 }
 
-/// The part of the decisions that depends on those before.
+/// The stateful part of the sizing decisions.
 #[derive(Debug)]
 pub(crate) struct GrowthSchedule {
     growth: Growth,
     base: u64,
-    /// What share of the pool the next hunk is, in millionths.
+    /// Share of the pool that the next hunk adds, in millionths.
     share: u64,
 }
 
@@ -96,7 +95,7 @@ impl GrowthSchedule {
         GrowthSchedule { growth, base, share: full_share(&growth) }
     }
 
-    /// How many threads a pool of `threads` is to have while `busy` run a job: one hunk more, if it is short.
+    /// Returns the next target for a pool of `threads` with `busy` jobs: one hunk more, if it is short.
     pub(crate) fn next_larger(&mut self, threads: u64, busy: u64) -> Option<u64> {
         let threads_max = self.growth.threads_max as u64;
         if threads >= threads_max || !self.growth.is_short(threads, busy) {
@@ -107,8 +106,8 @@ impl GrowthSchedule {
         Some((threads + hunk).min(threads_max))
     }
 
-    /// How many threads a pool of `threads` is to have, of which never more than `busy_max` were busy at once for
-    /// long enough: one hunk less, if it does not need them.
+    /// Returns the next target for a pool of `threads` with at most `busy_max` jobs in the last span: one hunk less, if
+    /// it does not need them.
     pub(crate) fn next_smaller(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
         let enough = self.growth.enough_for(busy_max).max(self.base);
         let hunk = hunk(threads, full_share(&self.growth));
@@ -143,7 +142,7 @@ mod tests {
         shrink_after: Duration::ZERO,
     };
 
-    /// The sizes that a pool takes when all of its threads are busy again after each hunk.
+    /// Pool sizes when all threads are busy again after each hunk.
     fn sizes(growth: Growth, base: u64, hunks: usize) -> Vec<u64> {
         let mut schedule = GrowthSchedule::new(growth, base);
         let mut size = base;
@@ -167,7 +166,7 @@ mod tests {
             (20, 10, 9, true),
             (50, 7, 3, false),
             (50, 7, 4, true),
-            // More may be busy than the pool is to have while it shrinks.
+            // A shrinking pool may have more busy threads than its target.
             (1, 2, 5, true),
         ] {
             let growth = Growth { free_threshold, ..ON };
@@ -175,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Row 4.31, `--spawn-hunk` and `--spawn-factor`: what is added is a share of what is there, rounded up.
+    /// Row 4.31, `--spawn-hunk` and `--spawn-factor`: a hunk is a share of the current size, rounded up.
     #[test]
     fn hunks_are_shares_that_may_get_smaller() {
         for (spawn_hunk, spawn_factor, base, expected) in [
@@ -185,7 +184,7 @@ mod tests {
             (1, 0, 10, [11, 12, 13, 14, 15]),
             // Shares of 50, 25, 12.5, 6.25, 3.125 per cent.
             (50, 50, 100, [150, 188, 212, 226, 234]),
-            // And of 50, 5, 0.5, 0.05, 0.005: at least one thread each.
+            // Shares of 50, 5, 0.5, 0.05, 0.005 per cent: at least one thread each.
             (50, 90, 100, [150, 158, 159, 160, 161]),
         ] {
             let growth = Growth { spawn_hunk, spawn_factor, ..ON };
@@ -193,14 +192,14 @@ mod tests {
         }
     }
 
-    /// Row 4.31, `--worker-limit`: the last hunk is cut, and then there is none.
+    /// Row 4.31, `--worker-limit`: the last hunk is cut, and no further one follows.
     #[test]
     fn a_pool_never_passes_its_limit() {
         assert_eq!(sizes(Growth { threads_max: 20, ..ON }, 10, 5), [15, 20]);
         assert!(sizes(Growth { threads_max: 10, ..ON }, 10, 5).is_empty());
     }
 
-    /// Row 4.31: hunks are full again once the pool is back at its first size, and not before.
+    /// Row 4.31: hunks are full again only once the pool is back at its initial size.
     #[test]
     fn the_first_size_makes_hunks_full_again() {
         let mut schedule = GrowthSchedule::new(Growth { spawn_factor: 90, ..ON }, 10);
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(schedule.next_larger(10, 10), Some(15));
     }
 
-    /// Row 4.31: a hunk goes at most, and only what the busiest moment and half as much again leave over.
+    /// Row 4.31: shrinking removes at most one hunk, and keeps 150 % of the peak demand.
     #[test]
     fn a_pool_keeps_what_its_busiest_moment_needs() {
         for (threads, busy_max, expected) in [
@@ -230,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Row 4.31: what a pool keeps when it shrinks does not make it grow again under the same load.
+    /// Row 4.31: a shrunk pool does not grow again under the same load.
     #[test]
     fn a_shrunk_pool_is_not_short_under_the_load_it_had() {
         for free_threshold in 1..=HALF_MAX {

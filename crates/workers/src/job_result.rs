@@ -1,27 +1,26 @@
-//! The answer to a job, as its lane fetches it.
+//! The result of a job, as fetched by its lane.
 
 use crate::job_claims::LanePosition;
 
-/// What became of a job.
+/// Outcome of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobResult<R> {
-    /// It ran and returned this.
+    /// The job's return value.
     Done(R),
-    /// It panicked, or its worker gave it up. Answer the peer with 500 or the like.
+    /// The job panicked, or its worker dropped it. Answer the peer with 500 or the like.
     Panicked,
-    /// It waited longer than [`PoolLimits::age_max`](crate::PoolLimits::age_max), or too long in a queue that stands (see
-    /// [`QueueTarget`](crate::QueueTarget)), and was not run. Answer with 503 or the
-    /// like and say when to retry.
+    /// The job waited longer than [`PoolLimits::age_max`](crate::PoolLimits::age_max), or too long in a standing queue
+    /// (see [`QueueTarget`](crate::QueueTarget)), and was not run. Answer with 503 or the like and a time to retry.
     Expired,
 }
 
-/// The answer to one submitted job.
+/// The result of one submitted job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobCompletion<R> {
-    /// The ticket that the job was submitted with.
+    /// The ticket passed to `submit`.
     pub ticket: u64,
-    /// Where it was queued: no other job of the lane has, had or will have this position.
+    /// The job's position, unique within the lane.
     pub position: LanePosition,
-    /// What became of it.
+    /// The job's outcome.
     pub outcome: JobResult<R>,
 }

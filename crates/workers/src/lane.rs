@@ -1,8 +1,8 @@
-//! A shard's way into the pool and back: it never locks, waits or allocates.
+//! A shard's handle to the pool; it never locks, waits or allocates.
 //!
-//! The lane counts its outstanding jobs (submitted and their result not yet fetched) and stops submitting at the
-//! size of its result mailbox. So a worker always finds room for a result, and a shard that fetches none only stops
-//! itself.
+//! The lane counts its outstanding jobs (submitted, with their result not yet fetched) and stops submitting at the size
+//! of its result mailbox. A worker therefore always finds room for a result, and a shard that fetches no results only
+//! blocks itself.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ use crate::job_claims::LanePosition;
 use crate::job_result::{JobCompletion, JobResult};
 use crate::pool_core::{Admission, EnqueueTime, Job, PoolCore};
 
-/// One shard's access to the pool. Jobs of a dropped lane still run; their results are dropped.
+/// One shard's handle to the pool. Jobs of a dropped lane still run; their results are dropped.
 pub struct Lane<R> {
-    /// Its number among the lanes of the pool.
+    /// Index among the lanes of the pool.
     number: usize,
     jobs: Sender<Job<R>>,
     results: Receiver<JobCompletion<R>>,
@@ -25,21 +25,21 @@ pub struct Lane<R> {
     outstanding: usize,
     outstanding_max: usize,
     batch: usize,
-    /// Jobs run in the lane's own thread since the last `publish`: never more than one.
+    /// Whether the lane has run a job in its own thread since the last `publish`: at most one.
     ran_inline: bool,
 }
 
-/// Why a job was not accepted; the closure comes back.
+/// Why a job was rejected; carries the closure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SubmitError<F> {
-    /// The queue is as long as its limit, or the lane has too many results to fetch. Later there is room again.
+    /// The queue is at its limit, or the lane has too many unfetched results. Temporary.
     Full(F),
-    /// The pool is closed for good.
+    /// The pool is closed. Permanent.
     Closed(F),
 }
 
 impl<F> SubmitError<F> {
-    /// The closure that was refused.
+    /// Returns the rejected closure.
     pub fn into_job(self) -> F {
         match self {
             SubmitError::Full(job) | SubmitError::Closed(job) => job,
@@ -78,8 +78,8 @@ impl<R> Lane<R> {
         Lane { number, jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
     }
 
-    /// Queues `job`, which a worker will see after [`publish`](Lane::publish). Its answer carries `ticket`, which
-    /// is the caller's to choose. The closure may capture 96 bytes, checked when it is compiled.
+    /// Queues `job`, visible to workers after [`publish`](Lane::publish). Its result carries `ticket`, chosen by the
+    /// caller. The closure may capture 96 bytes, checked at compile time.
     ///
     /// # Errors
     /// [`SubmitError`] with the closure.
@@ -91,9 +91,9 @@ impl<R> Lane<R> {
         self.enqueue(ticket, false, job)
     }
 
-    /// The same for a job that goes on with what has begun and could not be begun again: once it is in the queue
-    /// it is run, however long it has waited. To be asked for only when the lane is not [full](Lane::is_full): then
-    /// it is accepted, even if another lane takes the last place at this moment.
+    /// Like [`submit`](Lane::submit), for a job that continues work which could not be restarted: it is run however
+    /// long it waits. Call it only when the lane is not [full](Lane::is_full): the job is then accepted even if another
+    /// lane takes the last slot concurrently.
     ///
     /// # Errors
     /// The pool is closed, or the lane was full.
@@ -140,19 +140,19 @@ impl<R> Lane<R> {
         Ok(position)
     }
 
-    /// Whether the queue would refuse a job now, as far as this lane can see: another one may take the last place.
+    /// Whether the queue would reject a job now; another lane may take the last slot concurrently.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        // Withdrawn jobs have their places until a worker passes them.
+        // Withdrawn jobs occupy their slots until a worker passes them.
         let places_used = self.jobs.pushed() - self.jobs.taken();
         self.outstanding >= self.outstanding_max
             || self.core.queued() >= self.core.limits.queue_max as u64
             || places_used >= self.jobs.capacity() as u64
     }
 
-    /// Runs `job` here and now, in the calling thread, and returns what became of it; or returns the job to be
-    /// submitted, because [`PoolLimits::inline_max`](crate::PoolLimits::inline_max) lanes do so already, or because this
-    /// one has since it last published. While the job runs, its shard does nothing else.
+    /// Runs `job` in the calling thread and returns its result; or returns the job for submission, because
+    /// [`PoolLimits::inline_max`](crate::PoolLimits::inline_max) lanes are doing so, or because this lane has done so
+    /// since its last `publish`. The shard is blocked while the job runs.
     ///
     /// # Errors
     /// The closure, if it is not to run here.
@@ -168,8 +168,8 @@ impl<R> Lane<R> {
         outcome
     }
 
-    /// Makes everything submitted since the last call visible, and wakes as many idle workers as that needs. Call
-    /// it once per turn.
+    /// Publishes all jobs submitted since the last call, and wakes as many idle workers as needed. Call it once per
+    /// turn.
     pub fn publish(&mut self) {
         self.ran_inline = false;
         if self.jobs.publish() {
@@ -177,16 +177,16 @@ impl<R> Lane<R> {
         }
     }
 
-    /// Whether the job put at `position` has not been taken by a worker yet.
+    /// Whether no worker has taken the job at `position` yet.
     #[must_use]
     pub fn is_waiting(&self, position: LanePosition) -> bool {
         self.core.claims[self.number].is_waiting(position.0)
     }
 
-    /// Takes the job at `position` out of the queue, unless a worker has taken it. It is not run and has no result; it
-    /// leaves the queue's length and the [outstanding](Lane::outstanding) jobs now, and its place in the queue when a
-    /// worker passes it. What it captured is dropped then, so a job with much memory shares it with its submitter.
-    /// `is_late`: it counts as expired, otherwise as cancelled.
+    /// Withdraws the job at `position`, unless a worker has taken it. It is not run and has no result. It stops
+    /// counting as queued and [outstanding](Lane::outstanding) now, but frees its slot and drops its captures only when
+    /// a worker passes it, so a job with much memory should share it with its submitter. `is_late`: counts as expired,
+    /// otherwise as cancelled.
     pub fn withdraw(&mut self, position: LanePosition, is_late: bool) -> bool {
         let core = &self.core;
         if !core.claims[self.number].claim(position.0) {
@@ -203,21 +203,21 @@ impl<R> Lane<R> {
         true
     }
 
-    /// The next answer, in the order in which workers delivered them.
+    /// Returns the next result, in the order in which workers delivered them.
     pub fn next_result(&mut self) -> Option<JobCompletion<R>> {
         let completed = self.results.pop()?;
-        // Only a planted double answer makes this more than the jobs submitted.
+        // Only the planted bug "double answer" delivers more results than jobs were submitted.
         self.outstanding = self.outstanding.saturating_sub(1);
         Some(completed)
     }
 
-    /// Whether [`next_result`](Lane::next_result) has something: the last look before the shard sleeps.
+    /// Whether [`next_result`](Lane::next_result) would return a result: the final check before the shard sleeps.
     #[must_use]
     pub fn has_result(&self) -> bool {
         !self.results.is_empty()
     }
 
-    /// How many submitted jobs have not been answered to this shard yet.
+    /// Returns the number of submitted jobs without a fetched result.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding
@@ -226,7 +226,7 @@ impl<R> Lane<R> {
 
 impl<R> Drop for Lane<R> {
     fn drop(&mut self) {
-        // Accepted jobs are counted in the queue, and the pool closes only when all of them were taken.
+        // Accepted jobs are counted as queued, and the pool closes only when all of them have been taken.
         self.publish();
     }
 }

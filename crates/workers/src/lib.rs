@@ -6,29 +6,29 @@
 //!                              ┘ that only workers take            └     then the shard's Wake
 //! ```
 //!
-//! A shard submits a closure of at most 96 bytes, built straight in the queue, and later finds the outcome under
-//! the ticket it gave. Shards take no lock and allocate nothing; workers may do both. The queue is first in,
-//! first out over all shards, and bounded twice: in length (the closure comes back as [`SubmitError::Full`]) and in
-//! age (a job that waited longer than [`PoolLimits::age_max`] is answered [`JobResult::Expired`] and not run); with a
-//! [`QueueTarget`] a queue that stands is cut to the jobs that have not waited long. A panic
-//! costs one answer ([`JobResult::Panicked`]), never a thread. Every job that was accepted is answered exactly once,
-//! unless its lane [withdraws](Lane::withdraw) it before a worker takes it: then it is neither run nor answered.
+//! A shard submits a closure of at most 96 bytes, built in place in the queue, and later fetches the result under its
+//! ticket. Shards take no lock and allocate nothing; workers may do both. The queue is first in, first out over all
+//! shards, and bounded in length (the closure comes back as [`SubmitError::Full`]) and in age (a job that waited longer
+//! than [`PoolLimits::age_max`] is answered [`JobResult::Expired`] and not run); a [`QueueTarget`] also sheds old jobs
+//! from a standing queue. A panic costs one result ([`JobResult::Panicked`]), never a thread. Every accepted job has
+//! exactly one result, unless its lane [withdraws](Lane::withdraw) it before a worker takes it: then it is neither run
+//! nor answered.
 //!
-//! Work for processes instead of threads has an order and bounds like these, and no thread: see [`processes`].
+//! Requests for worker processes have a queue with the same order and bounds, and no pool thread: see [`processes`].
 //!
-//! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`PoolScaler`] starts more when
-//! too few are free, and lets them go when they have not been needed for a while. Shards have no part in that.
+//! All threads exist from the start, unless the pool may grow ([`Growth`]): then a [`PoolScaler`] starts more when too
+//! few are free, and retires them when they have not been needed for a while. Shards take no part in scaling.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use std::thread;
 //! use std::time::Duration;
 //! use stilling_ring::{Clock, Wake};
-//! use stilling_workers::{Limits, Outcome, Pool};
+//! use stilling_workers::{JobResult, Pool, PoolLimits};
 //!
 //! let shard = thread::current();
 //! let wake = Arc::new(Wake::new(move || shard.unpark()));
-//! let limits = Limits { threads: 2, ..Limits::default() };
+//! let limits = PoolLimits { threads: 2, ..PoolLimits::default() };
 //! let clock = Clock::real();
 //! let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
 //! pool.start()?;
@@ -43,7 +43,7 @@
 //! for _ in 0..3 {
 //!     sum += loop {
 //!         if let Some(completed) = lane.next_result() {
-//!             assert_eq!(completed.outcome, Outcome::Done(completed.ticket * 10));
+//!             assert_eq!(completed.outcome, JobResult::Done(completed.ticket * 10));
 //!             break completed.ticket;
 //!         }
 //!         wake.park();
@@ -60,14 +60,14 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A job with more than 96 bytes to carry does not compile:
+//! A job that captures more than 96 bytes does not compile:
 //!
 //! ```compile_fail
 //! # use std::sync::Arc;
 //! # use stilling_ring::{Clock, Wake};
-//! # use stilling_workers::{Limits, Pool};
+//! # use stilling_workers::{Pool, PoolLimits};
 //! # let wake = Arc::new(Wake::new(|| ()));
-//! # let (_pool, mut lanes) = Pool::new(Limits::default(), Clock::real(), vec![wake]);
+//! # let (_pool, mut lanes) = Pool::new(PoolLimits::default(), Clock::real(), vec![wake]);
 //! let captured = [7_u8; 97];
 //! let _ = lanes[0].submit(1, move |_| captured[0]);
 //! ```
@@ -77,9 +77,9 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use stilling_ring::{Clock, Wake};
-//! # use stilling_workers::{Limits, Pool};
+//! # use stilling_workers::{Pool, PoolLimits};
 //! # let wake = Arc::new(Wake::new(|| ()));
-//! # let (_pool, mut lanes) = Pool::new(Limits::default(), Clock::real(), vec![wake]);
+//! # let (_pool, mut lanes) = Pool::new(PoolLimits::default(), Clock::real(), vec![wake]);
 //! let captured = [7_u8; 96];
 //! assert!(lanes[0].submit(1, move |_| captured[0]).is_ok());
 //! ```

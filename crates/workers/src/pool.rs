@@ -1,4 +1,4 @@
-//! The pool as its owner sees it: made, started, closed and joined; or played by a simulator.
+//! The owner's handle to the pool: created, started, closed and joined; or driven by a simulator.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -27,10 +27,10 @@ impl<R> Clone for Pool<R> {
 }
 
 impl<R> Pool<R> {
-    /// A pool and one lane per wake. No thread exists before [`start`](Pool::start).
+    /// Creates a pool and one lane per wake. No thread exists before [`start`](Pool::start).
     ///
-    /// The queues are allocated here, for the worst case; the operating system backs them with memory as they
-    /// fill. Each lane's wake is notified after results were delivered to it.
+    /// The queues are allocated here for the worst case; the operating system backs them with memory as they fill. Each
+    /// lane's wake is notified after a result was delivered to it.
     ///
     /// # Panics
     /// If a limit is out of its range.
@@ -50,7 +50,7 @@ impl<R> Pool<R> {
         let mut ends = Vec::with_capacity(wakes.len());
         let mut claims = Vec::with_capacity(wakes.len());
         for wake in wakes {
-            // As many withdrawn jobs as waiting ones may have places.
+            // Room for as many withdrawn jobs as waiting ones.
             let (jobs, taken) = mailbox(2 * queue_max);
             claims.push(JobClaims::new(jobs.capacity()));
             let (results, fetched) = mailbox(outstanding_max);
@@ -74,8 +74,7 @@ impl<R> Pool<R> {
         (Pool { core, threads: std::sync::Arc::new(close_on_drop) }, lanes)
     }
 
-    /// Takes the oldest published job of all lanes, as a worker thread does: for a simulator that plays the
-    /// worker, or a thread that helps out.
+    /// Takes the oldest published job of all lanes, as a worker thread does: for a simulator or a helping thread.
     #[must_use]
     pub fn take_job(&self) -> Option<RunningJob<R>> {
         PoolCore::take_job(&self.core)
@@ -86,15 +85,15 @@ impl<R> Pool<R> {
         PoolCore::run_worker(&self.core, context);
     }
 
-    /// Counts a worker out that found nothing to do, if the pool has more than it is to have; for a simulator that
-    /// plays the workers. A thread does it in [`work`](Pool::run_worker).
+    /// Retires an idle worker, if the pool has more than its target; for a simulator. A worker thread does this in
+    /// [`run_worker`](Pool::run_worker).
     #[must_use]
     pub fn retire(&self) -> bool {
         self.core.retire()
     }
 
-    /// Whoever starts the threads of a pool that grows, to be played by a simulator or a test. There is one;
-    /// [`start`](Pool::start) takes it too. A pool that does not grow has none.
+    /// Returns the scaler of a pool that may grow, once, for a simulator or a test; [`start`](Pool::start) takes it
+    /// too. `None` if the pool does not grow.
     #[must_use]
     pub fn scaler(&self) -> Option<PoolScaler<R>> {
         let pool_size = self.core.pool_size.as_ref()?;
@@ -102,18 +101,18 @@ impl<R> Pool<R> {
         first.then(|| PoolScaler::new(Arc::clone(&self.core), pool_size))
     }
 
-    /// Refuses new jobs from now on. Jobs accepted before still run and are answered; then the workers end.
+    /// Rejects new jobs from now on. Jobs accepted before still run and are answered; then the workers end.
     pub fn close(&self) {
         self.core.close();
     }
 
-    /// Whether [`close`](Pool::close) was called.
+    /// Whether [`close`](Pool::close) has been called.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.core.is_closed()
     }
 
-    /// The pool's counters at about this moment.
+    /// Returns a snapshot of the counters.
     #[must_use]
     pub fn counters(&self) -> PoolCounters {
         self.core.counters()
@@ -122,12 +121,12 @@ impl<R> Pool<R> {
 
 #[cfg(not(loom))]
 impl<R: Send + 'static> Pool<R> {
-    /// Creates all threads of the pool, now and never later, unless it may grow; then also the keeper's, which
-    /// creates more when there is need. A pool of zero threads creates none.
+    /// Creates all threads of the pool, and the scaler's if the pool may grow, which creates more on demand. A pool of
+    /// zero threads creates none.
     ///
     /// # Errors
-    /// What the operating system says when it will not create a thread; the pool is closed then. Starting twice
-    /// is [`AlreadyExists`](std::io::ErrorKind::AlreadyExists).
+    /// The operating system's error when it cannot create a thread; the pool is then closed. Starting twice is
+    /// [`AlreadyExists`](std::io::ErrorKind::AlreadyExists).
     pub fn start(&self) -> std::io::Result<()> {
         let started = self.threads.threads.start(&self.core, self.scaler());
         if started.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::AlreadyExists) {
@@ -136,17 +135,17 @@ impl<R: Send + 'static> Pool<R> {
         started
     }
 
-    /// Waits until all threads have ended, which they do after [`close`](Pool::close), but not beyond `deadline`
-    /// on the pool's clock (a clock that stands still is read once, the rest is waited out in real time).
+    /// Waits until all threads have ended, which they do after [`close`](Pool::close), until `deadline` on the pool's
+    /// clock (a manual clock is read once, the rest is waited out in real time).
     ///
     /// # Errors
-    /// [`JoinTimeout`](crate::JoinTimeout) with the number of threads that still run at the deadline.
+    /// [`JoinTimeout`](crate::JoinTimeout) with the number of threads still running at the deadline.
     pub fn join(&self, deadline: stilling_ring::Time) -> Result<(), crate::JoinTimeout> {
         self.threads.threads.join(deadline.since(self.core.clock.now()))
     }
 }
 
-/// Closes the pool when the last handle to it is gone, lest its threads wait for jobs for ever.
+/// Closes the pool when its last handle is dropped, so that its threads end.
 struct CloseOnDrop<R> {
     core: Arc<PoolCore<R>>,
     #[cfg_attr(loom, allow(dead_code))]

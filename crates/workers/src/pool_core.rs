@@ -1,17 +1,17 @@
-//! What lanes and workers share, and the two protocols between them.
+//! State shared by lanes and workers, and the protocols between them.
 //!
-//! **Falling asleep.** A worker that finds no job takes a ticket from the event count, looks once more and only
-//! then waits; a lane publishes its batch first and notifies afterwards. The event count's fences make one of
-//! the two see the other.
+//! **Falling asleep.** A worker without a job takes a ticket from the event count, checks the queue again and only then
+//! waits; a lane publishes its batch first and notifies afterwards. The event count's fences ensure that one of the two
+//! sees the other.
 //!
-//! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, hence also those
-//! that a lane has not published yet; a withdrawn one is counted out at once. Workers leave when the pool is closed and `queued` is zero. A lane counts
-//! first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards, each with a
-//! fence between: so no worker leaves while a job was accepted that nobody would run.
+//! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, including jobs a lane
+//! has not published yet; a withdrawn job is subtracted at once. Workers end when the pool is closed and `queued` is
+//! zero. A lane counts first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards,
+//! each with a fence between: no worker ends while an accepted job remains.
 //!
-//! **Leaving a pool that shrinks.** A worker looks for a job once more after it has stopped counting as a sleeper,
-//! with a fence between: what it does not see there is published so late that the lane wakes another. The rest of
-//! growing and shrinking is the business of `pool_size` and `scaler`.
+//! **Retiring from a shrinking pool.** A worker checks for a job once more after it has stopped counting as a sleeper,
+//! with a fence between: a job it does not see is published so late that the lane wakes another worker. `pool_size` and
+//! `scaler` do the rest of growing and shrinking.
 
 mod running;
 
@@ -39,8 +39,7 @@ pub(crate) struct Job<R> {
     pub(crate) enqueued: EnqueueTime,
 }
 
-/// When a job was put into the queue, and whether it may be given up for having waited too long: in one word,
-/// because a job fills its two cache lines.
+/// Time at which a job was queued, and whether it may expire: in one word, because a job fills its two cache lines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EnqueueTime(u64);
 
@@ -53,7 +52,6 @@ impl EnqueueTime {
         Time::from_nanos(self.0 >> 1)
     }
 
-    /// It is run however long it has waited.
     fn is_continuation(self) -> bool {
         self.0 & 1 != 0
     }
@@ -67,9 +65,9 @@ pub(crate) struct PoolCore<R> {
     pub(crate) clock: Clock,
     pub(crate) idle: EventCount,
     pub(crate) tally: PoolTally,
-    /// Only of a pool that may grow.
+    /// Only in a pool that may grow.
     pub(crate) pool_size: Option<PoolSize>,
-    /// Lanes that run a job in their own thread now.
+    /// Lanes currently running a job in their own thread.
     inline: AtomicU64,
     queued: AtomicU64,
     closed: AtomicBool,
@@ -79,39 +77,33 @@ pub(crate) struct PoolCore<R> {
     result_queues: Vec<ResultQueue<R>>,
 }
 
-/// Where jobs come from. Only workers lock.
+/// Source of jobs. Only workers lock it.
 struct JobQueue<R> {
-    /// The job mailboxes of all lanes.
     lanes: Vec<Receiver<Job<R>>>,
-    /// Whether the queue stands, if it has a target.
+    /// Standing queue detection, if the queue has a target.
     standing: Option<StandingQueueDetector>,
 }
 
-/// Where the results of one lane go. Only workers lock.
+/// Destination of one lane's results. Only workers lock it.
 pub(crate) struct ResultQueue<R> {
     pub(crate) results: Mutex<Sender<JobCompletion<R>>>,
     pub(crate) wake: Arc<Wake>,
 }
 
-/// What a worker found at the front of the queue.
 enum QueueFront<R> {
-    /// A job that is now this worker's.
     Owned(DequeuedJob<R>),
-    /// A job that its lane has withdrawn.
     Withdrawn(Job<R>),
 }
 
-/// A job that a worker has taken out of the queue.
 struct DequeuedJob<R> {
     lane: usize,
     position: LanePosition,
     job: Job<R>,
     now: Time,
-    /// It is not to be run, because the queue stands.
+    /// The job is not to be run, because the queue is standing.
     shed: bool,
 }
 
-/// Whether one more job may enter the queue.
 pub(crate) enum Admission {
     Admitted,
     Full,
@@ -146,11 +138,11 @@ impl<R> PoolCore<R> {
         }
     }
 
-    /// Counts one more job into the queue, unless a limit forbids it. When lanes race for the last place, both
-    /// may be refused; the limit is never passed.
+    /// Counts one more job into the queue, unless a limit forbids it. When lanes race for the last slot, both may be
+    /// rejected; the limit is never exceeded.
     ///
-    /// A job that `is_continuation` is not held to the limit: who submits it has looked before, so only lanes that race for
-    /// the last place pass it, by one job each.
+    /// A job that `is_continuation` is not held to the limit: its submitter has checked it before, so only lanes that
+    /// race for the last slot exceed it, by one job each.
     pub(crate) fn admit(&self, is_continuation: bool) -> Admission {
         let before = self.queued.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -166,7 +158,7 @@ impl<R> PoolCore<R> {
         }
     }
 
-    /// Counts one job out of the queue. Whoever counts out the last one of a closed pool lets the idle workers go.
+    /// Counts one job out of the queue. The last job of a closed pool wakes the idle workers, so that they end.
     pub(crate) fn leave_queue(&self) {
         if self.queued.fetch_sub(1, Ordering::AcqRel) == 1 {
             fence(Ordering::SeqCst);
@@ -200,12 +192,12 @@ impl<R> PoolCore<R> {
         self.queued() == 0
     }
 
-    /// Takes the job that was submitted first among all that are published.
+    /// Takes the published job that was submitted first.
     pub(crate) fn take_job(core: &Arc<PoolCore<R>>) -> Option<RunningJob<R>> {
         let DequeuedJob { lane, position, job, now, shed } = loop {
             match PoolCore::pop(core)? {
                 QueueFront::Owned(dequeued) => break dequeued,
-                // The lane has accounted for it. What the job captured is the user's, and may panic while it is dropped.
+                // The lane has accounted for it. Dropping user captures may panic.
                 QueueFront::Withdrawn(job) => drop(contain(|| drop(job))),
             }
         };
@@ -245,7 +237,7 @@ impl<R> PoolCore<R> {
         Some(QueueFront::Owned(DequeuedJob { lane, position: LanePosition::new(position), job, now, shed }))
     }
 
-    /// A worker's life: runs jobs until the pool is closed and its queue is empty, or until it can spare this one.
+    /// Worker loop: runs jobs until the pool is closed and its queue is empty, or until the pool retires this worker.
     pub(crate) fn run_worker(core: &Arc<PoolCore<R>>, context: &mut JobContext) {
         loop {
             while let Some(running) = PoolCore::take_job(core) {
@@ -279,7 +271,7 @@ impl<R> PoolCore<R> {
         self.pool_size.as_ref().is_some_and(PoolSize::has_surplus)
     }
 
-    /// Counts a worker out that found nothing to do, if the pool is to shrink.
+    /// Retires an idle worker, if the pool is to shrink.
     pub(crate) fn retire(&self) -> bool {
         let leaves = self.pool_size.as_ref().is_some_and(PoolSize::try_retire);
         if leaves {
@@ -288,7 +280,7 @@ impl<R> PoolCore<R> {
         leaves
     }
 
-    /// Runs a job in the calling thread, unless as many do already as may.
+    /// Runs a job in the calling thread, unless `inline_max` lanes already do.
     pub(crate) fn run_inline<F>(&self, job: F) -> Result<JobResult<R>, F>
     where
         F: FnOnce(&mut JobContext) -> R,
@@ -309,13 +301,12 @@ impl<R> PoolCore<R> {
         Ok(outcome)
     }
 
-    /// The counters at about this moment.
     pub(crate) fn counters(&self) -> PoolCounters {
         let threads = self.pool_size.as_ref().map_or(self.limits.threads as u64, PoolSize::threads);
         self.tally.snapshot(self.queued(), threads)
     }
 
-    /// Puts the answer for one taken job into its lane's results and wakes its shard.
+    /// Puts the result of one taken job into its lane's results and wakes its shard.
     pub(crate) fn deliver(&self, lane: usize, completed: JobCompletion<R>) {
         let JobCompletion { ticket, position, .. } = completed;
         let answered = count(self.tally.counter_of(&completed.outcome));
@@ -337,7 +328,7 @@ impl<R> PoolCore<R> {
     }
 }
 
-/// Nothing is left half-done under these locks, so a poisoned one is still good.
+/// No update under these locks can be interrupted half-way, so a poisoned mutex is still consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,20 @@
-//! How many threads an elastic pool has, is to have, and uses; and the bell that its keeper sleeps by.
+//! Target, actual and busy thread counts of an elastic pool, and the wake-up of its scaler.
 //!
-//! Workers know when threads run short, since only taking a job makes one busy; the keeper alone says how many
-//! there shall be (the aim) and starts them. So no shard has a part in it. The protocols:
+//! Workers detect a shortage of threads, since only taking a job makes one busy; the scaler alone sets the target and
+//! starts threads. Shards take no part. The protocols:
 //!
 //! ```text
-//!   worker takes a job                     keeper looks
-//!   busy += 1                              called = false
+//!   worker takes a job                     scaler runs
+//!   busy += 1                              scale_requested = false
 //!   ---- fence ----                        ---- fence ----
-//!   short of the aim?                      busy, aim: more threads, or fewer: then
-//!   called was false?  ring                ---- fence ---- and busy once more
+//!   short of the target?                   busy, target: more threads, or fewer: then
+//!   scale_requested was false?  wake       ---- fence ---- and busy once more
 //! ```
 //!
-//! *Calling.* `scale_requested` is changed by swaps alone: a worker that finds it raised stands before the keeper's next
-//! look, which therefore sees the worker's job. *Shrinking* against taking: one of the two fences comes second,
-//! and its side sees the other's write; either the worker calls, or the keeper grows again by itself.
-//! *Leaving.* Threads and aim are halves of one word: of many idle workers exactly the surplus goes.
+//! *Requesting.* `scale_requested` is changed by swaps alone: a worker that finds it set precedes the scaler's next
+//! run, which therefore sees the worker's job. *Shrinking* races with taking a job: one of the two fences comes second,
+//! and its side sees the other's write; either the worker requests scaling, or the scaler grows again by itself.
+//! *Retiring.* Thread count and target are halves of one word: of many idle workers exactly the surplus retires.
 
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64 as Statistic;
@@ -27,10 +27,10 @@ use crate::growth::Growth;
 
 pub(crate) struct PoolSize {
     pub(crate) growth: Growth,
-    /// The aim in the upper half, the threads that are there or being started in the lower.
+    /// The target in the upper half, the threads that exist or are being started in the lower.
     word: AtomicU64,
     busy: AtomicU64,
-    /// The most that were busy at once since the keeper last asked.
+    /// Peak of `busy` since the scaler's last read.
     busy_max: Statistic,
     scale_requested: AtomicBool,
     is_woken: Mutex<bool>,
@@ -58,7 +58,7 @@ impl PoolSize {
         }
     }
 
-    /// A worker has taken a job.
+    /// Counts a worker that has taken a job; wakes the scaler if the pool is short of threads.
     pub(crate) fn job_started(&self) {
         let busy = self.busy.fetch_add(1, Ordering::AcqRel) + 1;
         self.busy_max.fetch_max(busy, Relaxed);
@@ -72,61 +72,58 @@ impl PoolSize {
         }
     }
 
-    /// A worker's job is answered.
+    /// Counts out a worker with an answered job.
     pub(crate) fn job_finished(&self) {
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether some worker is to leave.
+    /// Whether a worker should retire.
     pub(crate) fn has_surplus(&self) -> bool {
         let word = self.word.load(Ordering::Acquire);
         threads_of(word) > target_of(word)
     }
 
-    /// Counts the calling worker out, if one is to leave.
+    /// Counts the calling worker out, if the pool has a surplus.
     pub(crate) fn try_retire(&self) -> bool {
         let one_less = |word: u64| (threads_of(word) > target_of(word)).then(|| word - 1);
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
     }
 
-    /// How many threads there are to be.
     pub(crate) fn target(&self) -> u64 {
         target_of(self.word.load(Ordering::Acquire))
     }
 
-    /// How many threads there are.
     pub(crate) fn threads(&self) -> u64 {
         threads_of(self.word.load(Ordering::Acquire))
     }
 
-    /// Keeper: there are to be `target` threads. What is missing, the caller starts, counting each with
-    /// [`add_thread`](PoolSize::add_thread); what is too much, leaves.
+    /// Scaler: sets the target. The caller starts missing threads, counting each with
+    /// [`add_thread`](PoolSize::add_thread); surplus threads retire.
     pub(crate) fn set_target(&self, target: u64) {
         self.change(|word| target << 32 | threads_of(word));
         fence(Ordering::SeqCst);
     }
 
-    /// Keeper: starts one thread more.
+    /// Scaler: counts a thread about to be started.
     pub(crate) fn add_thread(&self) {
         self.change(|word| word + 1);
     }
 
-    /// Keeper: the thread did not start, and no other is to come.
+    /// Scaler: uncounts a thread that did not start, and lowers the target to the actual number.
     pub(crate) fn start_failed(&self) {
         self.change(|word| (threads_of(word) - 1) << 32 | (threads_of(word) - 1));
     }
 
     fn change(&self, change: impl Fn(u64) -> u64) {
-        // Never refused, so there is no other case.
+        // The closure never returns `None`, so the update cannot fail.
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(change(word)));
     }
 
-    /// How many workers run a job.
     pub(crate) fn busy(&self) -> u64 {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Keeper: the most that were busy at once since the last call.
+    /// Scaler: returns the peak of `busy` since the last call.
     pub(crate) fn take_busy_max(&self) -> u64 {
         let busy_max = self.busy_max.swap(0, Relaxed);
         let busy = self.busy();
@@ -134,35 +131,35 @@ impl PoolSize {
         busy_max.max(busy)
     }
 
-    /// Whether a worker has called since the keeper's last look.
+    /// Whether a worker has requested scaling since the scaler's last run.
     pub(crate) fn is_scale_requested(&self) -> bool {
         self.scale_requested.load(Ordering::Acquire)
     }
 
-    /// Keeper: is about to look.
+    /// Scaler: clears the request before a run.
     pub(crate) fn clear_request(&self) {
         self.scale_requested.swap(false, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Keeper: nobody needs to call, it will look by itself.
+    /// Scaler: suppresses requests, because the next run is already scheduled.
     pub(crate) fn suppress_requests(&self) {
         self.scale_requested.swap(true, Ordering::AcqRel);
     }
 
-    /// Ends the keeper's sleep, or its next one.
+    /// Ends the scaler's sleep, or its next one.
     pub(crate) fn wake_scaler(&self) {
         *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.condvar.notify_one();
     }
 
-    /// Keeper: sleeps until the bell rings, or for `timeout`.
+    /// Scaler: sleeps until woken, or for `timeout`.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_woken {
             is_woken = match timeout {
                 None => self.condvar.wait(is_woken).unwrap_or_else(PoisonError::into_inner),
-                // Waking early for no reason only makes the keeper look once more.
+                // A spurious wake-up only causes one more run of the scaler.
                 Some(timeout) => {
                     self.condvar.wait_timeout(is_woken, timeout).unwrap_or_else(PoisonError::into_inner).0
                 }

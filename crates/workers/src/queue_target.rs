@@ -1,36 +1,35 @@
-//! Controlled delay: a queue in which nobody is served at once for a while is a standing queue, and shortening it
-//! costs nothing but the work that its clients have stopped waiting for.
+//! Controlled delay for queues: a queue that serves no request promptly for a while is a standing queue, and shortening
+//! it loses only work for clients that have stopped waiting.
 //!
-//! A queue may be long for a moment without harm, so its length says little. What counts is the shortest wait of
-//! an interval: while that stays above the target, every job that has waited twice the target is answered unrun,
-//! until one is served quickly again. The workers stay busy all the while, and what they do is in time. This is
-//! CoDel in the form that suits requests (jobs are dropped when they are taken, by their age, without its square
-//! root).
+//! A queue may be long for a moment without harm, so its length is no measure. The measure is the shortest wait of an
+//! interval: while it stays above the target, every job that has waited twice the target is answered without being run,
+//! until one is served promptly again. The workers stay busy meanwhile, and their results are in time. This is CoDel
+//! adapted to requests (jobs are dropped by their age when they are taken, without its square root).
 //!
 //! ```text
-//!  wait  ▁▂▃▅▆▇█████▃▂▂▂▂▂▂▁▁     ▁ the target
-//!        ├─ interval ┤├─ standing: what waited 2 × target is shed ─┤
+//!  wait  ▁▂▃▅▆▇█████▃▂▂▂▂▂▂▂▁▁     ▁ the target
+//!        ├─ interval ┤├─ standing: waits above 2 × target are shed ─┤
 //! ```
 
 use std::time::Duration;
 
 use stilling_ring::Time;
 
-/// The least target by itself, and the least interval is twenty of them.
+/// Lower bound of the automatic target.
 const TARGET_MIN: Duration = Duration::from_millis(5);
 
-/// The least interval over which the shortest wait is taken.
+/// Lower bound of the interval over which the shortest wait is measured.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Targets that an interval has at least, so that several jobs are taken in it however long they are.
+/// Minimum length of an interval in targets, so that it covers several jobs of any duration.
 const TARGETS_PER_INTERVAL: u32 = 4;
 
-/// The wait that a queue should come back to.
+/// The wait to which a standing queue is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueTarget {
-    /// As long as a job takes on average, and at least 5 ms.
+    /// The average service time, at least 5 ms.
     Service,
-    /// This long.
+    /// A fixed time.
     Fixed(Duration),
 }
 
@@ -43,14 +42,12 @@ impl QueueTarget {
     }
 }
 
-/// What the taking of jobs has shown so far.
 #[derive(Debug)]
 pub(crate) struct StandingQueueDetector {
     target: QueueTarget,
     interval_end: Time,
-    /// The shortest wait of the interval.
     least: Duration,
-    /// No job of the interval before this one was served within the target.
+    /// No job of the interval so far was served within the target.
     is_standing: bool,
 }
 
@@ -59,19 +56,19 @@ impl StandingQueueDetector {
         StandingQueueDetector { target, interval_end: Time::ZERO, least: Duration::ZERO, is_standing: false }
     }
 
-    /// Whether a job that is taken now, after waiting so long, is to be shed.
+    /// Whether a job taken now after waiting for `waited` is to be shed.
     pub(crate) fn sheds(&mut self, now: Time, waited: Duration, service_mean: Duration) -> bool {
         let target = self.target.wait(service_mean);
         if now >= self.interval_end {
             let interval = INTERVAL_MIN.max(target.saturating_mul(TARGETS_PER_INTERVAL));
-            // What an interval showed that is long over says nothing about now.
+            // An interval long over does not describe the present.
             let is_recent = now.since(self.interval_end) < interval;
             self.is_standing = is_recent && self.least > target;
             self.least = waited;
             self.interval_end = now.after(interval);
         } else {
             self.least = self.least.min(waited);
-            // One quick start ends it: the rest of the queue is no older.
+            // A single prompt job ends the standing state: the rest of the queue is no older.
             self.is_standing &= self.least > target;
         }
         self.is_standing && waited > target.saturating_mul(2)
@@ -90,7 +87,7 @@ mod tests {
         Time::ZERO.after(millis(at))
     }
 
-    /// Takes a job every 10 ms in `from..to`, all after the same wait; how many are shed.
+    /// Takes a job every 10 ms in `from..to`, all after the same wait; returns how many are shed.
     fn shed(standing: &mut StandingQueueDetector, from: u64, to: u64, waited: u64) -> usize {
         let times = (from..to).step_by(10);
         times.filter(|now| standing.sheds(at(*now), millis(waited), Duration::ZERO)).count()

@@ -1,9 +1,8 @@
-//! The keeper: who starts an elastic pool's threads, and says when some may go.
+//! The scaler: starts an elastic pool's threads, and decides when some may retire.
 //!
-//! A thread of its own, because starting others takes long: a shard must not do it, and a worker that did would
-//! hold up the job it has just taken. It sleeps until a worker calls or something is due; a pool at its first
-//! size, with nothing going on, never wakes it. The simulator and the tests play it by calling
-//! [`scale`](PoolScaler::scale) themselves.
+//! It has its own thread, because starting others takes long: a shard must not do it, and a worker would delay the job
+//! it has just taken. It sleeps until a worker requests scaling or a deadline is due; an idle pool at its initial size
+//! never wakes it. The simulator and the tests call [`scale`](PoolScaler::scale) directly.
 
 use std::io;
 use std::time::Duration;
@@ -16,17 +15,16 @@ use crate::growth::GrowthSchedule;
 use crate::pool_core::PoolCore;
 use crate::pool_size::PoolSize;
 
-/// How long no thread is started after the system refused one. Jobs wait in the queue meanwhile.
+/// Delay after the system refused a thread, during which no thread is started. Jobs wait in the queue meanwhile.
 const START_RETRY: Duration = Duration::from_millis(100);
 
-/// Starts and dismisses the threads of one elastic pool; see [`Pool::scaler`](crate::Pool::scaler).
+/// Starts and retires the threads of one elastic pool; see [`Pool::scaler`](crate::Pool::scaler).
 pub struct PoolScaler<R> {
     core: Arc<PoolCore<R>>,
     schedule: GrowthSchedule,
     base: u64,
-    /// Since when the busiest moment is looked for: the last growth, or the last time the pool could shrink.
+    /// Start of the span of the peak demand: the last growth, or the last check for shrinking.
     since: Time,
-    /// No thread is started before.
     retry_at: Option<Time>,
 }
 
@@ -37,18 +35,17 @@ impl<R> PoolScaler<R> {
         PoolScaler { since: core.clock.now(), core, schedule, base, retry_at: None }
     }
 
-    /// Whether a worker has taken a job since the last look and found the pool short of threads.
+    /// Whether a worker has found the pool short of threads since the last run.
     #[must_use]
     pub fn is_scale_requested(&self) -> bool {
         self.retry_at.is_none() && self.core.pool_size.as_ref().is_some_and(PoolSize::is_scale_requested)
     }
 
-    /// Makes the pool as large as its work wants it: calls `start` for each thread that is missing, which then
-    /// has to become a worker, and lets idle ones go. Returns when to look again if no worker calls before; that
-    /// is never, when nothing is left to do. A closed pool stays as it is.
+    /// Adapts the pool's size to its work: calls `start` for each missing thread, which must then become a worker, and
+    /// lets surplus idle ones retire. Returns when to call again if no worker requests it before; `None` if nothing is
+    /// due. A closed pool stays as it is.
     ///
-    /// An error of `start` is counted and survived: the pool goes on with what it has, and a tenth of a second
-    /// later the rest is tried again.
+    /// An error of `start` is counted and tolerated: the pool continues with its threads, and retries 0.1 s later.
     pub fn scale(&mut self, mut start: impl FnMut() -> io::Result<()>) -> Option<Time> {
         let core = Arc::clone(&self.core);
         let pool_size = core.pool_size.as_ref()?;
@@ -67,7 +64,7 @@ impl<R> PoolScaler<R> {
         [period_ends, self.retry_at].into_iter().flatten().min()
     }
 
-    /// One hunk more, if threads are short. Returns whether to ask again.
+    /// Adds one hunk, if threads are short. Returns whether to call again.
     fn grow(&mut self, pool_size: &PoolSize, now: Time, start: &mut impl FnMut() -> io::Result<()>) -> bool {
         if self.core.is_closed() {
             return false;
@@ -82,7 +79,7 @@ impl<R> PoolScaler<R> {
             if self.core.is_closed() {
                 return false;
             }
-            // Counted first: it may take a job before `start` has returned.
+            // Counted first: the thread may take a job before `start` has returned.
             pool_size.add_thread();
             if start().is_err() {
                 count(&self.core.tally.threads_failed);
@@ -95,7 +92,7 @@ impl<R> PoolScaler<R> {
         true
     }
 
-    /// One hunk less, if the pool was larger than it needed for long enough.
+    /// Removes one hunk, if the pool was larger than needed for long enough.
     fn shrink(&mut self, pool_size: &PoolSize, now: Time) {
         let target = pool_size.target();
         if target == self.base || now < self.since.after(pool_size.growth.shrink_after) {
@@ -108,7 +105,7 @@ impl<R> PoolScaler<R> {
         }
     }
 
-    /// The keeper's life: looks and sleeps until the pool is closed. See [`scale`](PoolScaler::scale) for `start`.
+    /// Scaler loop: runs until the pool is closed. See [`scale`](PoolScaler::scale) for `start`.
     pub fn run(mut self, mut start: impl FnMut() -> io::Result<()>) {
         let core = Arc::clone(&self.core);
         let Some(pool_size) = core.pool_size.as_ref() else { return };

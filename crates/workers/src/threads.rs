@@ -1,6 +1,6 @@
-//! The pool's threads: created at the start, or later by the keeper; waited for with a deadline.
+//! The pool's threads: created at the start, or later by the scaler; joined with a deadline.
 //!
-//! Threads do not exist in the model checker, which plays the workers with `Pool::run_worker`; hence plain std here.
+//! The model checker has no threads and calls `Pool::run_worker` instead; hence plain std here.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::scaler::PoolScaler;
 /// Worker threads were still running at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JoinTimeout {
-    /// How many.
+    /// Number of running threads.
     pub threads: usize,
 }
 
@@ -44,7 +44,7 @@ struct ThreadGroup {
 struct ThreadGroupState {
     started: bool,
     alive: usize,
-    /// The next worker's, for its name.
+    /// The next worker's number, for its thread name.
     number: u64,
     handles: Vec<JoinHandle<()>>,
 }
@@ -81,7 +81,7 @@ impl ThreadGroup {
             body();
         })?;
         group_state.alive += 1;
-        // Those who left a pool that shrank need nobody to wait for them.
+        // Retired threads need no join.
         group_state.handles.retain(|handle| !handle.is_finished());
         group_state.handles.push(handle);
         Ok(())
@@ -125,14 +125,14 @@ impl WorkerThreads {
         let handles = std::mem::take(&mut group_state.handles);
         drop(group_state);
         for handle in handles {
-            // A worker contains every panic of its jobs, so there is nothing to hear from it.
+            // A worker catches every panic of its jobs, so its result carries nothing.
             drop(handle.join());
         }
         Ok(())
     }
 }
 
-/// Signs the thread off, however it ends; one that ends before `start` has counted it waits for the roster.
+/// Counts the thread out, however it ends; a thread that ends before `spawn_member` has counted it waits for the lock.
 struct ExitGuard(Arc<ThreadGroup>);
 
 impl Drop for ExitGuard {

@@ -1,4 +1,4 @@
-//! A pool that grows and shrinks: played in virtual time, and with real threads that are counted, never timed.
+//! A pool that grows and shrinks: in virtual time, and with real threads that are counted, never timed.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,7 +11,7 @@ use stilling_workers::{Growth, JobContext, JobResult, Lane, Pool, PoolLimits, Po
 
 const SHRINK_AFTER: Duration = Duration::from_secs(10);
 
-/// Long enough that only a hang reaches it.
+/// Only a hang reaches it.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 const QUARTER_FREE: Growth = Growth {
@@ -22,7 +22,7 @@ const QUARTER_FREE: Growth = Growth {
     shrink_after: SHRINK_AFTER,
 };
 
-/// A pool whose workers and keeper the test plays.
+/// A pool with the test as its workers and scaler.
 struct ElasticFixture {
     pool: Pool<u64>,
     lane: Lane<u64>,
@@ -52,7 +52,7 @@ impl ElasticFixture {
         self.lane.publish();
     }
 
-    /// Free workers take jobs, and the keeper answers every call; until nothing moves.
+    /// Lets free workers take jobs and the scaler handle every request, until nothing changes.
     fn run_until_idle(&mut self) {
         loop {
             if self.scaler.is_scale_requested() {
@@ -72,7 +72,7 @@ impl ElasticFixture {
         }
     }
 
-    /// A span of the keeper's passes; idle workers go if they are to. Returns how many threads there are then.
+    /// Advances by one span, runs the scaler and retires surplus workers. Returns the number of threads.
     fn advance_span(&mut self) -> u64 {
         self.manual_time.advance(SHRINK_AFTER);
         self.scaler.scale(|| Ok(()));
@@ -81,7 +81,7 @@ impl ElasticFixture {
     }
 }
 
-/// Rows 4.13 and 4.31: without a threshold there is nobody who could start a thread.
+/// Rows 4.13 and 4.31: without a threshold there is no scaler.
 #[test]
 fn a_pool_without_a_threshold_has_no_keeper() {
     let limits = PoolLimits {
@@ -94,7 +94,7 @@ fn a_pool_without_a_threshold_has_no_keeper() {
     assert_eq!(pool.counters().threads, 2);
 }
 
-/// Row 4.31, `--free-threshold`: the worker whose job makes too few free calls for more, and no earlier one.
+/// Row 4.31, `--free-threshold`: the first job that leaves too few free threads requests scaling.
 #[test]
 fn the_threshold_decides_when_the_pool_grows() {
     for (free_threshold, calls_at) in [(1, 8), (25, 7), (50, 5)] {
@@ -112,7 +112,7 @@ fn the_threshold_decides_when_the_pool_grows() {
     }
 }
 
-/// Row 4.31, `--spawn-hunk`, `--spawn-factor`: how far a pool goes when all of its threads are taken at once.
+/// Row 4.31, `--spawn-hunk`, `--spawn-factor`: the resulting size when all threads are busy at once.
 #[test]
 fn hunks_decide_how_far_the_pool_grows() {
     for (spawn_hunk, spawn_factor, expected) in [
@@ -134,8 +134,8 @@ fn hunks_decide_how_far_the_pool_grows() {
     }
 }
 
-/// Row 4.31: a burst of slow work makes the pool as large as it may be; what is more waits; and after the burst it
-/// shrinks by hunks, slowly, to where it began.
+/// Row 4.31: a burst of slow work grows the pool to its limit; further jobs wait; after the burst the pool shrinks hunk
+/// by hunk to its initial size.
 #[test]
 fn a_burst_is_served_by_grown_threads_and_then_they_go() {
     let mut fixture = fixture(2, QUARTER_FREE);
@@ -156,7 +156,7 @@ fn a_burst_is_served_by_grown_threads_and_then_they_go() {
     assert_eq!(fixture.scaler.scale(|| Ok(())), None, "nothing is left to look for");
 }
 
-/// Row 4.31: a load at the edge does not start and end threads all the time.
+/// Row 4.31: a load at the threshold does not start and end threads continually.
 #[test]
 fn a_pool_that_is_needed_now_and_then_keeps_its_threads() {
     let mut fixture = fixture(2, QUARTER_FREE);
@@ -173,7 +173,7 @@ fn a_pool_that_is_needed_now_and_then_keeps_its_threads() {
     assert_eq!(fixture.pool.counters().threads_started, started);
 }
 
-/// Row 4.31: a pool that shrinks keeps as many as the busiest moment of the last span needs, and half as many again.
+/// Row 4.31: a shrinking pool keeps 150 % of the last span's peak demand.
 #[test]
 fn a_pool_shrinks_no_further_than_its_load_allows() {
     let mut fixture = fixture(1, Growth { threads_max: 100, ..QUARTER_FREE });
@@ -187,8 +187,8 @@ fn a_pool_shrinks_no_further_than_its_load_allows() {
     assert_eq!(*shrunk.last().expect("five spans"), 16, "{shrunk:?}");
 }
 
-/// Row 4.31: threads that the system refuses are counted and survived, nobody tries again at once, and later the
-/// pool grows all the same.
+/// Row 4.31: refused threads are counted and tolerated, the next attempt is delayed, and later the pool grows all the
+/// same.
 #[test]
 fn threads_that_cannot_be_started_are_counted_and_survived() {
     let mut fixture = fixture(4, QUARTER_FREE);
@@ -209,7 +209,7 @@ fn threads_that_cannot_be_started_are_counted_and_survived() {
     assert_eq!((counters.threads, counters.threads_started, counters.threads_failed), (5, 1, 1));
     assert!(again > fixture.manual_time.now());
 
-    // The one that was started takes the last job; its call is not heard before the rest is over.
+    // The started thread takes the last job; its request is suppressed until the retry delay is over.
     fixture.running.push(fixture.pool.take_job().expect("it waits"));
     assert!(!fixture.scaler.is_scale_requested());
     assert_eq!(fixture.scaler.scale(|| panic!("it is too early")), Some(again));
@@ -221,7 +221,7 @@ fn threads_that_cannot_be_started_are_counted_and_survived() {
     assert_eq!(fixture.pool.counters().done, 5);
 }
 
-/// Rows 4.31 and 4.37: a pool that is being closed starts nobody.
+/// Rows 4.31 and 4.37: a pool that is being closed starts no threads.
 #[test]
 fn a_closed_pool_does_not_grow() {
     let mut fixture = fixture(1, QUARTER_FREE);
@@ -240,7 +240,6 @@ fn a_pool_that_begins_above_its_limit_is_refused() {
     fixture(17, QUARTER_FREE);
 }
 
-/// A door that jobs wait behind, so that they run all at the same time.
 #[derive(Default)]
 struct JobBarrier {
     arrived: Mutex<(u64, bool)>,
@@ -268,7 +267,6 @@ impl JobBarrier {
     }
 }
 
-/// A pool with real threads, and a lane whose shard is the test.
 fn started(threads: usize, growth: Growth) -> (Pool<u64>, Lane<u64>, Clock) {
     let clock = Clock::real();
     let limits =
@@ -290,8 +288,8 @@ fn submit_behind(barrier: &Arc<JobBarrier>, lane: &mut Lane<u64>, jobs: u64) {
     lane.publish();
 }
 
-/// Row 4.31 with real threads: sixteen jobs run at once in a pool of two, because it grew; it never has more than its
-/// limit; and when all is done it goes back to two, again and again.
+/// Row 4.31 with real threads: sixteen jobs run at once in a pool of two, because it grew; it never exceeds its limit;
+/// and when all is done it returns to two, repeatedly.
 #[test]
 fn real_threads_come_with_the_work_and_go_with_it() {
     let growth = Growth { shrink_after: Duration::from_millis(1), ..QUARTER_FREE };
@@ -318,7 +316,7 @@ fn real_threads_come_with_the_work_and_go_with_it() {
     assert_eq!(pool.join(Time::ZERO), Ok(()), "nobody is left");
 }
 
-/// Rows 4.31 and 4.37: however the end meets the growth, every accepted job is answered and every thread ends.
+/// Rows 4.31 and 4.37: whenever growth races with closing, every accepted job is answered and every thread ends.
 #[test]
 fn a_pool_may_be_closed_while_it_grows() {
     for round in 0..50 {
@@ -341,7 +339,7 @@ fn a_pool_may_be_closed_while_it_grows() {
     }
 }
 
-/// Row 4.31: a forgotten elastic pool ends its workers and its keeper; the last of them lets go of the lane's wake.
+/// Row 4.31: dropping an elastic pool ends its workers and its scaler; the last of them drops the lane's wake.
 #[test]
 fn dropping_the_last_handle_ends_the_keeper() {
     let wake = Arc::new(Wake::new(|| ()));
@@ -357,7 +355,8 @@ fn dropping_the_last_handle_ends_the_keeper() {
     eventually("all threads are gone", || (Arc::strong_count(&wake) == 1).then_some(()));
 }
 
-/// Row 4.31, `--accept-workers`: as many lanes as may run a job themselves, each one job at a time and one a turn.
+/// Row 4.31, `--accept-workers`: at most `inline_max` lanes run a job themselves, each one job at a time and one per
+/// turn.
 #[test]
 fn lanes_run_jobs_themselves_as_far_as_they_may() {
     for (inline_max, expected) in [(0, [false, false]), (1, [true, false]), (2, [true, true])] {

@@ -1,4 +1,4 @@
-//! An elastic pool against a plain restatement of what it promises, over random histories in virtual time.
+//! An elastic pool compared with a plain model, over random histories in virtual time.
 #![cfg(not(loom))]
 
 use std::io::{Error, ErrorKind};
@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use stilling_ring::{Clock, Time, Wake};
 use stilling_workers::{Growth, JobContext, Pool, PoolLimits};
 
-/// How long the keeper rests after a thread was refused.
 const START_RETRY_NANOS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +18,7 @@ enum ScalerOp {
     Advance {
         nanos: u64,
     },
-    /// The keeper looks, and the system grants it that many threads.
+    /// The scaler runs, and the system grants it at most `granted` threads.
     Scale {
         granted: u64,
     },
@@ -48,7 +47,6 @@ fn growth() -> impl Strategy<Value = Growth> {
     )
 }
 
-/// What the pool should be like: plain numbers, changed one event at a time.
 struct ElasticModel {
     growth: Growth,
     base: u64,
@@ -56,7 +54,7 @@ struct ElasticModel {
     threads: u64,
     busy: u64,
     busy_max: u64,
-    /// Hunks added since the pool last had its first size.
+    /// Hunks added since the pool last had its initial size.
     hunks: usize,
     since: u64,
     retry_at: Option<u64>,
@@ -118,7 +116,7 @@ impl ElasticModel {
         let span = self.growth.shrink_after.as_nanos() as u64;
         if self.target > self.base && now >= self.since + span {
             self.since = now;
-            // The smallest pool in which one and a half times the busiest moment leaves enough free.
+            // The smallest pool in which 150 % of the peak demand leaves enough threads free.
             let wanted = self.busy_max + self.busy_max.div_ceil(2);
             let leaves_enough =
                 |size: &u64| *size * u64::from(100 - self.growth.free_threshold) >= wanted * 100;
@@ -161,7 +159,7 @@ impl ElasticModel {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// Row 4.31: every option, step by step: who is called when, how many come and go, and when it looks again.
+    /// Row 4.31: every option, step by step: requests, started and retired threads, and the time of the next run.
     #[test]
     fn the_pool_follows_its_work(
         base in 1_u64..12,
@@ -208,7 +206,7 @@ proptest! {
                     let expected = model.scale(manual_time.now().as_nanos(), granted);
                     prop_assert_eq!(next.map(Time::as_nanos), expected);
                 }
-                // Only a worker without a job may go.
+                // Only an idle worker may retire.
                 ScalerOp::Retire => {
                     if model.busy < model.threads {
                         prop_assert_eq!(pool.retire(), model.retire());

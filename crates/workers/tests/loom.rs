@@ -1,8 +1,8 @@
-//! The pool itself under the model checker: the shipped worker loop, lanes and wakes, with loom's threads.
+//! The pool under the model checker: the production worker loop, lanes and wakes, with loom's threads.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p stilling-workers --release --test loom`
 //!
-//! A wake lost in either direction, or a worker that misses the end, shows up as a deadlock.
+//! A lost wake in either direction, or a worker that misses the end, shows up as a deadlock.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -20,13 +20,12 @@ fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     builder.check(scenario);
 }
 
-/// What a driver's wait is to a shard: one bit that ends the current sleep or the next one.
+/// A stand-in for a driver's wait: one bit that ends the current sleep or the next one.
 struct SleepFlag {
     is_woken: Mutex<bool>,
     woken: Condvar,
 }
 
-/// A shard's place to sleep.
 struct ShardSleep {
     sleep_flag: Arc<SleepFlag>,
     wake: Arc<Wake>,
@@ -130,7 +129,7 @@ fn two_workers_share_a_batch() {
     });
 }
 
-/// Row 4.37: the end is told by whoever takes the last job, or by whoever closes; no worker misses both.
+/// Row 4.37: taking the last job or closing the pool ends the workers; no worker misses both.
 #[test]
 fn every_worker_hears_of_the_end() {
     model(3, || {
@@ -147,7 +146,7 @@ fn every_worker_hears_of_the_end() {
     });
 }
 
-/// Row 4.38: two shards on threads of their own, one worker.
+/// Row 4.38: two shards on their own threads, one worker.
 #[test]
 fn two_lanes_share_a_worker() {
     model(2, || {
@@ -169,7 +168,7 @@ fn two_lanes_share_a_worker() {
     });
 }
 
-/// Row 4.37: a job is refused or answered, whenever the pool is closed, and the worker always ends.
+/// Row 4.37: a job is rejected or answered, whenever the pool is closed, and the worker always ends.
 #[test]
 fn closing_races_with_a_submission() {
     model(3, || {
@@ -193,10 +192,10 @@ fn closing_races_with_a_submission() {
     });
 }
 
-/// After this long without need a thread of an elastic pool may go.
+/// Time without need after which a thread of an elastic pool may retire.
 const SHRINK_AFTER: Duration = Duration::from_secs(1);
 
-/// A pool of one thread that becomes two when that one is busy.
+/// A pool of one thread that grows to two when that thread is busy.
 fn elastic(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>, ManualTime) {
     let (clock, manual_time) = Clock::manual();
     let growth =
@@ -208,7 +207,7 @@ fn elastic(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>, 
     (pool, lanes.remove(0), scaler, manual_time)
 }
 
-/// The same, grown to two, which may shrink at its next look.
+/// The same pool, grown to two, ready to shrink at the scaler's next run.
 fn grown(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>) {
     let (pool, mut lane, mut scaler, manual_time) = elastic(shard_sleep);
     lane.submit(9, |_| 9).unwrap();
@@ -218,15 +217,15 @@ fn grown(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>) {
     assert_eq!(pool.counters().threads, 2);
     running.run(&mut JobContext::simulated()).deliver();
     assert!(lane.next_result().is_some());
-    // The first span had the job in it.
+    // The job was in the first span.
     manual_time.advance(SHRINK_AFTER);
     scaler.scale(|| Ok(()));
     manual_time.advance(SHRINK_AFTER);
     (pool, lane, scaler)
 }
 
-/// Rows 4.31 and 4.38: a worker that takes a job and finds the pool short wakes the keeper, be it asleep or about to
-/// sleep; two that find it so at once call it at least once.
+/// Rows 4.31 and 4.38: a worker that takes a job and finds the pool short wakes the scaler, whether asleep or about to
+/// sleep; two concurrent requests wake it at least once.
 #[test]
 fn a_call_for_more_threads_is_never_lost() {
     model(2, || {
@@ -266,8 +265,8 @@ fn a_call_for_more_threads_is_never_lost() {
     });
 }
 
-/// Rows 4.31 and 4.38: one of two idle workers leaves while a job comes in; the other takes it, or the one who was
-/// about to go.
+/// Rows 4.31 and 4.38: one of two idle workers retires while a job arrives; the other worker or the retiring one takes
+/// it.
 #[test]
 fn a_worker_that_leaves_leaves_no_job_behind() {
     model(2, || {
@@ -296,7 +295,7 @@ fn a_worker_that_leaves_leaves_no_job_behind() {
     });
 }
 
-/// Row 4.31: a worker that takes a job while the pool shrinks is seen by the keeper, or calls it.
+/// Row 4.31: the scaler sees a worker that takes a job while the pool shrinks, or the worker requests scaling.
 #[test]
 fn a_pool_that_shrinks_is_not_short_unnoticed() {
     model(3, || {
@@ -313,7 +312,7 @@ fn a_pool_that_shrinks_is_not_short_unnoticed() {
         if scaler.is_scale_requested() {
             scaler.scale(|| Ok(()));
         }
-        // Whoever the smaller pool would have dismissed stays.
+        // The surplus worker of the smaller pool stays.
         assert!(!pool.retire());
         assert_eq!(pool.counters().threads, 2);
         running.run(&mut JobContext::simulated()).deliver();

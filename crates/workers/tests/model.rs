@@ -1,4 +1,4 @@
-//! The pool against a simple model of what it promises, over random histories in virtual time.
+//! The pool compared with a simple model, over random histories in virtual time.
 #![cfg(not(loom))]
 
 use std::collections::VecDeque;
@@ -52,7 +52,6 @@ struct LaneModel {
     unpublished: VecDeque<ExpectedJob>,
     published: VecDeque<ExpectedJob>,
     results: VecDeque<JobCompletion<u64>>,
-    /// Every job that was accepted.
     accepted: Vec<LanePosition>,
     outstanding: usize,
 }
@@ -76,7 +75,7 @@ proptest! {
         let mut busy = Vec::new();
         let (mut ticket, mut now, mut queued, mut closed) = (0_u64, 0_u64, 0_usize, false);
         let (mut refused, mut done, mut panicked, mut expired, mut cancelled, mut waited) = (0, 0, 0, 0, 0, 0);
-        // At least as many as still have places in the queue.
+        // Upper bound of the withdrawn jobs still in the queue.
         let mut withdrawn = 0;
 
         for op in ops {
@@ -97,7 +96,7 @@ proptest! {
                         }
                         Err(SubmitError::Closed(_)) => prop_assert!(closed),
                         Err(SubmitError::Full(_)) => {
-                            // Withdrawn jobs that no worker has passed yet have as many places of their own.
+                            // Withdrawn jobs that no worker has passed yet have as many slots of their own.
                             prop_assert!(!has_room || withdrawn >= queue_max);
                             refused += 1;
                         }

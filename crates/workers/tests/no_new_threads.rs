@@ -1,4 +1,4 @@
-//! Alone in its process, so that every thread beyond the test's own is the pool's.
+//! Alone in its process, so that every other thread is the pool's.
 #![cfg(all(not(loom), target_os = "linux"))]
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ fn threads() -> BTreeSet<OsString> {
     std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().file_name()).collect()
 }
 
-/// Rows 0.13 and 4.13: all threads are there after `start`, however much work comes.
+/// Rows 0.13 and 4.13: all threads exist after `start`, under any load.
 #[test]
 fn no_thread_is_created_after_start() {
     const THREADS: usize = 4;
@@ -34,7 +34,7 @@ fn no_thread_is_created_after_start() {
     for round in 0..100 {
         for ticket in 0..THREADS as u64 {
             let together = Arc::clone(&together);
-            // Every worker has to take part, else nobody gets on.
+            // Needs every worker, otherwise no job proceeds.
             lane.submit(ticket, move |_| {
                 together.wait();
             })

@@ -1,5 +1,4 @@
-//! What the planted bugs of this crate do, in builds that have them. One test, because the choice is the
-//! process's.
+//! Effects of this crate's planted bugs, in builds that contain them. A single test, because the choice is per process.
 #![cfg(all(stilling_planted, not(loom)))]
 
 use std::sync::Arc;

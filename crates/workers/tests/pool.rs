@@ -1,4 +1,4 @@
-//! The pool with the test playing the worker: order, bounds, ends, all in virtual time.
+//! The pool with the test as its worker: order, bounds and closing, all in virtual time.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -28,7 +28,6 @@ fn fixture(lanes: usize, queue_max: usize, age_max: Duration) -> PoolFixture {
     PoolFixture { pool, lanes, manual_time, wakes }
 }
 
-/// Takes and runs one job as a worker does, in virtual time.
 fn serve(pool: &Pool<u64>) -> Option<u64> {
     let running = pool.take_job()?;
     let ticket = running.ticket();
@@ -40,12 +39,11 @@ fn done(ticket: u64, value: u64) -> Option<(u64, JobResult<u64>)> {
     Some((ticket, JobResult::Done(value)))
 }
 
-/// Ticket and outcome of the lane's next result.
 fn next(lane: &mut Lane<u64>) -> Option<(u64, JobResult<u64>)> {
     lane.next_result().map(|JobCompletion { ticket, outcome, .. }| (ticket, outcome))
 }
 
-/// Row 4.3: first in, first out over all shards, whatever lane a job came through.
+/// Row 4.3: first in, first out over all shards, independent of the lane.
 #[test]
 fn the_oldest_job_of_all_lanes_goes_first() {
     let mut fixture = fixture(3, 100, Duration::MAX);
@@ -65,7 +63,7 @@ fn the_oldest_job_of_all_lanes_goes_first() {
     }
 }
 
-/// Row 4.3: the queue is bounded over all lanes together, and what is refused comes back.
+/// Row 4.3: the queue is bounded over all lanes together, and a rejected job is returned.
 #[test]
 fn a_full_queue_gives_the_job_back() {
     let mut fixture = fixture(2, 3, Duration::MAX);
@@ -84,7 +82,7 @@ fn a_full_queue_gives_the_job_back() {
     assert!(fixture.lanes[1].submit(3, job).is_ok(), "one place became free");
 }
 
-/// Row 4.3: a shard that fetches no results stops itself, not the workers.
+/// Row 4.3: a shard that fetches no results blocks itself, not the workers.
 #[test]
 fn a_lane_that_fetches_nothing_is_refused_in_the_end() {
     let mut fixture = fixture(1, 2, Duration::MAX);
@@ -128,7 +126,7 @@ fn a_job_that_waited_too_long_expires_and_is_not_run() {
     }
 }
 
-/// An answer that has begun cannot be taken back: the job that goes on with it is run, however long it has waited.
+/// A response that has begun must be completed: the job that continues it is run however long it has waited.
 #[test]
 fn a_job_that_lasts_is_run_however_long_it_has_waited() {
     let (clock, manual_time) = Clock::manual();
@@ -151,8 +149,8 @@ fn a_job_that_lasts_is_run_however_long_it_has_waited() {
     }
 }
 
-/// Row 4.26: while a queue stands, only what has not waited long is run; the rest is answered unrun. So an
-/// overload costs no work, and it is over when the load is.
+/// Row 4.26: in a standing queue only recent jobs are run; the rest is answered without being run. An overload thus
+/// wastes no work, and it is over when the load is.
 #[test]
 fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
     const SLOT: Duration = Duration::from_millis(5);
@@ -161,10 +159,10 @@ fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
     let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
     let lane = &mut lanes[0];
     let mut submitted = Vec::new();
-    // (slot, how long it took from submission, whether it was run)
+    // (slot, time since submission, whether it was run)
     let mut answers = Vec::new();
     for slot in 0..600 {
-        // Ten times as many as can be done for two seconds, then half as many.
+        // Ten times the capacity for two seconds, then half the capacity.
         let arrivals = if slot < 400 { 10 } else { slot % 2 };
         for _ in 0..arrivals {
             let manual_time = manual_time.clone();
@@ -207,7 +205,7 @@ impl Drop for PanicsWhenDropped {
     }
 }
 
-/// Row 4.3: a panic costs one answer, wherever in the job it comes from.
+/// Row 4.3: a panic anywhere in a job costs one result.
 #[test]
 fn a_panic_in_a_job_is_one_answer() {
     let mut fixture = fixture(1, 10, Duration::from_secs(1));
@@ -235,7 +233,7 @@ fn a_panic_in_a_job_is_one_answer() {
     assert_eq!((counters.panicked, counters.done, counters.expired, counters.busy), (2, 1, 1, 0));
 }
 
-/// A worker that dies between taking and running, or before delivering, still owes an answer and pays it.
+/// A worker that fails between taking and running a job, or before delivering, still answers it.
 #[test]
 fn a_taken_job_is_answered_even_if_its_worker_gives_up() {
     let mut fixture = fixture(1, 10, Duration::MAX);
@@ -251,7 +249,7 @@ fn a_taken_job_is_answered_even_if_its_worker_gives_up() {
     assert_eq!(fixture.pool.counters().busy, 0);
 }
 
-/// Row 4.12: a shard may go while its jobs wait or run; they run, and everything is dropped exactly once.
+/// Row 4.12: a shard may be dropped while its jobs wait or run; they run, and everything is dropped exactly once.
 #[test]
 fn a_lane_may_go_while_its_jobs_are_outstanding() {
     let mut fixture = fixture(2, 10, Duration::MAX);
@@ -281,7 +279,7 @@ fn a_lane_may_go_while_its_jobs_are_outstanding() {
     assert_eq!(next(&mut fixture.lanes[0]), done(9, 9), "the other lane is not disturbed");
 }
 
-/// Row 4.12: jobs that nobody takes any more are dropped with the pool.
+/// Row 4.12: jobs left in the queue are dropped with the pool.
 #[test]
 fn jobs_left_in_a_dropped_pool_are_dropped_once() {
     let mut fixture = fixture(1, 10, Duration::MAX);
@@ -295,7 +293,7 @@ fn jobs_left_in_a_dropped_pool_are_dropped_once() {
     assert_eq!(Arc::strong_count(&witness), 1);
 }
 
-/// Row 4.37: closing refuses what is new and finishes what was accepted, also what was not published yet.
+/// Row 4.37: closing rejects new jobs and finishes accepted ones, including unpublished ones.
 #[test]
 fn a_closed_pool_finishes_what_it_accepted() {
     let mut fixture = fixture(1, 10, Duration::MAX);
@@ -326,7 +324,7 @@ fn a_position_says_whether_its_job_still_waits() {
     assert_eq!(fixture.pool.counters().busy, 0);
 }
 
-/// Row 4.18: in the simulator a slow job costs virtual time, told to whoever plays the worker.
+/// Row 4.18: in the simulator a slow job costs virtual time, returned to the caller.
 #[test]
 fn a_simulated_job_sleeps_in_virtual_time() {
     let mut fixture = fixture(1, 10, Duration::MAX);
@@ -372,8 +370,8 @@ fn a_pool_without_threads_is_legal() {
     pool.join(Time::ZERO).unwrap();
 }
 
-/// Rows 4.3 and 4.26: a withdrawn job is neither run nor answered, leaves the queue's length at once, and its place is
-/// no other job's.
+/// Rows 4.3 and 4.26: a withdrawn job is neither run nor answered, leaves the queue's length at once, and its position
+/// is never reused.
 #[test]
 fn a_withdrawn_job_is_not_run_and_makes_room_at_once() {
     let mut fixture = fixture(1, 2, Duration::MAX);
@@ -398,8 +396,8 @@ fn a_withdrawn_job_is_not_run_and_makes_room_at_once() {
     assert_eq!((counters.queued, counters.busy), (0, 0));
 }
 
-/// Rows 4.3 and 4.26: a queue full of withdrawn jobs takes as many others. Beyond, jobs are refused until a worker passes the
-/// withdrawn ones, and then a whole queue fits again.
+/// Rows 4.3 and 4.26: a queue full of withdrawn jobs accepts as many others. Beyond that, jobs are rejected until a
+/// worker passes the withdrawn ones, and then a whole queue fits again.
 #[test]
 fn a_queue_full_of_withdrawn_jobs_takes_others() {
     const QUEUE_MAX: usize = 8;
@@ -426,7 +424,7 @@ fn a_queue_full_of_withdrawn_jobs_takes_others() {
     assert_eq!(fixture.pool.counters().cancelled, 2 * QUEUE_MAX as u64);
 }
 
-/// Row 4.26: results are told apart by position, which no two jobs of a lane share, however many there are.
+/// Row 4.26: results are identified by position, which is unique within a lane.
 #[test]
 fn positions_are_not_used_again() {
     let mut fixture = fixture(1, 2, Duration::MAX);

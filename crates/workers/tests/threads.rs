@@ -1,4 +1,4 @@
-//! The pool with real threads: nothing lost between them, nothing left behind.
+//! The pool with real threads: no job lost, no thread left over.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Barrier, mpsc};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use stilling_ring::{Clock, Wake};
 use stilling_workers::{JobCompletion, JobResult, Lane, Pool, PoolLimits, SubmitError};
 
-/// Long enough that only a hang reaches it.
+/// Only a hang reaches it.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn wake_for(thread: thread::Thread) -> Arc<Wake> {
     Arc::new(Wake::new(move || thread.unpark()))
 }
 
-/// The next result, sleeping as a shard does.
+/// Returns the next result, sleeping as a shard does.
 fn next(lane: &mut Lane<u64>, wake: &Wake) -> JobCompletion<u64> {
     loop {
         if let Some(completed) = lane.next_result() {
@@ -29,7 +29,7 @@ fn next(lane: &mut Lane<u64>, wake: &Wake) -> JobCompletion<u64> {
     }
 }
 
-/// Submits `jobs` jobs in uneven batches and checks that every ticket comes back once with its own answer.
+/// Submits `jobs` jobs in uneven batches and checks that every ticket comes back once with its own result.
 fn drive(mut lane: Lane<u64>, wake: &Wake, jobs: u64) {
     let mut answered = vec![false; usize::try_from(jobs).expect("fits")];
     let (mut submitted, mut fetched, mut batch) = (0, 0, 1);
@@ -46,7 +46,7 @@ fn drive(mut lane: Lane<u64>, wake: &Wake, jobs: u64) {
         }
         lane.publish();
         batch = batch % 61 + 1;
-        // Sometimes everything is fetched before more is submitted, so that both sides fall asleep often.
+        // Sometimes everything is fetched before more is submitted, so that both sides sleep often.
         while fetched < submitted && (batch % 3 == 0 || lane.has_result() || submitted == jobs) {
             let JobCompletion { ticket, outcome, .. } = next(&mut lane, wake);
             assert_eq!(outcome, JobResult::Done(ticket ^ 0xABCD));
@@ -73,7 +73,7 @@ fn every_ticket_is_answered_exactly_once() {
                 let (lane, wake) = take_lane.recv().unwrap();
                 drive(lane, &wake, JOBS);
             });
-            // The wakes arrive one by one, so that each belongs to the shard made just now.
+            // The wakes arrive one by one, so that each belongs to the shard just created.
             ((give_lane, take_wake.recv().unwrap()), shard)
         })
         .unzip();
@@ -95,7 +95,7 @@ fn every_ticket_is_answered_exactly_once() {
     assert!(counters.queued_max <= 256);
 }
 
-/// Row 4.3: panics do not use up the threads.
+/// Row 4.3: threads survive panics.
 #[test]
 fn workers_survive_the_panics_of_their_jobs() {
     let wake = wake_for(thread::current());
@@ -115,7 +115,7 @@ fn workers_survive_the_panics_of_their_jobs() {
     assert_eq!(panicked, 20);
 }
 
-/// Row 4.37: a job that does not end is reported by the deadline, and once it ends the pool is joined.
+/// Row 4.37: an unfinished job is reported at the deadline, and once it ends the pool is joined.
 #[test]
 fn joining_says_how_many_still_run() {
     let wake = wake_for(thread::current());
@@ -123,7 +123,7 @@ fn joining_says_how_many_still_run() {
     let limits = PoolLimits { threads: 3, queue_max: 64, age_max: Duration::MAX, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
-    // Two workers are inside a job for sure; the third has ended or will.
+    // Two workers are certainly in a job; the third has ended or will.
     let inside = Arc::new(Barrier::new(3));
     let leave = Arc::new(Barrier::new(3));
     for ticket in 0..2 {
@@ -147,7 +147,6 @@ fn joining_says_how_many_still_run() {
     pool.join(clock.now()).unwrap();
 }
 
-/// A pool that is forgotten does not leave its threads waiting for ever.
 #[test]
 fn dropping_the_last_handle_ends_the_threads() {
     let wake = wake_for(thread::current());

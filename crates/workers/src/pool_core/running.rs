@@ -1,8 +1,8 @@
-//! A job from the moment a worker takes it until its answer is on the way.
+//! A job from its removal from the queue to the delivery of its result.
 //!
-//! Three steps, so that the simulator can put virtual time between them: taken ([`RunningJob`]), run
-//! ([`FinishedJob`]), delivered. The answer is owed by an inner `PendingResult` that pays when it is dropped: whatever
-//! becomes of the worker, every taken job is answered exactly once.
+//! Three steps, so that the simulator can put virtual time between them: taken ([`RunningJob`]), run ([`FinishedJob`]),
+//! delivered. An inner `PendingResult` delivers the result when it is dropped: every taken job is answered exactly
+//! once, even if its worker fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,7 +15,7 @@ use crate::counters::count;
 use crate::job_claims::LanePosition;
 use crate::job_result::{JobCompletion, JobResult};
 
-/// A job that a worker has taken. Dropping it without [`run`](RunningJob::run) answers [`JobResult::Panicked`].
+/// A job taken by a worker. Dropping it without [`run`](RunningJob::run) answers [`JobResult::Panicked`].
 #[must_use = "dropping a taken job answers it as panicked"]
 pub struct RunningJob<R> {
     job: Job<R>,
@@ -44,24 +44,24 @@ impl<R> RunningJob<R> {
         RunningJob { job, expired, pending_result }
     }
 
-    /// The ticket that the job was submitted with.
+    /// The ticket passed to `submit`.
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.pending_result.ticket
     }
 
-    /// Which lane the job came from, in the order of the wakes given to [`Pool::new`](crate::Pool::new).
+    /// Index of the job's lane, in the order of the wakes passed to [`Pool::new`](crate::Pool::new).
     #[must_use]
     pub fn lane(&self) -> usize {
         self.pending_result.lane
     }
 
-    /// Runs the job, unless it expired. A panic in it ends here.
+    /// Runs the job, unless it expired. Catches a panic.
     pub fn run(self, context: &mut JobContext) -> FinishedJob<R> {
         let RunningJob { job, expired, mut pending_result } = self;
         let work = job.work;
         pending_result.outcome = Some(if expired {
-            // What the job captured is the user's, and may panic while it is dropped.
+            // Dropping user captures may panic.
             contain(|| drop(work));
             JobResult::Expired
         } else {
@@ -71,32 +71,31 @@ impl<R> RunningJob<R> {
     }
 }
 
-/// A job that has run; its answer leaves with [`deliver`](FinishedJob::deliver), or at the latest when this is dropped.
+/// A completed job; its result is delivered by [`deliver`](FinishedJob::deliver) or on drop.
 #[must_use = "the answer leaves when this is delivered"]
 pub struct FinishedJob<R> {
     pending_result: PendingResult<R>,
 }
 
 impl<R> FinishedJob<R> {
-    /// The ticket that the job was submitted with.
+    /// The ticket passed to `submit`.
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.pending_result.ticket
     }
 
-    /// Which lane the answer goes to.
+    /// Index of the lane that receives the result.
     #[must_use]
     pub fn lane(&self) -> usize {
         self.pending_result.lane
     }
 
-    /// Puts the answer where the lane finds it and wakes the lane's shard.
+    /// Delivers the result to the lane and wakes the lane's shard.
     pub fn deliver(self) {
         drop(self.pending_result);
     }
 }
 
-/// The answer owed for one taken job.
 struct PendingResult<R> {
     core: Arc<PoolCore<R>>,
     lane: usize,
@@ -124,13 +123,13 @@ impl<R> Drop for PendingResult<R> {
     }
 }
 
-/// Runs foreign code; a panic in it, or in the dropping of what it panicked with, goes no further.
+/// Runs user code and catches its panic, and a panic while dropping the payload.
 pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(value) => Some(value),
         Err(payload) => {
             if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                // A payload that panics when dropped, carrying another: leaking it is the only way out.
+                // Leaks a payload that panicked while the first was dropped.
                 std::mem::forget(again);
             }
             None

@@ -1,4 +1,4 @@
-//! What all shards and doors share of the queue before the doors: the oldest request of each shard, and whom to wake.
+//! The part of the admission queue shared by all shards: each shard's oldest request, and its wake.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -10,29 +10,28 @@ use stilling_ring::Wake;
 use crate::counters::{PoolCounters, PoolTally};
 use crate::queue_target::QueueTarget;
 
-/// Nobody waits.
+/// No request waits.
 pub(super) const NO_REQUEST: u64 = u64::MAX;
 
-/// What bounds the requests that wait for a slot.
+/// Bounds of the requests that wait for a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
-    /// How many may wait, in all shards together. More are refused.
+    /// Maximum number of waiting requests in all shards together. More are rejected.
     pub queue_max: usize,
-    /// How long one may wait. One that is taken later is given up.
+    /// Maximum wait. A request with a later turn expires.
     pub age_max: Duration,
-    /// The wait that a standing queue is cut to; see [`PoolLimits::queue_target`](crate::PoolLimits::queue_target).
+    /// The target wait of a standing queue; see [`PoolLimits::queue_target`](crate::PoolLimits::queue_target).
     pub target: Option<QueueTarget>,
 }
 
 impl Default for QueueLimits {
-    /// As a pool's.
+    /// As in [`PoolLimits`](crate::PoolLimits).
     fn default() -> QueueLimits {
         let crate::PoolLimits { queue_max, age_max, queue_target, .. } = crate::PoolLimits::default();
         QueueLimits { queue_max, age_max, target: queue_target }
     }
 }
 
-/// What all shards and doors share.
 #[derive(Debug)]
 pub(super) struct AdmissionQueue {
     pub(super) limits: QueueLimits,
@@ -41,13 +40,13 @@ pub(super) struct AdmissionQueue {
     pub(super) tally: PoolTally,
 }
 
-/// What a shard lets the others see.
+/// One shard's published state.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ShardHead {
-    /// Since when its oldest request waits.
+    /// Time since which its oldest request waits.
     pub(super) oldest: AtomicU64,
-    /// It is to look again.
+    /// The shard has a notification to handle.
     pub(super) notified: AtomicBool,
     wake: Arc<Wake>,
 }
@@ -60,19 +59,18 @@ impl AdmissionQueue {
         AdmissionQueue { limits, shard_heads, queued: AtomicU64::new(0), tally: PoolTally::default() }
     }
 
-    /// Something has changed that any shard may wait for.
+    /// Notifies all shards of a change that any of them may wait for.
     pub(super) fn notify_all_shards(&self) {
         self.shard_heads.iter().for_each(ShardHead::notify);
     }
 
-    /// There is room: whoever has waited for the longest is to look.
+    /// Notifies the shard with the oldest request that a slot is free.
     pub(super) fn notify_oldest(&self) {
         if let Some(first) = self.oldest_shard() {
             self.shard_heads[first].notify();
         }
     }
 
-    /// The shard whose oldest request is the oldest of all.
     pub(super) fn oldest_shard(&self) -> Option<usize> {
         let oldest = |(number, head): (usize, &ShardHead)| (head.oldest.load(SeqCst), number);
         let (oldest, number) = self.shard_heads.iter().enumerate().map(oldest).min()?;
@@ -86,7 +84,7 @@ impl AdmissionQueue {
 
 impl ShardHead {
     pub(super) fn notify(&self) {
-        // Who has been told and has not looked yet will see this, too.
+        // A shard with a pending notification will see this change, too.
         if !self.notified.swap(true, SeqCst) {
             self.wake.notify();
         }

@@ -1,5 +1,5 @@
-//! How long a process that died waits until it is started again: nothing if it had lived for long, else twice as
-//! long with each death in a row, up to a maximum. A program that cannot start must not eat the machine.
+//! Delay before a process that exited is started again: none after a stable uptime, else doubled with each exit in a
+//! row, up to a maximum. A program that cannot start must not consume the machine.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, STABLE_UPTIME};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backoff {
-    /// Deaths in a row, none of them after a long life.
+    /// Exits in a row without a stable uptime.
     deaths: u32,
 }
 
 impl Backoff {
-    /// The wait after a death; `uptime` is how long the process had answered.
+    /// Returns the delay after an exit; `uptime` is the time during which the process was ready.
     pub(super) fn after_death(&mut self, uptime: Duration) -> Duration {
         if uptime >= STABLE_UPTIME {
             self.deaths = 0;
@@ -28,7 +28,7 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    /// Row 1.24: respawn, but never in a tight loop.
+    /// Row 1.24: restart, but never in a tight loop.
     #[test]
     fn the_wait_doubles_up_to_its_maximum_and_a_long_life_forgives() {
         let mut backoff = Backoff::default();

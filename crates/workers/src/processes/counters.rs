@@ -1,27 +1,27 @@
-//! What the supervision counts, for the status page, the metrics and the tests.
+//! The supervisor's counters, for the status page, the metrics and the tests.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A snapshot. What is not called "now" counts since the start.
+/// A snapshot. Fields without "now" count since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounters {
-    /// Processes there should be.
+    /// Configured number of processes.
     pub wanted: u64,
-    /// Processes that take work, now.
+    /// Processes that accept requests, now.
     pub ready: u64,
-    /// Processes that wait to be started again after a death, now.
+    /// Processes that wait to be restarted, now.
     pub resting: u64,
-    /// The longest of those waits, now.
+    /// The longest of those delays, now.
     pub backoff: Duration,
     /// Processes started.
     pub started: u64,
-    /// Processes that ended by themselves, or did not even start.
+    /// Processes that exited by themselves, or failed to start.
     pub died: u64,
-    /// Processes killed because they were late: to answer a request, to be ready, to end.
+    /// Processes killed after a timeout: of a request, of the start, of the stop.
     pub killed: u64,
-    /// Processes asked to end because they had done their number of requests.
+    /// Processes stopped because they had reached `requests_max`.
     pub recycled: u64,
 }
 
@@ -52,13 +52,12 @@ impl ProcessTally {
         }
     }
 
-    /// The supervisor has ended.
     pub(super) fn set_finished(&self) {
         *self.is_finished.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.finished_changed.notify_all();
     }
 
-    /// Waits for that, at most for `timeout`; says whether it is so.
+    /// Waits at most `timeout` for the supervisor to finish; returns whether it has.
     pub(super) fn wait_until_finished(&self, timeout: Duration) -> bool {
         let is_finished = self.is_finished.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_finished, _) = self
@@ -69,7 +68,6 @@ impl ProcessTally {
     }
 }
 
-/// Adds one.
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }

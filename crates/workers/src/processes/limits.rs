@@ -1,43 +1,43 @@
-//! Every bound of the supervision in one place, with its unit and what happens when it is reached.
+//! Every bound of the supervision, with its unit and the effect of reaching it.
 
 use std::time::Duration;
 
-/// Worker processes at most. More: refused as a wrong option.
+/// Maximum number of worker processes. More: rejected as an invalid option.
 pub const PROCESSES_MAX: usize = 1024;
-/// Slots of one process at most. More: refused as a wrong option.
+/// Maximum number of slots of one process. More: rejected as an invalid option.
 pub const SLOTS_MAX: usize = 1024;
-/// Wait before a process that died is started again. It doubles with each death in a row.
+/// Delay before an exited process is started again. It doubles with each exit in a row.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// Longest wait before a process that died is started again.
+/// Longest delay before an exited process is started again.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A process that has answered for so long begins a new row of deaths, and is started again at once.
+/// Uptime after which an exit resets the restart delay: the process is started again at once.
 pub const STABLE_UPTIME: Duration = Duration::from_secs(10);
-/// First wait between two looks whether a started process answers. It doubles with each look.
+/// First delay between two readiness checks of a started process. It doubles with each check.
 pub const READY_CHECK_FIRST: Duration = Duration::from_millis(2);
-/// Longest wait between two looks whether a started process answers.
+/// Longest delay between two readiness checks of a started process.
 pub const READY_CHECK_MAX: Duration = Duration::from_millis(100);
-/// Bytes of a printed line that are passed on at once. A longer line is cut into several.
+/// Longest printed line in bytes that is forwarded as a whole. A longer line is split.
 pub const LINE_SIZE_MAX: usize = 8 * 1024;
-/// How long the beginning of a printed line may wait for its end. Then it is passed on as a line.
+/// Longest wait of an unterminated printed line for its end. Reached: it is forwarded as a line.
 pub const LINE_WAIT_MAX: Duration = Duration::from_millis(200);
-/// How long the end waits for processes that were killed, and for their last words.
+/// Longest wait at the end for killed processes and for their remaining output.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What can be chosen about the processes.
+/// Configuration of the worker processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// Processes, 1 to [`PROCESSES_MAX`].
     pub processes: usize,
-    /// Requests that one process may have at once, 1 to [`SLOTS_MAX`].
+    /// Concurrent requests per process, 1 to [`SLOTS_MAX`].
     pub slots: usize,
     /// Requests after which a process is replaced; 0: never.
     pub requests_max: u64,
-    /// How long a started process may take until it answers. Reached: it is killed, which counts as a death.
+    /// Time for a started process to become ready. Reached: it is killed, which counts as an exit.
     pub start_timeout: Duration,
-    /// How long a process that is to be replaced may take to finish its requests, while it gets no others. Reached: it
-    /// is asked to end all the same.
+    /// Time for a process that is being replaced to finish its requests, during which it gets no others. Reached: it is
+    /// stopped, and its remaining requests are lost.
     pub drain_timeout: Duration,
-    /// How long a process may take to end after `SIGTERM`. Reached: it is killed.
+    /// Time for a process to end after `SIGTERM`. Reached: it is killed.
     pub stop_timeout: Duration,
 }
 

@@ -1,13 +1,14 @@
-//! One process through all its lives.
+//! The state machine of one supervised process.
 //!
 //! ```text
-//!   Resting ─► Starting ─► Serving ─► Emptying ─► Leaving ─┐
-//!      ▲          │ late      │ condemned │          │ late │
-//!      │          └────────►  Dying ◄─────┴──────────┘      │
-//!      └───────── dead ◄────────┴───────────────────────────┘   (or Over, when all is to end)
+//!   BackingOff ─► Starting ─► Serving ─► Draining ─► Stopping ─┐
+//!      ▲             │ late      │ kill      │           │ late │
+//!      │             │           │ requested │           │      │
+//!      │             └───────►  Killed  ◄────┴───────────┘      │
+//!      └── exited ◄─────────────────┴───────────────────────────┘   (or Ended, on stop)
 //! ```
 //!
-//! Every state but `Serving` ends by itself at some time: no request, however long, keeps a process from being replaced.
+//! Every state except `Serving` has a time limit: no request, however long, prevents the replacement of a process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,18 +29,17 @@ use super::limits::{ProcessLimits, READY_CHECK_FIRST, READY_CHECK_MAX};
 use super::output_relay::OutputRelay;
 use super::process_slots::ProcessSlots;
 
-/// What a life needs from the supervisor for a step.
 pub(super) struct SupervisionContext<'a> {
     pub(super) now: Instant,
     pub(super) limits: &'a ProcessLimits,
     pub(super) tally: &'a ProcessTally,
     pub(super) relay: &'a OutputRelay,
     pub(super) program: &'a mut dyn WorkerProgram,
-    /// When the processes that still live are to be killed, if the end was asked for.
+    /// When the remaining processes are killed, after a stop request.
     pub(super) kill_at: Option<Instant>,
 }
 
-/// A process that runs, or that nobody has waited for yet.
+/// A process that runs, or has ended and is not reaped yet.
 #[derive(Debug)]
 pub(super) struct RunningProcess {
     child: Child,
@@ -49,17 +49,17 @@ pub(super) struct RunningProcess {
 
 #[derive(Debug)]
 enum ProcessState {
-    /// Not running; is started at that time.
+    /// Not running; starts at `until`.
     BackingOff { until: Instant, backoff: Duration },
-    /// Running, but does not answer yet.
+    /// Running, not ready yet.
     Starting { running: RunningProcess, ready_deadline: Instant, check_at: Instant, check_interval: Duration },
-    /// Takes jobs.
+    /// Accepts requests.
     Serving { running: RunningProcess, since: Instant },
-    /// Finishes its jobs, to be replaced.
+    /// Finishes its requests, to be replaced.
     Draining { running: RunningProcess, since: Instant, drain_deadline: Instant },
-    /// Has been asked to end.
+    /// Has been sent `SIGTERM`.
     Stopping { running: RunningProcess, kill_at: Instant },
-    /// Has been killed, after it had served for that long.
+    /// Has been killed, after serving for `uptime`.
     Killed { running: RunningProcess, uptime: Duration },
     /// Is not started again.
     Ended,
@@ -69,7 +69,7 @@ enum ProcessState {
 pub(super) struct ManagedProcess {
     process_slots: Arc<ProcessSlots>,
     backoff: Backoff,
-    /// Lives so far; the number of the present one.
+    /// Starts so far; identifies the current run.
     generation: u64,
     state: ProcessState,
 }
@@ -80,17 +80,17 @@ impl ManagedProcess {
         ManagedProcess { process_slots, backoff: Backoff::default(), generation: 0, state }
     }
 
-    /// Does what is due. Returns whether the process groups have changed.
+    /// Performs all due transitions. Returns whether the process groups have changed.
     pub(super) fn step(&mut self, context: &mut SupervisionContext<'_>) -> bool {
         let before = self.running().map(|running| running.group);
-        // A step may be followed by the next at once; each state but the last is left by at most one of them.
+        // Transitions may follow each other at once; each state but the last is left at most once.
         while let Some(next) = self.next_state(context) {
             self.state = next;
         }
         before != self.running().map(|running| running.group)
     }
 
-    /// When to look again, if nothing happens before.
+    /// Returns the time of the next step, if nothing happens before.
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.state {
             ProcessState::BackingOff { until, .. } => Some(*until),
@@ -116,12 +116,11 @@ impl ManagedProcess {
         matches!(self.state, ProcessState::Serving { .. })
     }
 
-    /// Whether it serves and has done its number of requests.
+    /// Whether it serves and has reached `requests_max`.
     pub(super) fn is_due_for_recycling(&self) -> bool {
         self.is_serving() && self.process_slots.is_due_for_recycling()
     }
 
-    /// Whether it is being replaced.
     pub(super) fn is_being_replaced(&self) -> bool {
         matches!(self.state, ProcessState::Draining { .. } | ProcessState::Stopping { .. })
     }
@@ -130,7 +129,7 @@ impl ManagedProcess {
         matches!(self.state, ProcessState::Ended)
     }
 
-    /// The wait after its last death, while it waits.
+    /// The current restart delay, while it waits.
     pub(super) fn backoff_delay(&self) -> Option<Duration> {
         match self.state {
             ProcessState::BackingOff { backoff, .. } if !backoff.is_zero() => Some(backoff),
@@ -138,7 +137,7 @@ impl ManagedProcess {
         }
     }
 
-    /// Takes no more jobs, to be replaced when those that it has are done, and at the latest then.
+    /// Stops accepting requests; the process is replaced once its requests are done, at the latest at `drain_deadline`.
     pub(super) fn replace(&mut self, drain_deadline: Instant) {
         match std::mem::replace(&mut self.state, ProcessState::Ended) {
             ProcessState::Serving { running, since } => {
@@ -149,7 +148,7 @@ impl ManagedProcess {
         }
     }
 
-    /// The state that follows now, if another one does.
+    /// Returns the next state, if a transition is due.
     fn next_state(&mut self, context: &mut SupervisionContext<'_>) -> Option<ProcessState> {
         if let Some(running) = self.running()
             && running.has_ended()
@@ -201,7 +200,7 @@ impl ManagedProcess {
             ProcessState::Stopping { running, kill_at } => {
                 let kill_at = context.kill_at.map_or(kill_at, |stop_deadline| stop_deadline.min(kill_at));
                 if now >= kill_at {
-                    // As good as a long life: it had been asked to end.
+                    // No restart delay: the end was requested.
                     return Some(self.kill(running, Duration::MAX, "did not end in time", context));
                 }
                 self.remain_in(ProcessState::Stopping { running, kill_at })
@@ -215,7 +214,6 @@ impl ManagedProcess {
         None
     }
 
-    /// A new life.
     fn start_process(&mut self, context: &mut SupervisionContext<'_>) -> ProcessState {
         self.generation += 1;
         match RunningProcess::start(self.process_slots.number, context) {
@@ -249,7 +247,7 @@ impl ManagedProcess {
         ProcessState::Killed { running, uptime }
     }
 
-    /// The process has ended: nothing of its group survives it, and somebody hears how it ended.
+    /// Handles the end of the process: kills the rest of its group and reports the exit status.
     fn handle_exit(&mut self, context: &mut SupervisionContext<'_>) -> ProcessState {
         self.process_slots.close();
         let state = std::mem::replace(&mut self.state, ProcessState::Ended);
@@ -301,8 +299,8 @@ impl RunningProcess {
         }
     }
 
-    /// Whether it has ended. It stays a zombie, so its number cannot be anybody else's yet; but where this process has
-    /// inherited that `SIGCHLD` is ignored, nothing stays of it, and there is no child to wait for (`ECHILD`).
+    /// Whether the process has ended. It stays a zombie, so its pid is not reused yet; but if this process has
+    /// inherited an ignored `SIGCHLD`, no zombie remains, and there is no child to wait for (`ECHILD`).
     fn has_ended(&self) -> bool {
         use std::os::fd::AsFd;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -310,7 +308,7 @@ impl RunningProcess {
     }
 
     fn signal(&self, signal: Signal) {
-        // A group that is gone already needs none.
+        // Fails only when the group no longer exists.
         let _ = kill_process_group(self.group, signal);
     }
 

@@ -1,26 +1,27 @@
-//! Supervised worker processes: started, watched, ended and started again, without a word about what they speak.
+//! Supervised worker processes: started, monitored, stopped and restarted, independent of their protocol.
 //!
 //! ```text
-//!   shard 0 ──► Entrance ─┐ first come,  ┌─► Door of process 0 ─┐
-//!   shard 1 ──► Entrance ─┘ first served └─► Door of process 1 ─┤ go in / leave / condemn
-//!                 ▲   a knock when it is a shard's turn         │ bell
-//!                 └──────────────────────────────────────────── ┤
-//!                                                               ▼
-//!   supervisor: one thread that starts every process, hears of each death at once (pidfd),
-//!   opens a door when the process answers, closes it when it must not get more work
-//!      ├─► keeper: ends all processes should this one be killed
-//!      └─► relay: what the processes print, line by line, with their names before it
+//!   shard 0 ──► ShardAdmissionQueue ─┐ first in,  ┌─► ProcessSlots 0 ─┐
+//!   shard 1 ──► ShardAdmissionQueue ─┘ first out  └─► ProcessSlots 1 ─┤ acquire / release / request kill
+//!                 ▲   notification when it is a shard's turn          │ wake
+//!                 └───────────────────────────────────────────────────┤
+//!                                                                     ▼
+//!   supervisor: one thread that starts every process, detects each exit at once (pidfd),
+//!   opens the slots of a ready process, closes them when it must not get more work
+//!      ├─► reaper: kills all processes if this process is killed
+//!      └─► output relay: forwards the processes' output line by line, prefixed with their names
 //! ```
 //!
-//! A process has as many slots as it can do requests at once. A shard that has a request waits at its [`ShardAdmissionQueue`] for
-//! the permission to ask a process ([`SlotPermit`]), without ever blocking. What it says to the process is its own affair;
-//! how a process is started and whether one answers yet, the supervisor asks a [`WorkerProgram`].
+//! A process has as many slots as concurrent requests. A shard's request waits in its [`ShardAdmissionQueue`] for a
+//! [`SlotPermit`], without ever blocking the shard. The shard defines the protocol to the process; a [`WorkerProgram`]
+//! defines how a process is started and checked for readiness.
 //!
-//! - Each process leads a process group of its own. When it has died, or must, the whole group is killed.
-//! - One that dies is started again, the later the more often it dies ([`limits`]); one that lived for long, at once.
-//! - One that hangs is condemned by the slot that waited, and killed: what counts as hanging stands in `process_slots.rs`.
-//! - One that has done its number of requests is replaced when no request is under way, one process at a time; requests
-//!   that have not come to their end by then are lost ([`ProcessLimits::drain_timeout`]).
+//! - Each process leads its own process group. When it exits or is killed, the whole group is killed.
+//! - An exited process is started again, with a growing delay if it keeps exiting ([`limits`]), at once after a stable
+//!   uptime.
+//! - A hung process is detected by a slot with an overdue request, and killed; `process_slots.rs` defines the criteria.
+//! - A process that has reached its number of requests is replaced when it has no requests, one process at a time;
+//!   requests that do not end in time are lost ([`ProcessLimits::drain_timeout`]).
 
 mod admission_queue;
 mod backoff;
@@ -59,27 +60,25 @@ use process_slots::ProcessSlots;
 use supervisor::Supervisor;
 use waker::SupervisorWaker;
 
-/// What is particular about the processes: how one is started, and how it is asked whether it answers.
-/// Called by the supervisor's thread alone, which must not be kept waiting.
+/// Start command and readiness check of the processes. Called only by the supervisor's thread, which must not block.
 pub trait WorkerProgram: Send {
-    /// The command that starts process `number`. What a former life of it left behind is removed here. Its standard
-    /// streams and its process group are the supervisor's to set.
+    /// Returns the command that starts process `number`, after removing the remains of an earlier run. The supervisor
+    /// sets its standard streams and process group.
     ///
     /// # Errors
-    /// The process cannot be started now; it counts as one that died.
+    /// The process cannot be started now; it counts as exited.
     fn command(&mut self, number: usize) -> io::Result<Command>;
 
-    /// A folder that serves the processes alone: removed, with all that is in it, if this process is killed and cannot
-    /// remove it itself.
+    /// A folder used by the processes alone: the reaper removes it with its contents if this process is killed.
     fn folder(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Whether the process answers. Asked again and again from the start on until it does.
+    /// Whether the process is ready. Called repeatedly after the start until it returns true.
     fn is_ready(&mut self, number: usize) -> bool;
 }
 
-/// The processes as their owner sees them. Dropping this stops them without grace.
+/// The owner's handle to the processes. Dropping it kills them without grace.
 pub struct Processes {
     limits: ProcessLimits,
     slots_by_process: Arc<[Arc<ProcessSlots>]>,
@@ -90,11 +89,11 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Plans the processes and their slots, and an entrance for each of the shards that these wake; nothing is started
-    /// yet, so the caller may still fork.
+    /// Creates the slots of the processes, and an admission queue for each of the shards with these wakes. Starts
+    /// nothing, so the caller may still fork.
     ///
     /// # Errors
-    /// The system gives no descriptor to wake the supervisor with.
+    /// The system provides no descriptor to wake the supervisor with.
     pub fn new<Q>(
         limits: ProcessLimits,
         queue: QueueLimits,
@@ -125,11 +124,10 @@ impl Processes {
         ))
     }
 
-    /// Starts all processes. `name` goes before their numbers in what is printed, and all that is printed goes
-    /// through `sink`.
+    /// Starts all processes. `name` precedes their numbers in the output, which goes through `sink`.
     ///
     /// # Errors
-    /// What the system says when it refuses a thread, a pipe or the keeper; and
+    /// The system's error when it refuses a thread, a pipe or the reaper;
     /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) the second time.
     pub fn start(
         &self,
@@ -155,31 +153,31 @@ impl Processes {
         Ok(())
     }
 
-    /// The counters at about this moment.
+    /// Returns a snapshot of the counters.
     #[must_use]
     pub fn counters(&self) -> ProcessCounters {
         self.tally.snapshot(self.slots_by_process.len())
     }
 
-    /// What has become of the requests for them at about this moment. There are no threads among it.
+    /// Returns a snapshot of the request counters. Its thread counts are zero.
     #[must_use]
     pub fn requests(&self) -> crate::PoolCounters {
         self.admission_queue.counters()
     }
 
-    /// Asks all processes to end (`SIGTERM`), kills those that still live after `grace`, and starts none again.
-    /// A second call may shorten the grace.
+    /// Stops all processes (`SIGTERM`), kills the remaining ones after `grace`, and restarts none. A second call may
+    /// shorten the grace.
     pub fn stop(&self, grace: Duration) {
         self.waker.stop(grace);
     }
 
-    /// Waits for the end of all processes, at most for `timeout`. Returns whether they have ended.
+    /// Waits at most `timeout` for the end of all processes. Returns whether they have ended.
     #[must_use]
     pub fn join(&self, timeout: Duration) -> bool {
         let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(thread) = supervisor.take() else { return true };
         if self.tally.wait_until_finished(timeout) {
-            // A panic of its own has ended the processes, too: the keeper did that.
+            // After a panic of the supervisor, the reaper has killed the processes.
             drop(thread.join());
             return true;
         }

@@ -1,7 +1,7 @@
-//! What the processes print, passed on line by line with their names before it.
+//! Forwards the processes' output line by line, prefixed with their names.
 //!
-//! Each process has two pipes for all its lives, so a thread that polls a fixed set of them is all there is to it. It
-//! may be held up by whoever reads our own output: then the pipes fill and hold up the processes, and nobody else.
+//! Each process has two pipes for all its runs, so one thread polls a fixed set. The reader of this process's own
+//! output may block that thread: then the pipes fill and block the processes, and nothing else.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -15,23 +15,23 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::limits::{KILL_TIMEOUT, LINE_SIZE_MAX, LINE_WAIT_MAX};
 
-/// Where a process printed something.
+/// The stream that a process printed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandardStream {
-    /// To its standard output.
+    /// Standard output.
     Out,
-    /// To its standard error.
+    /// Standard error.
     Err,
 }
 
-/// Takes a whole line, with the name before it and a line feed behind it.
+/// Receives a whole line with its prefix and line feed.
 pub type OutputSink = Box<dyn FnMut(StandardStream, &[u8]) + Send>;
 
-/// A sink that passes everything on to this process's own standard streams.
+/// Returns a sink that writes to this process's own standard streams.
 #[must_use]
 pub fn standard_streams() -> OutputSink {
     Box::new(|stream, line| {
-        // Whoever has closed our output does not want to hear it.
+        // Ignores a closed output.
         let _ = match stream {
             StandardStream::Out => io::stdout().write_all(line),
             StandardStream::Err => io::stderr().write_all(line),
@@ -39,7 +39,7 @@ pub fn standard_streams() -> OutputSink {
     })
 }
 
-/// What this side has to say about the processes. It never waits: what finds no room is not said.
+/// The supervisor's messages about the processes. Printing never blocks: a message without room in the pipe is dropped.
 #[derive(Debug)]
 pub(super) struct Notices {
     name: &'static str,
@@ -47,15 +47,13 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Says something about process `number`.
     pub(super) fn print_line(&self, number: usize, text: &str) {
         let _ = rustix::io::write(&self.pipe, format!("{} {number}: {text}\n", self.name).as_bytes());
     }
 }
 
-/// The writing ends: dropping them, and all handles to the notices, ends the relay.
+/// The writing ends: dropping them and all handles to the notices ends the relay.
 pub(super) struct OutputRelay {
-    /// Standard output and error of each process.
     ends: Vec<[OwnedFd; 2]>,
     notices: Arc<Notices>,
     ended: Receiver<()>,
@@ -67,7 +65,7 @@ impl OutputRelay {
         let mut ends = Vec::with_capacity(processes);
         let mut open = |prefix: String, stream, flags| -> io::Result<OwnedFd> {
             let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | flags)?;
-            // What the processes inherit must block, or their prints would fail; our side must not.
+            // The processes' ends must block, or their prints would fail; this side must not.
             rustix::io::ioctl_fionbio(&reading, true)?;
             let prefix = prefix.into_bytes();
             output_pipes.push(OutputPipe {
@@ -93,19 +91,18 @@ impl OutputRelay {
         Ok(OutputRelay { ends, notices, ended })
     }
 
-    /// The standard output and error for a new life of a process.
+    /// Duplicates the standard output and error for a new run of a process.
     pub(super) fn streams(&self, number: usize) -> io::Result<[Stdio; 2]> {
         let [out, err] = &self.ends[number];
         Ok([out.try_clone()?.into(), err.try_clone()?.into()])
     }
 
-    /// The way to say something about a process.
     pub(super) fn notices(&self) -> &Arc<Notices> {
         &self.notices
     }
 
-    /// Waits until the last words of all processes are passed on; one whose pipe is still held open by somebody
-    /// is not waited for long.
+    /// Waits until all remaining output is forwarded, at most [`KILL_TIMEOUT`] in case another process holds a pipe
+    /// open.
     pub(super) fn end(self) {
         let OutputRelay { ends, notices, ended } = self;
         drop((ends, notices));
@@ -118,14 +115,13 @@ struct OutputPipe {
     pipe: OwnedFd,
     stream: StandardStream,
     prefix: Vec<u8>,
-    /// The prefix and what has come of an unfinished line.
+    /// The prefix and the received part of an unfinished line.
     line: Vec<u8>,
-    /// When the unfinished line began.
     line_started: Option<Instant>,
 }
 
 impl OutputPipe {
-    /// Takes what is there. Returns whether there can be more.
+    /// Reads the available output. Returns whether the pipe is still open.
     fn read_available(&mut self, sink: &mut OutputSink) -> bool {
         let mut bytes = [0; LINE_SIZE_MAX];
         match rustix::io::read(&self.pipe, &mut bytes) {
@@ -156,7 +152,6 @@ impl OutputPipe {
         }
     }
 
-    /// Says the unfinished line, if there is one.
     fn flush(&mut self, sink: &mut OutputSink) {
         if self.line_started.is_some() {
             self.print_line(sink);
@@ -171,14 +166,14 @@ impl OutputPipe {
     }
 }
 
-/// The relay's thread: until all writing ends are closed.
+/// The relay's thread: runs until all writing ends are closed.
 fn run_relay(mut output_pipes: Vec<OutputPipe>, mut sink: OutputSink) {
     while !output_pipes.is_empty() {
         let oldest = output_pipes.iter().filter_map(|output_pipe| output_pipe.line_started).min();
         let wait = oldest.map(|line_started| timespec(LINE_WAIT_MAX.saturating_sub(line_started.elapsed())));
         let mut polled: Vec<PollFd<'_>> =
             output_pipes.iter().map(|output_pipe| PollFd::new(&output_pipe.pipe, PollFlags::IN)).collect();
-        // An interrupted wait is a wait for nothing.
+        // An interrupted wait reports no events.
         let _ = poll(&mut polled, wait.as_ref());
         let mut readiness =
             polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>().into_iter();
@@ -192,7 +187,7 @@ fn run_relay(mut output_pipes: Vec<OutputPipe>, mut sink: OutputSink) {
     }
 }
 
-/// As poll(2) wants it, rounded up to a whole millisecond lest it returns a moment too early again and again.
+/// Converts to poll(2)'s timeout, rounded up to a whole millisecond so that it does not return early repeatedly.
 pub(super) fn timespec(span: Duration) -> Timespec {
     let span = span.saturating_add(Duration::from_micros(999));
     Timespec::try_from(span).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })

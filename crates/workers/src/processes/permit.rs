@@ -1,4 +1,4 @@
-//! The permission to ask a process one thing, and to have a connection to it.
+//! Permits to send a process a request, and to have a connection to it.
 
 use std::sync::Arc;
 
@@ -6,24 +6,23 @@ use stilling_ring::Time;
 
 use super::process_slots::ProcessSlots;
 
-/// The permission to ask the process one thing: one of its slots. Dropping it gives it back.
+/// Permit for one request to a process: one of its slots. Released on drop.
 #[derive(Debug)]
 pub struct SlotPermit {
     process_slots: Arc<ProcessSlots>,
     generation: u64,
     acquired_at: Time,
-    /// It got no answer in time.
     is_overdue: bool,
     is_released: bool,
 }
 
-/// The permission to have a connection to a process, of which there are as many as slots. Dropping it gives it back.
+/// Permit for one connection to a process, limited to the number of slots. Released on drop.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     process_slots: Arc<ProcessSlots>,
 }
 
-/// The wish of a pass for a line while others keep them all. Dropping it takes it back.
+/// A [`SlotPermit`]'s claim to a connection while other shards hold them all. Released on drop.
 #[derive(Debug)]
 pub struct ConnectionClaim {
     process_slots: Arc<ProcessSlots>,
@@ -34,25 +33,25 @@ impl SlotPermit {
         SlotPermit { process_slots, generation, acquired_at, is_overdue: false, is_released: false }
     }
 
-    /// The number of the process, from 0 on.
+    /// The number of the process, from 0.
     #[must_use]
     pub fn process(&self) -> usize {
         self.process_slots.number
     }
 
-    /// Which life of the process this is for: another number means that no connection of before is any good.
+    /// The run of the process that this permit is for; connections of another generation are unusable.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether this life takes no requests any more: it has died, is condemned or is to be replaced.
+    /// Whether this generation accepts no more requests: it has exited, is to be killed or is being replaced.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.process_slots.generation() != self.generation
     }
 
-    /// Room for a connection. `None`: others keep as many as there may be; see [`claim`](SlotPermit::claim).
+    /// Takes a connection permit; `None` if all are in use, see [`claim`](SlotPermit::claim).
     #[must_use]
     pub fn connection_permit(&self) -> Option<ConnectionPermit> {
         self.process_slots
@@ -60,31 +59,31 @@ impl SlotPermit {
             .then(|| ConnectionPermit { process_slots: Arc::clone(&self.process_slots) })
     }
 
-    /// Asks those who keep a connection that they do not use to close one. They knock when they have.
+    /// Requests that a shard with an idle connection closes one. Its closing notifies all shards.
     #[must_use]
     pub fn claim(&self) -> ConnectionClaim {
         self.process_slots.claim();
         ConnectionClaim { process_slots: Arc::clone(&self.process_slots) }
     }
 
-    /// Prints a line about the process, among what it prints itself. Does not wait: with no room it is not printed.
+    /// Prints a line about the process into its output. Never blocks: without room the line is dropped.
     pub fn print_line(&self, text: &str) {
         self.process_slots.print_line(text);
     }
 
-    /// Something has come from the process: whatever else is late, it does not hang. Takes a lock only while there is
-    /// a suspicion that it does.
+    /// Records that the process has sent something, so it does not hang. Takes a lock only while the process is
+    /// suspect.
     pub fn mark_responsive(&self) {
         self.process_slots.clear_suspicion(self.generation);
     }
 
-    /// Gives it back: the request is done, at `now`.
+    /// Releases the slot: the request completed at `now`.
     pub fn release(mut self, now: Time) {
         self.process_slots.admission_queue().tally.record_service_time(now.since(self.acquired_at));
         self.release_once();
     }
 
-    /// Gives it back unused: the request goes back to the queue.
+    /// Releases the slot unused: the request goes back to the queue.
     pub fn release_unused(mut self) {
         debug_assert!(!self.is_overdue, "what was late has been asked");
         self.is_released = true;
@@ -92,22 +91,22 @@ impl SlotPermit {
         self.process_slots.release_unused();
     }
 
-    /// There was no answer in time. The process is condemned if no request would be lost with it that is not late, too,
-    /// or if a request before this one was late and nothing has been [mark_responsive](SlotPermit::mark_responsive) since. Returns whether it
-    /// is; once. The slot stays taken, because the process may work on the request still, until this is given back.
-    /// Takes a lock for a moment.
+    /// Records that the request got no response in time. The process is to be killed if all its requests are overdue,
+    /// or if an earlier request was overdue and nothing has been received since
+    /// ([`mark_responsive`](SlotPermit::mark_responsive)). Returns true if so, and only once. The slot stays in use
+    /// until the permit is released, because the process may still work on the request. Takes a lock briefly.
     pub fn mark_overdue(&mut self, now: Time) -> bool {
         !std::mem::replace(&mut self.is_overdue, true)
             && self.process_slots.mark_overdue(self.generation, self.acquired_at, now)
     }
 
-    /// Whether there was no answer in time.
+    /// Whether the request got no response in time.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.is_overdue
     }
 
-    /// The process is of no use any more: it is killed, and started again.
+    /// Requests that the process is killed and started again.
     pub fn request_kill(&self) {
         self.process_slots.request_kill(self.generation);
     }

@@ -1,17 +1,17 @@
-//! The door of one process: the supervisor opens and closes it, jobs go in and out.
+//! The slots of one process: the supervisor opens and closes them, requests acquire and release them.
 //!
-//! Entering and closing may race: a job counts itself in first and looks at the door afterwards, the supervisor
-//! closes first and looks at the count afterwards, both in one total order. So when the supervisor has closed the
-//! door and sees nobody inside, nobody is, and the process can be ended without costing a request.
+//! Acquiring and closing may race: a request increments `in_use` first and checks `open_for` afterwards, the supervisor
+//! closes first and checks `in_use` afterwards, both in one total order. When the supervisor has closed the slots and
+//! sees none in use, none is, and the process can be stopped without losing a request.
 //!
-//! Each life of a process has a number of its own, from 1 on: a job that comes out late cannot condemn, or count for,
-//! the next life.
+//! Each run of a process has its own generation, from 1: a request released late cannot kill, or count for, the next
+//! generation.
 //!
-//! A request that gets no answer in time does not prove that the process hangs, and others may be inside that would be
-//! lost with it. It does when all that are inside are late, or when the request came after another late one and nothing
-//! at all was heard of the process since. One that is late may stay inside, because the process may work on it still:
-//! then it is inside as one that is overdue. To judge that is rare, and takes a lock for a few instructions, under which
-//! nobody is woken; so does the way out of what is overdue; nothing else does.
+//! An overdue request does not prove that the process hangs, and killing it would lose its other requests. It is
+//! considered hung when all its requests are overdue, or when the request was sent after another one became overdue and
+//! nothing has been received since. An overdue request keeps its slot, because the process may still work on it.
+//! Marking and releasing overdue requests is rare and takes a lock for a few instructions, under which nothing is
+//! notified; no other operation locks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -27,18 +27,18 @@ pub(super) struct ProcessSlots {
     pub(super) number: usize,
     slots: u32,
     requests_max: u64,
-    /// The life that takes jobs; 0: the door is closed.
+    /// The generation that accepts requests; 0: closed.
     open_for: AtomicU64,
     in_use: AtomicU32,
-    /// Connections that there are, or are to be.
+    /// Connections, including those being established.
     connections: AtomicU32,
-    /// Who is inside and finds no room for a connection.
+    /// Slots in use without room for a connection.
     claims: AtomicU32,
     served: ServedCount,
     overdue_state: Mutex<OverdueState>,
-    /// Whether there is a suspicion that an answer would dispel.
+    /// Whether the process is suspect until it sends something.
     is_suspect: AtomicBool,
-    /// The last life that passed a deadline.
+    /// The last generation that is to be killed.
     kill_requested: AtomicU64,
     waker: Arc<SupervisorWaker>,
     admission_queue: Arc<AdmissionQueue>,
@@ -46,8 +46,8 @@ pub(super) struct ProcessSlots {
     notices: OnceLock<Weak<Notices>>,
 }
 
-/// Requests that a life has done, in one word: the life (its low bits, which tell it from the one before) and their
-/// number.
+/// Requests completed by a generation, in one word: the generation's low bits, which distinguish it from the previous
+/// one, and the number.
 #[derive(Debug, Default)]
 struct ServedCount(AtomicU64);
 
@@ -55,12 +55,11 @@ impl ServedCount {
     const NUMBER_BITS: u32 = 40;
     const NUMBER: u64 = (1 << Self::NUMBER_BITS) - 1;
 
-    /// A life begins.
     fn reset(&self, generation: u64) {
         self.0.store(generation << Self::NUMBER_BITS, SeqCst);
     }
 
-    /// Counts one for that life, unless it is over. Returns how many it has done.
+    /// Counts one request for the generation, unless it is over. Returns its number of requests.
     fn count(&self, generation: u64) -> Option<u64> {
         let one_more = |word: u64| {
             let is_present =
@@ -77,10 +76,10 @@ impl ServedCount {
 
 #[derive(Debug, Default)]
 struct OverdueState {
-    /// The life of which a request got no answer in time, and when the first of these was noticed; nothing was heard of
-    /// the process since.
+    /// The generation with an overdue request and the time at which the first was noticed; nothing has been received
+    /// from the process since.
     suspect: Option<(u64, Time)>,
-    /// Requests inside that are late.
+    /// Overdue requests that hold a slot.
     overdue: u32,
 }
 
@@ -110,13 +109,12 @@ impl ProcessSlots {
         }
     }
 
-    /// Supervisor: where to say something about the process.
+    /// Supervisor: sets the destination of messages about the process.
     pub(super) fn set_notices(&self, notices: &Arc<Notices>) {
-        // It is handed over once, before the first opening.
+        // Set once, before the first opening.
         let _ = self.notices.set(Arc::downgrade(notices));
     }
 
-    /// Says something about the process.
     pub(super) fn print_line(&self, text: &str) {
         if let Some(notices) = self.notices.get().and_then(Weak::upgrade) {
             notices.print_line(self.number, text);
@@ -127,14 +125,14 @@ impl ProcessSlots {
         &self.admission_queue
     }
 
-    /// Supervisor: `generation` takes jobs from now on.
+    /// Supervisor: `generation` accepts requests from now on.
     pub(super) fn open(&self, generation: u64) {
         self.served.reset(generation);
         self.open_for.store(generation, SeqCst);
         self.admission_queue.notify_all_shards();
     }
 
-    /// Supervisor: no job enters any more.
+    /// Supervisor: no more slots can be acquired.
     pub(super) fn close(&self) {
         self.open_for.store(0, SeqCst);
         self.admission_queue.notify_all_shards();
@@ -144,7 +142,6 @@ impl ProcessSlots {
         self.in_use.load(SeqCst) == 0
     }
 
-    /// Whether the present life has done its number of requests.
     pub(super) fn is_due_for_recycling(&self) -> bool {
         self.requests_max > 0 && self.served.requests() >= self.requests_max
     }
@@ -153,24 +150,24 @@ impl ProcessSlots {
         self.kill_requested.load(SeqCst) == generation
     }
 
-    /// The life that takes jobs; 0: none does.
+    /// Returns the generation that accepts requests; 0: none.
     pub(super) fn generation(&self) -> u64 {
         self.open_for.load(SeqCst)
     }
 
-    /// How many are inside, if one more might go in.
+    /// Returns the number of slots in use, if one more can be acquired.
     pub(super) fn occupancy(&self) -> Option<u32> {
         let in_use = self.in_use.load(SeqCst);
         (self.generation() != 0 && in_use < self.slots).then_some(in_use)
     }
 
-    /// Goes in, if the door is open and there is room. Returns the life that takes the job.
+    /// Acquires a slot, if the process is open and has a free one. Returns the generation.
     pub(super) fn try_acquire(&self) -> Option<u64> {
         let one_more = |in_use: u32| (in_use < self.slots).then_some(in_use + 1);
         self.in_use.fetch_update(SeqCst, SeqCst, one_more).ok()?;
         match self.generation() {
             0 => {
-                // Whoever found no room because of this one has another chance when the door opens.
+                // A request that found no slot because of this one is notified again at the next opening.
                 self.release_unused();
                 None
             }
@@ -178,7 +175,7 @@ impl ProcessSlots {
         }
     }
 
-    /// Comes out, the request done by that life.
+    /// Releases a slot after a request of that generation completed.
     pub(super) fn release(&self, generation: u64) {
         if self.count_done(generation) {
             self.waker.wake();
@@ -186,12 +183,12 @@ impl ProcessSlots {
         self.release_unused();
     }
 
-    /// Returns whether the life has done its number of requests with this one.
+    /// Returns whether the generation reached `requests_max` with this request.
     fn count_done(&self, generation: u64) -> bool {
         self.requests_max > 0 && self.served.count(generation) == Some(self.requests_max)
     }
 
-    /// Comes out as if it had never been in.
+    /// Releases a slot without counting a request.
     pub(super) fn release_unused(&self) {
         let is_last = self.in_use.fetch_sub(1, SeqCst) == 1;
         self.notify_release(is_last);
@@ -204,13 +201,12 @@ impl ProcessSlots {
         self.admission_queue.notify_oldest();
     }
 
-    /// Counts one more connection, if there may be one.
+    /// Counts one more connection, if there is room.
     pub(super) fn try_connect(&self) -> bool {
         let one_more = |connections: u32| (connections < self.slots).then_some(connections + 1);
         self.connections.fetch_update(SeqCst, SeqCst, one_more).is_ok()
     }
 
-    /// A connection is closed.
     pub(super) fn disconnect(&self) {
         self.connections.fetch_sub(1, SeqCst);
         if self.claims() > 0 {
@@ -218,7 +214,7 @@ impl ProcessSlots {
         }
     }
 
-    /// Somebody inside needs a connection.
+    /// Registers a slot that needs a connection.
     pub(super) fn claim(&self) {
         self.claims.fetch_add(1, SeqCst);
         self.admission_queue.notify_all_shards();
@@ -232,7 +228,7 @@ impl ProcessSlots {
         self.claims.load(SeqCst)
     }
 
-    /// Something has come from that life: it does not hang.
+    /// Clears the suspicion: the generation has sent something.
     pub(super) fn clear_suspicion(&self, generation: u64) {
         if self.is_suspect.load(SeqCst) {
             let mut overdue_state = self.overdue_state();
@@ -245,8 +241,8 @@ impl ProcessSlots {
         self.overdue_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request that had gone in at `acquired_at` got no answer in time from that life, at `now`; it stays inside, overdue,
-    /// until [`release_overdue`](Self::release_overdue). Returns whether the process is condemned for it.
+    /// Records that a request of that generation, admitted at `acquired_at`, got no response by `now`; it keeps its
+    /// slot until [`release_overdue`](Self::release_overdue). Returns whether the process is to be killed.
     pub(super) fn mark_overdue(&self, generation: u64, acquired_at: Time, now: Time) -> bool {
         let hangs = self.judge_overdue(generation, acquired_at, now);
         if hangs {
@@ -255,8 +251,8 @@ impl ProcessSlots {
         hangs
     }
 
-    /// The part of that for which the lock is held; it wakes nobody. Of several that are late at once, the last finds
-    /// that nobody else is not.
+    /// The part of `mark_overdue` under the lock; notifies nothing. Of several requests overdue at once, the last finds
+    /// all of them overdue.
     fn judge_overdue(&self, generation: u64, acquired_at: Time, now: Time) -> bool {
         let mut overdue_state = self.overdue_state();
         let suspect_since = match overdue_state.suspect {
@@ -266,7 +262,7 @@ impl ProcessSlots {
         overdue_state.overdue += 1;
         let are_all_late = self.in_use.load(SeqCst) <= overdue_state.overdue;
         let hangs = are_all_late || suspect_since.is_some_and(|since| since <= acquired_at);
-        // What a former life did not answer says nothing of the present one.
+        // An earlier generation's overdue request does not make the current one suspect.
         let is_news = overdue_state.suspect.is_none_or(|(suspect, _)| suspect < generation);
         if hangs {
             self.mark_for_kill(generation);
@@ -277,7 +273,7 @@ impl ProcessSlots {
         hangs
     }
 
-    /// Comes out, overdue, the request done by that life or given up.
+    /// Releases the slot of an overdue request, completed or abandoned.
     pub(super) fn release_overdue(&self, generation: u64) {
         if self.count_done(generation) {
             self.waker.wake();
@@ -290,7 +286,7 @@ impl ProcessSlots {
         self.notify_release(is_last);
     }
 
-    /// That life has passed a deadline: it gets no more jobs and is to be killed.
+    /// Marks that generation for kill: it gets no more requests.
     pub(super) fn request_kill(&self, generation: u64) {
         self.mark_for_kill(generation);
         self.notify_kill_request();
@@ -325,7 +321,7 @@ mod tests {
         )
     }
 
-    /// Row 1.24: a process is only ended between requests.
+    /// Row 1.24: a process is stopped only between requests.
     #[test]
     fn a_closed_door_is_empty_only_when_the_last_job_has_left() {
         let process_slots = process_slots(0);
@@ -379,7 +375,7 @@ mod tests {
         assert!(process_slots.is_due_for_recycling());
     }
 
-    /// Row 1.24: a request that is late costs the others something only if the process hangs.
+    /// Row 1.24: an overdue request affects others only if the process hangs.
     #[test]
     fn a_late_request_condemns_a_process_only_when_nothing_speaks_for_it() {
         let at = |second: u64| Time::ZERO.after(Duration::from_secs(second));
@@ -395,22 +391,22 @@ mod tests {
             process_slots.release_overdue(generation);
             hangs
         };
-        // Alone: nobody else loses anything.
+        // A single request: no other is lost.
         let process_slots = busy(1);
         assert!(
             release_late(&process_slots, 1, at(0), at(60))
                 && process_slots.is_kill_requested(1)
                 && process_slots.is_empty()
         );
-        // All that are inside, at the same time or one after the other: the last of them condemns, whether the others have
-        // left or are still worked on.
+        // All requests overdue, at the same time or one after the other: the last of them causes the kill, whether the
+        // others have been released or still hold their slots.
         let process_slots = busy(3);
         assert!(
             !release_late(&process_slots, 1, at(0), at(60)) && !process_slots.mark_overdue(1, at(0), at(61))
         );
         assert!(process_slots.generation() == 1 && release_late(&process_slots, 1, at(0), at(62)));
-        // Never all, and nothing is heard any more. One that was there before the first had been late proves no more
-        // than that one; one that came afterwards does.
+        // Never all, with nothing received. A request admitted before the first became overdue proves nothing more; one
+        // admitted afterwards does.
         let process_slots = busy(3);
         assert!(
             !release_late(&process_slots, 1, at(0), at(60))
@@ -418,7 +414,7 @@ mod tests {
         );
         acquire(&process_slots);
         assert!(release_late(&process_slots, 1, at(60), at(120)));
-        // The same, but something was heard in between; of this life, that is.
+        // The same with something received in between; it counts for its own generation only.
         for (generation, hangs) in [(1, false), (2, true)] {
             let process_slots = busy(2);
             acquire(&process_slots);
@@ -426,7 +422,7 @@ mod tests {
             process_slots.clear_suspicion(generation);
             assert_eq!(release_late(&process_slots, 1, at(60), at(120)), hangs);
         }
-        // A request of a former life does not put the suspicion of the present one off.
+        // A request of an earlier generation does not delay the current one's suspicion.
         let process_slots = busy(2);
         process_slots.open(2);
         assert_eq!((process_slots.try_acquire(), process_slots.try_acquire()), (Some(2), Some(2)));
@@ -438,7 +434,7 @@ mod tests {
         assert!(release_late(&process_slots, 2, at(60), at(120)) && process_slots.is_kill_requested(2));
     }
 
-    /// Rows 1.24, 4.12: what a process may work on still takes the room of the next request, however late it is.
+    /// Rows 1.24, 4.12: a request that the process may still work on holds its slot, however late it is.
     #[test]
     fn an_overdue_request_keeps_its_slot_until_it_leaves() {
         let at = |second: u64| Time::ZERO.after(Duration::from_secs(second));
@@ -449,15 +445,15 @@ mod tests {
         assert_eq!((process_slots.occupancy(), process_slots.try_acquire()), (None, None));
         process_slots.release_overdue(1);
         assert_eq!((process_slots.occupancy(), process_slots.try_acquire()), (Some(3), Some(1)));
-        // It has been one of the process's requests all the same.
+        // It still counts as one of the process's requests.
         (0..4).for_each(|_| process_slots.release(1));
         assert!(process_slots.is_empty() && process_slots.is_due_for_recycling());
-        // What has left does not count as late any more.
+        // A released request no longer counts as overdue.
         assert_eq!((process_slots.try_acquire(), process_slots.try_acquire()), (Some(1), Some(1)));
         assert!(!process_slots.mark_overdue(1, at(0), at(121)));
     }
 
-    /// Row 1.3: no process has more connections than it has slots, whichever shard made them.
+    /// Row 1.3: no process has more connections than slots, over all shards.
     #[test]
     fn there_are_no_more_inside_and_no_more_connections_than_slots() {
         let process_slots = process_slots(0);

@@ -1,10 +1,10 @@
-//! The keeper: a tiny process that ends all the others when this one is gone, however it went.
+//! The reaper: a tiny process that kills all worker processes when this process is gone, for whatever reason.
 //!
-//! A process that is killed with `SIGKILL` can clean up nothing, and its children live on. The kernel's own remedy
-//! (`PR_SET_PDEATHSIG`) reaches the child but not what the child has started, and ends when the thread that forked
-//! ends. The keeper is a shell that reads, from a pipe that only this process holds open, which process groups live.
-//! When the pipe ends it kills those of the last complete line, and removes the processes' folder. A group that was started in the very moment before
-//! the end, and is in no line yet, escapes.
+//! A process killed with `SIGKILL` cannot clean up, and its children keep running. The kernel's remedy
+//! (`PR_SET_PDEATHSIG`) reaches the child but not the child's children, and ends when the forking thread ends. The
+//! reaper is a shell that reads the current process groups from a pipe that only this process holds open. At the end of
+//! the pipe it kills the groups of the last complete line, and removes the processes' folder. A group started just
+//! before the end, and not yet written to the pipe, escapes.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What the keeper does, with the folder to remove as its argument, if there is one. It is meant to outlive whatever
-/// ends this process.
+/// The reaper's script; its argument is the folder to remove, if any. It ignores the signals that usually end this
+/// process.
 const SCRIPT: &str = "trap '' INT TERM HUP QUIT\n\
     groups=\n\
     while read -r line; do groups=$line; done\n\
@@ -24,7 +24,7 @@ const SCRIPT: &str = "trap '' INT TERM HUP QUIT\n\
 #[derive(Debug)]
 pub(super) struct Reaper {
     child: Child,
-    /// The groups that it knows to live.
+    /// The groups last written to the pipe.
     groups: Vec<Pid>,
 }
 
@@ -43,16 +43,16 @@ impl Reaper {
             .spawn()?;
         let reaper = Reaper { child, groups: Vec::new() };
         if let Some(pipe) = &reaper.child.stdin {
-            // One that is stopped reads nothing, and must not stop the supervisor.
+            // A stopped reaper reads nothing, and must not block the supervisor.
             rustix::io::ioctl_fionbio(pipe, true)?;
         }
         Ok(reaper)
     }
 
-    /// These groups live now.
+    /// Replaces the set of groups to kill.
     ///
     /// # Errors
-    /// The keeper is gone, or does not read: another one is needed.
+    /// The reaper is gone, or does not read: a new one is needed.
     pub(super) fn set_groups(&mut self, groups: impl Iterator<Item = Pid>) -> io::Result<()> {
         self.groups.clear();
         self.groups.extend(groups);
@@ -65,7 +65,7 @@ impl Reaper {
         pipe.write_all(line.as_bytes())
     }
 
-    /// Ends the keeper and leaves the groups alone: another keeper has its duty.
+    /// Ends the reaper without killing the groups: another reaper is responsible for them.
     pub(super) fn detach(mut self) {
         self.groups.clear();
     }
@@ -77,14 +77,14 @@ impl Reaper {
 }
 
 impl Drop for Reaper {
-    /// Does the keeper's duty in its place, since a keeper that is stopped would do it only when it is continued; and
-    /// kills the keeper, which ends a stopped one, too.
+    /// Kills the groups directly, since a stopped reaper would do so only when continued; and kills the reaper, which
+    /// also ends a stopped one.
     fn drop(&mut self) {
         for group in self.groups.drain(..).chain([Pid::from_child(&self.child)]) {
-            // A group that is gone already needs no signal.
+            // Fails only when the group no longer exists.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // The pipe is open still, so the keeper has not begun its duty when the signal comes.
+        // The pipe is still open, so the reaper has not begun to kill when the signal arrives.
         let pipe = self.child.stdin.take();
         let _ = self.child.wait();
         drop(pipe);

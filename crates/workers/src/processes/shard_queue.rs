@@ -1,21 +1,21 @@
-//! A shard's entrance to the hall before the doors: requests of all shards wait here for a slot, first come, first served.
+//! A shard's part of the admission queue: requests of all shards wait here for a slot, first in, first out.
 //!
 //! ```text
-//!   shard 0: Entrance ─ its queue ─ oldest ┐             ┌► Door 0: slots
-//!   shard 1: Entrance ─ its queue ─ oldest ┤ the oldest  ┤
-//!                                  of all ─┘  goes in    └► Door 1: slots
+//!   shard 0: ShardAdmissionQueue ─ oldest ┐            ┌► ProcessSlots 0
+//!   shard 1: ShardAdmissionQueue ─ oldest ┤ the oldest ┤
+//!                                  of all ┘  acquires  └► ProcessSlots 1
 //! ```
 //!
-//! Each shard keeps its own queue and tells the others only when its oldest request came. A shard takes a slot only
-//! when its oldest is the oldest of all, so nobody starves. Whoever makes room (a request comes out, a door opens),
-//! and whoever finds room left after taking a slot, knocks for the shard with the oldest.
+//! Each shard keeps its own queue and publishes only the time of its oldest request. A shard acquires a slot only when
+//! its oldest is the oldest of all, so no request starves. Freeing a slot, opening a process, and finding a free slot
+//! after acquiring one notify the shard with the oldest request.
 //!
-//! No knock is lost: a shard says since when its oldest waits and looks for a free slot afterwards; whoever comes out
-//! frees the slot first and looks for the oldest afterwards; all that in one total order. No shard locks or waits here.
+//! No notification is lost: a shard publishes its oldest request and then checks for a free slot; a release frees the
+//! slot and then looks up the oldest request; all in one total order. No shard locks or waits here.
 //!
-//! The price of one order for all: a shard that is busy while its oldest request is the oldest of all holds up the
-//! others' requests until its turn ends, however many slots are free. So a shard with requests for processes must do
-//! nothing in its turns that takes long: handlers and `--accept-workers` are not for a server with processes.
+//! The cost of one order for all: a busy shard with the oldest request of all delays the other shards'
+//! requests until its turn ends, however many slots are free. Shards with requests for processes must therefore have
+//! short turns: handlers and `--accept-workers` do not fit a server with processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,30 +29,29 @@ use super::process_slots::ProcessSlots;
 use crate::counters::count;
 use crate::queue_target::StandingQueueDetector;
 
-/// Where in its shard's queue a request waits.
+/// A request's position in its shard's queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct AdmissionTicket {
     since: Time,
     number: u64,
 }
 
-/// What has become of a request that waited.
+/// Outcome of a queued request.
 #[derive(Debug)]
 pub enum AdmissionOutcome<Q> {
-    /// It may be asked, with this permission.
+    /// The request may be sent, with this permit.
     Admitted(SlotPermit, Q),
-    /// It has waited too long, or too long in a queue that stands.
+    /// The request has waited too long, or too long in a standing queue.
     Expired(Q),
 }
 
-/// A shard's way to the slots, and the queue before them.
+/// A shard's access to the slots, and the queue before them.
 #[derive(Debug)]
 pub struct ShardAdmissionQueue<Q> {
     admission_queue: Arc<AdmissionQueue>,
     slots_by_process: Arc<[Arc<ProcessSlots>]>,
     number: usize,
     waiting: BTreeMap<AdmissionTicket, Q>,
-    /// Requests so far.
     count: u64,
     standing: Option<StandingQueueDetector>,
 }
@@ -73,10 +72,10 @@ impl<Q> ShardAdmissionQueue<Q> {
         }
     }
 
-    /// Queues a request; [`call`](Self::poll_admission) says when its turn has come.
+    /// Queues a request; [`poll_admission`](Self::poll_admission) returns it when its turn has come.
     ///
     /// # Errors
-    /// The request comes back: as many wait as may.
+    /// The request, when the queue is full.
     pub fn enqueue(&mut self, now: Time, what: Q) -> Result<AdmissionTicket, Q> {
         let before = self.admission_queue.queued.fetch_add(1, Relaxed);
         if before >= self.admission_queue.limits.queue_max as u64 {
@@ -94,15 +93,14 @@ impl<Q> ShardAdmissionQueue<Q> {
         Ok(ticket)
     }
 
-    /// Queues a request that was taken before in vain at its old place, however many wait.
+    /// Queues an admitted request again at its old position, whatever the queue's length.
     pub fn requeue(&mut self, ticket: AdmissionTicket, what: Q) {
         self.admission_queue.queued.fetch_add(1, Relaxed);
         self.waiting.insert(ticket, what);
         self.publish_oldest();
     }
 
-    /// Takes a request out of the queue that is not to be asked any more: it is answered otherwise, because it has
-    /// waited too long or for another reason.
+    /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
     pub fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
         let what = self.waiting.remove(&ticket)?;
         self.admission_queue.queued.fetch_sub(1, Relaxed);
@@ -117,8 +115,8 @@ impl<Q> ShardAdmissionQueue<Q> {
         Some(what)
     }
 
-    /// The next request of this shard whose turn it is, if one's is. `has_connection` tells of which processes the shard has
-    /// a connection to use: of processes that are equally busy one of these is taken.
+    /// Returns this shard's next request if it is its turn. `has_connection` reports whether the shard has a usable
+    /// connection to a process: it breaks ties between equally busy processes.
     pub fn poll_admission(
         &mut self,
         now: Time,
@@ -145,7 +143,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         }
         if is_shed || waited > self.admission_queue.limits.age_max {
             count(&tally.expired);
-            // The knock that this leads to calls the next one.
+            // The resulting notification admits the next request.
             self.slots_by_process[process].release_unused();
             return Some(AdmissionOutcome::Expired(what));
         }
@@ -156,38 +154,39 @@ impl<Q> ShardAdmissionQueue<Q> {
         ))
     }
 
-    /// Whether somebody has knocked since the last [`take_notification`](Self::take_notification): the last look before the shard sleeps.
+    /// Whether a notification arrived since the last [`take_notification`](Self::take_notification): the final check
+    /// before the shard sleeps.
     #[must_use]
     pub fn is_notified(&self) -> bool {
         self.admission_queue.shard_heads[self.number].notified.load(SeqCst)
     }
 
-    /// Whether somebody has knocked since the last call: then requests may be called, processes have come or gone, or
-    /// connections are wanted.
+    /// Whether a notification arrived since the last call: requests may be admitted, processes have opened or closed,
+    /// or connections are claimed.
     pub fn take_notification(&self) -> bool {
         self.is_notified() && self.admission_queue.shard_heads[self.number].notified.swap(false, SeqCst)
     }
 
-    /// How many shards have a slot of this process and no room for a connection, because others keep theirs: one of
-    /// these should be closed for each.
+    /// Number of slots of this process without a connection, because others hold all connections: close one idle
+    /// connection for each.
     #[must_use]
     pub fn connection_claims(&self, process: usize) -> u32 {
         self.slots_by_process[process].claims()
     }
 
-    /// The life of a process that takes requests now; 0: none does.
+    /// Returns the generation of a process that accepts requests; 0: none.
     #[must_use]
     pub fn generation(&self, process: usize) -> u64 {
         self.slots_by_process[process].generation()
     }
 
-    /// Processes there are.
+    /// Returns the number of processes.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.slots_by_process.len()
     }
 
-    /// Goes in at the door with the fewest inside.
+    /// Acquires a slot of the open process with the fewest in use.
     fn acquire_slot(&self, has_connection: impl Fn(usize) -> bool) -> Option<(usize, u64)> {
         loop {
             let open = self
@@ -196,14 +195,14 @@ impl<Q> ShardAdmissionQueue<Q> {
                 .enumerate()
                 .filter_map(|(at, process_slots)| Some((process_slots.occupancy()?, at)));
             let (_, _, at) = open.map(|(load, at)| (load, !has_connection(at), at)).min()?;
-            // Somebody may have been faster.
+            // Another shard may have acquired the slot first.
             if let Some(generation) = self.slots_by_process[at].try_acquire() {
                 return Some((at, generation));
             }
         }
     }
 
-    /// Goes in at one door, without having waited.
+    /// Acquires a slot of one process without queueing.
     #[cfg(test)]
     pub(super) fn acquire_slot_of(&self, process: usize, now: Time) -> Option<SlotPermit> {
         let process_slots = &self.slots_by_process[process];
@@ -212,7 +211,6 @@ impl<Q> ShardAdmissionQueue<Q> {
         Some(SlotPermit::new(Arc::clone(process_slots), generation, now))
     }
 
-    /// Tells the others since when the oldest waits.
     fn publish_oldest(&self) {
         let oldest = self.waiting.first_key_value().map_or(NO_REQUEST, |(ticket, _)| ticket.since.as_nanos());
         let head = &self.admission_queue.shard_heads[self.number];
@@ -222,7 +220,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         }
     }
 
-    /// If there is room it may be another shard's turn now.
+    /// Notifies the shard with the oldest request, if a slot is free.
     fn notify_next_shard(&self) {
         if let Some(first) = self.admission_queue.oldest_shard()
             && first != self.number
@@ -234,7 +232,7 @@ impl<Q> ShardAdmissionQueue<Q> {
 }
 
 impl<Q> Drop for ShardAdmissionQueue<Q> {
-    /// Whoever waited behind a shard that has ended goes on.
+    /// Requests behind those of an ended shard can proceed.
     fn drop(&mut self) {
         self.admission_queue.queued.fetch_sub(self.waiting.len() as u64, Relaxed);
         self.waiting.clear();

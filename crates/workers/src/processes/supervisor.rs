@@ -1,4 +1,4 @@
-//! The supervisor's thread: waits for deaths, deadlines and the bell, and lets each life take its next step.
+//! The supervisor's thread: waits for exits, deadlines and its waker, and steps each process.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -17,10 +17,10 @@ use super::reaper::Reaper;
 use super::waker::SupervisorWaker;
 use super::{ProcessLimits, WorkerProgram};
 
-/// The system's usual timer slack, in nanoseconds.
+/// The system's default timer slack, in nanoseconds.
 const TIMER_SLACK: u64 = 50_000;
 
-/// How soon a keeper that could not be started is tried again.
+/// Delay before the next attempt to start the reaper after a failure.
 const REAPER_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
@@ -31,7 +31,6 @@ pub(super) struct Supervisor {
     program: Box<dyn WorkerProgram>,
     relay: OutputRelay,
     reaper: Option<Reaper>,
-    /// When the end was asked for.
     stop_requested_at: Option<Instant>,
 }
 
@@ -58,10 +57,10 @@ impl Supervisor {
         Ok(Supervisor { limits, processes, tally, waker, program, relay, reaper, stop_requested_at: None })
     }
 
-    /// Until the end is asked for and all processes have ended.
+    /// Runs until a stop is requested and all processes have ended.
     pub(super) fn run(mut self) {
         let _finished_guard = FinishedGuard(Arc::clone(&self.tally));
-        // What is started inherits it, and is not to be run with a server's finer one.
+        // Child processes inherit the slack, and must not run with a server's finer one.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         loop {
             self.waker.clear();
@@ -79,7 +78,7 @@ impl Supervisor {
         self.relay.end();
     }
 
-    /// Does what is due for each process. Returns whether the process groups have changed.
+    /// Performs all due transitions of each process. Returns whether the process groups have changed.
     fn step(&mut self) -> bool {
         let now = Instant::now();
         let kill_at = self.waker.stop_grace().map(|grace| *self.stop_requested_at.get_or_insert(now) + grace);
@@ -98,8 +97,8 @@ impl Supervisor {
         changed
     }
 
-    /// Replaces a process that has done its number of requests: one at a time, and only while another one serves,
-    /// if there is another one.
+    /// Replaces a process that has reached its number of requests: one at a time, and only while another process
+    /// serves, if there is another.
     fn replace_one(&mut self) {
         let serving = self.processes.iter().filter(|process| process.is_serving()).count();
         if (serving > 1 || self.processes.len() == 1)
@@ -107,7 +106,7 @@ impl Supervisor {
             && let Some(recycled) = self.processes.iter_mut().find(|process| process.is_due_for_recycling())
         {
             recycled.replace(Instant::now() + self.limits.drain_timeout);
-            // It may be empty already.
+            // The process may have no requests already.
             self.waker.wake();
         }
     }
@@ -122,7 +121,7 @@ impl Supervisor {
         self.tally.backoff_nanos.store(backoff.as_nanos() as u64, Relaxed);
     }
 
-    /// Makes sure that there is a keeper, and that it knows who lives.
+    /// Ensures that a reaper runs and has the current groups.
     fn update_reaper(&mut self) {
         let groups = || self.processes.iter().filter_map(|process| Some(process.running()?.group));
         let knows = self.reaper.as_mut().is_some_and(|reaper| reaper.set_groups(groups()).is_ok());
@@ -131,7 +130,7 @@ impl Supervisor {
             if let Some(former) = std::mem::replace(&mut self.reaper, next) {
                 former.detach();
             }
-            // Should it fail again, the next round tries again.
+            // After a failure, the next round tries again.
             if let Some(reaper) = &mut self.reaper {
                 let _ = reaper.set_groups(groups());
             }
@@ -151,12 +150,12 @@ impl Supervisor {
             .chain(running)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // An interrupted wait is a wait for nothing.
+        // An interrupted wait reports no events.
         let _ = poll(&mut polled, wait.as_ref());
     }
 }
 
-/// Tells that all is over when the thread is left, also by a panic: what it owned then, the keeper has ended.
+/// Marks the supervisor as finished when its thread ends, also by a panic: the reaper then kills the processes.
 struct FinishedGuard(Arc<ProcessTally>);
 
 impl Drop for FinishedGuard {

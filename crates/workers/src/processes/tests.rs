@@ -1,4 +1,4 @@
-//! The supervision met with real processes: shell scripts that live, die, hang and refuse to go.
+//! Supervision of real processes: shell scripts that serve, exit, hang and ignore signals.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use super::{
     ShardAdmissionQueue, SlotPermit, StandardStream, WorkerProgram,
 };
 
-/// Long enough for nobody to wait for it.
+/// Longer than any test.
 const LONG_GRACE: Duration = Duration::from_secs(3600);
 
-/// Processes that run a script with `$DIR` and `$N`; one is ready when it has made the file `ready.N`, which the
-/// next start removes.
+/// Processes that run a script with `$DIR` and `$N`; a process is ready when it has created the file `ready.N`, which
+/// the next start removes.
 struct ShellProgram {
     folder: PathBuf,
     text: &'static str,
@@ -38,7 +38,7 @@ impl WorkerProgram for ShellProgram {
     }
 }
 
-/// A script that serves until it is ended. The sleeping child is a process of the same group.
+/// A script that serves until it is stopped. The sleeping child belongs to the same group.
 const GOOD: &str = "echo $$ > $DIR/pid.$N; sleep 1000 & echo $! > $DIR/child.$N; touch $DIR/ready.$N; wait";
 
 struct ProcessFixture {
@@ -83,7 +83,7 @@ impl ProcessFixture {
         read_pid(self.folder.path(), name)
     }
 
-    /// Ends everything; nothing may live on.
+    /// Stops everything and checks that all processes end.
     fn finish(self, grace: Duration) -> (ProcessCounters, Vec<(StandardStream, String)>) {
         self.processes.stop(grace);
         assert!(self.processes.join(HANG), "the processes end");
@@ -100,13 +100,13 @@ fn read_pid(folder: &Path, name: &str) -> Pid {
 }
 
 fn is_gone(pid: Pid) -> bool {
-    // A zombie that its new parent has not waited for is as good as gone.
+    // A zombie not yet reaped by its new parent counts as gone.
     test_kill_process(pid).is_err()
         || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
             .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
 }
 
-/// Row 1.3: a few worker processes; and none is left behind at the end, nor what they started.
+/// Row 1.3: a few worker processes; neither they nor their children survive the end.
 #[test]
 fn all_processes_serve_until_the_end_and_none_outlives_it() {
     let fixture =
@@ -123,7 +123,7 @@ fn all_processes_serve_until_the_end_and_none_outlives_it() {
     assert_eq!(printed, []);
 }
 
-/// Row 1.24: a process that dies is noticed at once and started again, with all that it had started gone.
+/// Row 1.24: an exit is detected at once, and the process is started again without remains of its group.
 #[test]
 fn a_process_that_dies_is_started_again() {
     let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
@@ -143,7 +143,7 @@ fn a_process_that_dies_is_started_again() {
     );
 }
 
-/// Row 1.24: a program that dies at its start is tried again, later and later.
+/// Row 1.24: a program that exits at its start is retried with growing delays.
 #[test]
 fn a_program_that_cannot_live_is_tried_ever_more_rarely() {
     for text in ["echo I cannot >&2; exit 3", "exec /nonexistent/program"] {
@@ -175,7 +175,7 @@ fn a_process_that_never_answers_is_killed_and_tried_again() {
     assert_eq!(printed[0].1, "app 0: did not answer within 50ms; killed\n");
 }
 
-/// Row 1.24: a request that is not answered in time costs the process, and nobody else anything.
+/// Row 1.24: a request without a response in time costs only its own process.
 #[test]
 fn a_condemned_process_is_killed_with_all_it_has_started() {
     let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
@@ -210,7 +210,7 @@ fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
     assert_eq!((counters.recycled, counters.started, counters.died, counters.killed), (1, 2, 0, 0));
 }
 
-/// Row 1.24: an endless request does not keep a worn process, and with it everybody, waiting.
+/// Row 1.24: an endless request does not block the replacement of its process.
 #[test]
 fn a_request_that_does_not_end_holds_up_the_replacement_only_for_its_grace() {
     let drain_timeout = Duration::from_millis(50);
@@ -262,7 +262,7 @@ fn a_process_that_does_not_want_to_end_is_killed_after_its_grace() {
     assert_eq!(counters.killed, 1, "who asks again may be less patient");
 }
 
-/// Two shards before one process: each is called only when it is its turn, and hears of it.
+/// Two shards before one process: each is admitted only when it is its turn, and is notified of it.
 fn two_shards(limits: ProcessLimits) -> (tempfile::TempDir, [ShardAdmissionQueue<u32>; 2], Processes) {
     let folder = tempfile::tempdir().expect("a folder");
     let wakes = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
@@ -287,7 +287,7 @@ fn expect_admitted(called: Option<AdmissionOutcome<u32>>, wanted: u32) -> SlotPe
     permit
 }
 
-/// Row 4.3: over all shards, first come, first served; nobody starves, and no shard sleeps through its turn.
+/// Row 4.3: first in, first out over all shards; no request starves, and no shard misses its turn.
 #[test]
 fn two_shards_with_one_slot_are_served_in_the_order_of_their_requests() {
     let (_folder, [mut first, mut second], _processes) = two_shards(ProcessLimits::default());
@@ -312,7 +312,7 @@ fn two_shards_with_one_slot_are_served_in_the_order_of_their_requests() {
     drop(busy);
     assert!(first.take_notification());
     let busy = expect_admitted(first.poll_admission(clock.now(), |_| false), 2);
-    // Who is not waited for any more is in nobody's way.
+    // A withdrawn request does not delay others.
     assert_eq!(second.withdraw(third, true), Some(3));
     enqueue(&mut first, 5);
     drop(busy);
@@ -320,7 +320,7 @@ fn two_shards_with_one_slot_are_served_in_the_order_of_their_requests() {
     drop(expect_admitted(first.poll_admission(clock.now(), |_| false), 5));
 }
 
-/// Row 4.3: as long as there is room, one that is called calls the next.
+/// Row 4.3: while slots are free, each admission notifies the next shard.
 #[test]
 fn a_free_slot_is_never_left_to_a_shard_that_does_not_look() {
     let limits = ProcessLimits { slots: 2, ..ProcessLimits::default() };
@@ -339,7 +339,7 @@ fn a_free_slot_is_never_left_to_a_shard_that_does_not_look() {
     assert_eq!((requests.queued, requests.busy, requests.queued_max), (0, 2, 2));
 }
 
-/// Row 1.3: a process has no more connections than slots, also when another shard keeps one that it does not use.
+/// Row 1.3: a process has no more connections than slots, even when another shard holds an idle one.
 #[test]
 fn a_connection_that_another_shard_keeps_is_asked_for() {
     let (_folder, [first, second], _processes) = two_shards(ProcessLimits::default());
@@ -358,7 +358,7 @@ fn a_connection_that_another_shard_keeps_is_asked_for() {
     assert_eq!(first.connection_claims(0), 0);
 }
 
-/// The keeper is what ends the processes when this one cannot: it must be there whatever happened to it.
+/// The reaper kills the processes when this process cannot, so its loss must be detected.
 #[test]
 fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
     let mut reaper = super::reaper::Reaper::start(None).expect("a shell");
@@ -376,13 +376,13 @@ fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
     eventually("it hears nothing any more", || reaper.set_groups([].into_iter()).is_err().then_some(()));
 }
 
-/// A stopped keeper blocks neither its own end nor a supervisor with much to tell it.
+/// A stopped reaper blocks neither its own end nor a supervisor with much to write.
 #[test]
 fn a_stopped_keeper_blocks_nothing() {
     let mut reaper = super::reaper::Reaper::start(None).expect("a shell");
     kill_process_group(reaper.group(), Signal::STOP).expect("it lives");
     let group = reaper.group();
-    // More than a pipe takes.
+    // More than a pipe holds.
     let refused = (0..100_000).any(|_| reaper.set_groups([group; 100].into_iter()).is_err());
     assert!(refused, "the pipe is full, and that is said");
     reaper.detach();

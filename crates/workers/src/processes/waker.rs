@@ -1,4 +1,4 @@
-//! How others reach the supervisor while it waits: an eventfd, and the wish to end.
+//! Wakes the waiting supervisor: an eventfd, and the stop request.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Nobody has asked for the end.
+/// No stop requested.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct SupervisorWaker {
     event: OwnedFd,
-    /// Grace in nanoseconds, once the end was asked for; the shortest that was.
+    /// Shortest requested grace in nanoseconds, once a stop was requested.
     grace: AtomicU64,
 }
 
@@ -23,20 +23,18 @@ impl SupervisorWaker {
         Ok(SupervisorWaker { event, grace: AtomicU64::new(NEVER) })
     }
 
-    /// Makes the supervisor look at everything again.
+    /// Makes the supervisor check everything again.
     pub(super) fn wake(&self) {
-        // It fails only when the counter is full, and then the bell is ringing.
+        // Fails only when the counter is full, and then the supervisor is already being woken.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Asks for the end of all processes.
     pub(super) fn stop(&self, grace: Duration) {
         let nanos = u64::try_from(grace.as_nanos()).unwrap_or(NEVER).min(NEVER - 1);
         self.grace.fetch_min(nanos, Ordering::SeqCst);
         self.wake();
     }
 
-    /// The grace, if the end was asked for.
     pub(super) fn stop_grace(&self) -> Option<Duration> {
         match self.grace.load(Ordering::SeqCst) {
             NEVER => None,
@@ -44,7 +42,7 @@ impl SupervisorWaker {
         }
     }
 
-    /// Makes it silent; what was rung for is looked at after this.
+    /// Resets the eventfd; the caller handles the pending changes afterwards.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }

@@ -1,10 +1,10 @@
-//! What appending costs on this machine: records of 4 KiB, fresh growing segments, each write synced before the next.
+//! The cost of appending on this machine: records of 4 KiB, fresh growing segments, each write synced before the next.
 //!
 //!     cargo run --release -p stilling-journal --example append -- [DIRECTORY [MEBIBYTES [ROUNDS]]]
 //!
-//! Prints a table in Markdown, for each way of writing the records per second and CPU seconds per million records, how long it takes to open
-//! the stream again and how fast it is read then: the median of the rounds, with the least and the greatest. The ways
-//! take turns, so that a busy machine is busy for all of them.
+//! Prints a table in Markdown: for each method the records per second and the CPU seconds per million records, the time
+//! to open the stream again and the read rate: the median of the rounds, with the least and the greatest. The methods
+//! take turns, so that other load affects all of them.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -23,9 +23,9 @@ use stilling_ring::Wake;
 
 /// Bytes of a record's payload.
 const PAYLOAD_SIZE: usize = 4096;
-/// Records that the writer in front of the journal thread may have on their way.
+/// Records in flight between the measured writer and the journal thread.
 const WINDOW: u64 = 1024;
-/// Records that one write makes durable.
+/// Records per durable write.
 const GROUPS: [usize; 4] = [4, 16, 64, 256];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -89,7 +89,7 @@ fn spread(mut values: Vec<f64>, places: usize) -> String {
     format!("{median:.places$} ({:.places$} – {last:.places$})", values[0])
 }
 
-/// Records per second and CPU seconds per million, of a writer that hands over what there is and never has more than
+/// Records per second and CPU seconds per million, for a writer that queues as much as possible and has at most
 /// [`WINDOW`] records without their watermark.
 fn measure_thread(disk: FileDisk, bytes: usize) -> Result<(f64, f64), Box<dyn Error>> {
     let (log, _) = Log::open(disk, "measured", LogConfig::default())?;
@@ -130,7 +130,6 @@ fn measure_thread(disk: FileDisk, bytes: usize) -> Result<(f64, f64), Box<dyn Er
 
 #[derive(Clone)]
 struct AppendMeasurement {
-    /// Records appended per second.
     appended: f64,
     /// CPU seconds per million of them.
     cpu: f64,

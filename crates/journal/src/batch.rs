@@ -1,19 +1,19 @@
-//! Building a batch in the memory that goes to the disk.
+//! Batches of records, built in the memory that is written to disk.
 //!
-//! Records are written once, straight to where the kernel takes them from: at block boundaries, since O_DIRECT wants
-//! that. The journal fills in late what the writer cannot know: epoch, watermark, the CRC of the batch before. A
-//! batch that has been written is begun anew; it allocates when it is made and never again, but for notes of payloads.
+//! Records are written once, directly into block-aligned memory as O_DIRECT requires. The journal fills in epoch,
+//! watermark and the CRC of the previous batch when it seals the batch. A batch is reused after it was written; apart
+//! from the list of unbuilt payloads it allocates only when it is created.
 //!
 //! ```text
-//!   push: header, subject, headers │ room │ …      build: copies the payloads in, takes the CRC    share: references to
-//!   the payload stays in its block ┴──────┘        and lets go of the blocks                       records, as they are
+//!   push: header, subject, headers │ room │ …      build: copies the payloads in, computes    share: references to
+//!   the payload stays in its block ┴──────┘        the CRC, releases the blocks               records, in place
 //! ```
 //!
-//! A batch is memory that one thread fills and others may read: a block of `stilling_ring`. While it is filled and written
-//! nothing else refers to it. Records that are [shared](Batch::share) do not change before the last reference is gone, and so
-//! long the batch cannot begin anew.
+//! The memory is a block of `stilling_ring`, which one thread fills and others may read. While a batch is filled and
+//! written, no reference to it exists. Records that are [shared](Batch::share) do not change before the last reference
+//! is dropped, and until then the batch cannot be reused.
 //!
-//! Alignment without `unsafe`: a little more memory than needed, used from its first block boundary on.
+//! Alignment needs no `unsafe`: the memory is one block larger than required and used from its first block boundary on.
 
 use std::fmt;
 use std::ops::Range;
@@ -26,12 +26,12 @@ use crate::format::record::{Record, Records};
 use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, BUILT_LATER_SIZE_MIN};
 use crate::unbuilt_payloads::UnbuiltPayloads;
 
-/// Why a record is not in the batch. It is unchanged and the caller's.
+/// The reason why a record was not added to a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchPushError {
-    /// This batch has no room for it; the next one may.
+    /// This batch has no room for the record; the next one may have.
     Full,
-    /// It is longer than any batch of this size can take, or its subject than any subject may be.
+    /// The record is longer than a batch of this size can take, or its subject exceeds the limit.
     TooLarge,
 }
 
@@ -48,34 +48,34 @@ impl fmt::Display for BatchPushError {
 
 impl std::error::Error for BatchPushError {}
 
-/// A number of records that become durable together, in memory that can be written as it is.
+/// Records that become durable together, in memory that is written to disk as it is.
 pub struct Batch {
     memory: BlockWriter,
     /// The first block boundary in the memory, where the batch begins.
     start: usize,
     size_max: usize,
-    /// Bytes of it that are in use. This and what follows counts from `start`.
+    /// Bytes in use; like the fields below relative to `start`.
     used: usize,
-    /// Bytes up to which records are added to the first one.
+    /// Bytes up to which records are added after the first one.
     limit: usize,
     first: u64,
     count: u32,
     time_ns: u64,
-    /// The CRC of its records as far as `summed`.
+    /// CRC of the records up to `summed`.
     sum: u32,
     summed: usize,
-    /// Apart, so that a batch is short enough to be moved.
+    /// Boxed, to keep a batch cheap to move.
     unbuilt: Box<UnbuiltPayloads>,
 }
 
 impl Batch {
     /// A batch of at most `size` bytes with its header, rounded up to whole blocks and cut to [`BATCH_SIZE_MAX`]. The
-    /// memory is allocated here, once; the system backs it as it is first used.
+    /// memory is allocated here, once; the system backs it on first use.
     #[must_use]
     pub fn new(size: usize) -> Batch {
         let size_max = size.clamp(1, BATCH_SIZE_MAX).next_multiple_of(BLOCK_SIZE);
         let memory = BlockWriter::new(size_max + BLOCK_SIZE);
-        // The block never moves its bytes, so the offset holds for its life.
+        // The block does not move its bytes, so the offset stays valid.
         let start = memory.peek(0..0).as_ptr().addr().wrapping_neg() % BLOCK_SIZE;
         Batch {
             memory,
@@ -92,8 +92,8 @@ impl Batch {
         }
     }
 
-    /// Forgets what is in it and begins with the record that will be `first`, at `time_ns` (Unix time in
-    /// nanoseconds), which is the time of all records in the batch.
+    /// Clears the batch and begins with the sequence `first` at `time_ns` (Unix time in nanoseconds), the time of all
+    /// its records.
     ///
     /// # Panics
     /// If it [is shared](Batch::is_shared).
@@ -101,8 +101,8 @@ impl Batch {
         self.begin_within(first, time_ns, usize::MAX);
     }
 
-    /// The same with a limit of `limit` bytes, header included: a record that would pass it is [`BatchPushError::Full`], unless the
-    /// batch is empty.
+    /// Like [`begin`](Batch::begin), with a limit of `limit` bytes, header included: a record that would exceed it is
+    /// [`BatchPushError::Full`], unless the batch is empty.
     ///
     /// # Panics
     /// If it [is shared](Batch::is_shared).
@@ -113,7 +113,7 @@ impl Batch {
         self.time_ns = time_ns;
     }
 
-    /// Forgets what is in it. Returns whether it can begin anew: not while references to its records exist.
+    /// Clears the batch. Returns whether it can be reused: not while references to its records exist.
     pub fn renew(&mut self) -> bool {
         self.used = BATCH_HEADER_SIZE;
         self.count = 0;
@@ -122,7 +122,7 @@ impl Batch {
         self.memory.renew()
     }
 
-    /// Puts a record behind the others and says which sequence it has.
+    /// Appends a record and returns its sequence.
     ///
     /// # Errors
     /// [`BatchPushError::Full`] if it does not fit any more, [`BatchPushError::TooLarge`] if it never would.
@@ -131,8 +131,8 @@ impl Batch {
         Ok(self.next() - 1)
     }
 
-    /// The same for a record whose payload is a part of a shared block. From [`BUILT_LATER_SIZE_MIN`] bytes on it is not copied
-    /// before the batch is [built](Batch::build), and the batch refers to its block so long.
+    /// Appends a record with its payload in a shared block. From [`BUILT_LATER_SIZE_MIN`] bytes on, the payload is
+    /// copied when the batch is [built](Batch::build), and the batch refers to its block until then.
     ///
     /// # Errors
     /// As [`push`](Batch::push).
@@ -154,7 +154,6 @@ impl Batch {
         Ok(self.next() - 1)
     }
 
-    /// The room of a record behind the others.
     fn reserve(&mut self, record: &Record<'_>) -> Result<&mut [u8], BatchPushError> {
         let size = record.size().ok_or(BatchPushError::TooLarge)?;
         let is_within = self.count == 0 || self.used + size <= self.limit;
@@ -168,8 +167,8 @@ impl Batch {
         Ok(bytes_mut(&mut self.memory, self.start + at, size))
     }
 
-    /// Copies in the payloads that still lie in shared blocks, lets go of the blocks, and takes the CRC of what is in it: best
-    /// on a thread that then need not look at it again. More records may follow.
+    /// Copies the payloads in from shared blocks, releases the blocks, and computes the CRC of the content. More
+    /// records may follow. Best called on a thread that is not the writer, which then need not read the bytes again.
     pub fn build(&mut self) {
         let Batch { memory, start, unbuilt, .. } = self;
         unbuilt.copy_all(|to, payload| {
@@ -179,19 +178,19 @@ impl Batch {
         self.summed = self.used;
     }
 
-    /// Bytes of payloads that are copied in when it is [built](Batch::build).
+    /// Bytes of payloads to be copied when the batch is [built](Batch::build).
     #[must_use]
     pub fn unbuilt_size(&self) -> usize {
         self.unbuilt.size()
     }
 
-    /// How many records are in it.
+    /// Number of records.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether there is no record in it.
+    /// Whether it has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -203,7 +202,7 @@ impl Batch {
         self.first
     }
 
-    /// The sequence that the next record gets.
+    /// The sequence of the next record.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.first + u64::from(self.count)
@@ -215,24 +214,24 @@ impl Batch {
         self.time_ns
     }
 
-    /// Bytes that it takes on disk now, padding included.
+    /// Its current size on disk in bytes, padding included.
     #[must_use]
     pub fn size(&self) -> usize {
         self.used.next_multiple_of(BLOCK_SIZE)
     }
 
-    /// Its records, as they will be read.
+    /// Its records, as readers will see them.
     ///
     /// # Panics
-    /// If payloads are not in it because it has not been [built](Batch::build).
+    /// If it has unbuilt payloads: [`build`](Batch::build) it first.
     #[must_use]
     pub fn records(&self) -> Records<'_> {
         assert!(self.unbuilt.is_empty(), "a batch is built before its records are read");
         Records::new(self.peek(BATCH_HEADER_SIZE, self.used), self.first, self.count)
     }
 
-    /// A reference to its records, for a batch that has been written or will not be: they do not change any more. Records may be
-    /// added behind them.
+    /// A reference to its records, which do not change any more; for a batch that was written or will not be. Records
+    /// may be appended.
     ///
     /// # Panics
     /// If it has not been [built](Batch::build).
@@ -241,7 +240,7 @@ impl Batch {
         self.memory.share()
     }
 
-    /// Extends a reference to its records to those that were added since. False: it is one to another batch.
+    /// Extends a reference to records appended since. False: the reference is to another batch.
     ///
     /// # Panics
     /// If it has not been [built](Batch::build).
@@ -255,27 +254,27 @@ impl Batch {
         self.memory.commit(self.start + self.used - self.memory.committed());
     }
 
-    /// Where the payload of one of its [records](Batch::records) lies in the block that [`share`](Batch::share) refers to. `None`
-    /// if the record has not been shared.
+    /// The position of the payload of one of its [records](Batch::records) in the block that [`share`](Batch::share)
+    /// refers to. `None` if the record has not been shared.
     #[must_use]
     pub fn payload_range(&self, record: &Record<'_>) -> Option<Range<usize>> {
         self.memory.position(record.payload)
     }
 
-    /// Where the last `size` bytes of its last record lie in that block.
+    /// The position of the last `size` bytes of its last record in that block.
     #[must_use]
     pub fn last_range(&self, size: usize) -> Range<usize> {
         let end = self.start + self.used;
         end - size..end
     }
 
-    /// Whether references to its records exist. If not, it can begin anew.
+    /// Whether references to its records exist. If not, it can be reused.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.memory.is_shared()
     }
 
-    /// Builds it, pads it and fills in its header. Returns its CRC, which the next batch carries.
+    /// Builds and pads the batch and writes its header. Returns its CRC, which the next batch contains.
     pub(crate) fn seal(&mut self, stream_id: u64, epoch: u64, watermark: u64, previous_crc: u32) -> u32 {
         self.build();
         let (size, used) = (self.size(), self.used);
@@ -300,7 +299,6 @@ impl Batch {
         header.write(batch)
     }
 
-    /// What goes to the disk once it is sealed.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.peek(0, self.size())
     }
@@ -310,7 +308,7 @@ impl Batch {
     }
 }
 
-/// Bytes of a block that nothing refers to.
+/// Bytes of a block that are not shared.
 fn bytes_mut(memory: &mut BlockWriter, at: usize, size: usize) -> &mut [u8] {
     let at = at.checked_sub(memory.committed()).expect("records that are shared do not change");
     &mut memory.spare()[at..at + size]
@@ -322,7 +320,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Memory that begins at a block boundary.
+/// Block-aligned memory.
 pub(crate) struct AlignedBuffer {
     storage: Box<[u8]>,
     start: usize,
@@ -332,7 +330,7 @@ pub(crate) struct AlignedBuffer {
 impl AlignedBuffer {
     pub(crate) fn new(size: usize) -> AlignedBuffer {
         let storage = vec![0; size + BLOCK_SIZE].into_boxed_slice();
-        // The box never moves its bytes, so the offset holds for its life.
+        // The box does not move its bytes, so the offset stays valid.
         let start = storage.as_ptr().addr().wrapping_neg() % BLOCK_SIZE;
         AlignedBuffer { storage, start, size }
     }
@@ -348,7 +346,7 @@ impl AlignedBuffer {
 
 #[cfg(test)]
 impl Batch {
-    /// Adds a payload that cannot be built.
+    /// Adds a payload that panics when it is copied.
     pub(crate) fn spoil(&mut self, size: usize) {
         self.unbuilt.push(&BlockWriter::new(1).share(), 0..size, 0);
     }
@@ -371,7 +369,7 @@ mod tests {
                 batch.build();
             }
             assert_eq!(batch.push(&Record::new(b"", b"")), Ok(11 + round));
-            // Taken before, too early, and not at all.
+            // The CRC is computed before, in between, and by `seal` alone.
             if round == 0 {
                 batch.build();
             }
@@ -386,7 +384,6 @@ mod tests {
         }
     }
 
-    /// What a batch of such records is on disk, and the batch.
     fn sealed(push: impl FnOnce(&mut Batch)) -> (Vec<u8>, Batch) {
         let mut batch = Batch::new(8 * BLOCK_SIZE);
         batch.begin(7, 77);
@@ -396,7 +393,6 @@ mod tests {
         (batch.bytes().to_vec(), batch)
     }
 
-    /// A block with bytes that differ, and the reference to them.
     fn block(first: u8) -> (BlockWriter, SharedBlock) {
         let mut block = BlockWriter::new(8192);
         let bytes: Vec<u8> = (0..8192_u32).map(|at| first.wrapping_add((at % 251) as u8)).collect();
@@ -516,7 +512,7 @@ mod tests {
         batch.begin_within(3, 0, 1);
         assert_eq!(batch.push(&Record::new(b"", &[1; 9000])), Ok(3));
         assert_eq!(batch.push(&Record::new(b"", b"")), Err(BatchPushError::Full));
-        // The limit goes with the next beginning.
+        // The limit applies to one use of the batch.
         batch.begin(4, 0);
         for sequence in 4..14 {
             assert_eq!(batch.push(&Record::new(b"", &[1; 1000])), Ok(sequence));

@@ -1,12 +1,12 @@
-//! Building batches beside the thread that writes: payloads that lie in shared blocks are copied in, and the CRC is taken.
+//! Batch building beside the writer's thread: copies payloads from shared blocks and computes CRCs.
 //!
 //! ```text
 //!   hub ─┬─ batches with much to copy ──▶ builder ─▶┐
 //!        └─ built batches, other requests ─────────▶┴─ writer: all of them in the order of their numbers
 //! ```
 //!
-//! A write may take seconds, and a disk may hang. Meanwhile the builder goes on, so that the batches that wait for the disk
-//! hold no shared blocks. A batch with little to copy is built by the hub: waking a thread takes longer.
+//! A write may take seconds, and a disk may hang. The builder continues meanwhile, so that batches waiting for the disk
+//! hold no shared blocks. The hub builds batches with little to copy itself, because waking a thread takes longer.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,37 +15,37 @@ use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use crate::request::JournalRequest;
 
-/// A request and its place among all of them.
 pub(crate) struct NumberedRequest {
     pub(crate) number: u64,
     pub(crate) request: JournalRequest,
 }
 
-/// The hub's ends of both ways.
+/// The hub's ends of both channels.
 pub(crate) struct RequestSender {
     direct: Sender<NumberedRequest>,
-    /// `None` when the threads have died.
+    /// `None` after the threads have panicked.
     to_build: Option<Sender<NumberedRequest>>,
     next: u64,
     writer: Arc<Wake>,
     builder: Arc<Wake>,
 }
 
-/// The writer's ends of both ways.
+/// The writer's ends of both channels.
 pub(crate) struct RequestReceiver {
     direct: Receiver<NumberedRequest>,
     built: Receiver<NumberedRequest>,
     next: u64,
 }
 
-/// What the thread that builds does, one batch at a time.
+/// The work of the builder's thread, one batch at a time.
 pub(crate) struct BatchBuilder {
     to_build: Receiver<NumberedRequest>,
     built: Sender<NumberedRequest>,
     writer: Arc<Wake>,
 }
 
-/// Both ways for `capacity` requests, and the builder between. The wakes are those of the writer and of the builder.
+/// Both channels for `capacity` requests, and the builder between them. The wakes are those of the writer and of the
+/// builder.
 pub(crate) fn request_channel(
     capacity: usize,
     (writer, builder): (Arc<Wake>, Arc<Wake>),
@@ -60,7 +60,7 @@ pub(crate) fn request_channel(
 }
 
 impl RequestSender {
-    /// Adds a request that the writer takes as it is.
+    /// Adds a request for the writer.
     ///
     /// # Errors
     /// The request, if there is no room.
@@ -71,7 +71,7 @@ impl RequestSender {
         Ok(())
     }
 
-    /// Adds a request whose batch the builder builds.
+    /// Adds a request with an unbuilt batch, which the builder builds first.
     ///
     /// # Errors
     /// The request, if there is no room.
@@ -83,7 +83,6 @@ impl RequestSender {
         Ok(())
     }
 
-    /// Makes all requests visible to the threads.
     pub(crate) fn publish(&mut self) {
         if self.direct.publish() {
             self.writer.notify();
@@ -93,17 +92,17 @@ impl RequestSender {
         }
     }
 
-    /// Has both threads end behind what they were given.
+    /// Makes both threads end after the requests sent so far.
     pub(crate) fn close(&mut self) {
         self.publish();
-        // This one first: where only the other one is closed the builder has died.
+        // This end first: if only the other one is closed, the builder has panicked.
         let (direct, _) = mailbox(1);
         drop(std::mem::replace(&mut self.direct, direct));
         self.writer.force();
         self.lose_builder();
     }
 
-    /// Drops what the builder was given, if its end is gone: batches that lie there would hold blocks.
+    /// Drops the requests sent to a builder that has ended: their batches would hold blocks.
     pub(crate) fn lose_builder(&mut self) {
         if self.to_build.take().is_some() {
             self.builder.force();
@@ -112,7 +111,7 @@ impl RequestSender {
 }
 
 impl RequestReceiver {
-    /// The next request, if it has come.
+    /// The next request, if it has arrived.
     pub(crate) fn pop(&mut self) -> Option<JournalRequest> {
         let is_next = |numbered: &NumberedRequest| numbered.number == self.next;
         let numbered = if self.built.peek().is_some_and(is_next) {
@@ -126,25 +125,23 @@ impl RequestReceiver {
         numbered.map(|numbered| numbered.request)
     }
 
-    /// Whether the next request has come.
     pub(crate) fn has_next(&mut self) -> bool {
         let is_next = |numbered: &NumberedRequest| numbered.number == self.next;
         self.built.peek().is_some_and(is_next) || self.direct.peek().is_some_and(is_next)
     }
 
-    /// Whether the hub's end is gone, and the builder has passed on all that it was given.
+    /// Whether the hub's end is dropped, and the builder has passed on all of its requests.
     pub(crate) fn is_closed(&self) -> bool {
         self.direct.is_closed() && self.built.is_closed()
     }
 
-    /// Whether the hub's end is gone.
     pub(crate) fn is_left(&self) -> bool {
         self.direct.is_closed()
     }
 
-    /// Whether the builder has ended although the hub's end is there.
+    /// Whether the builder has ended while the hub's end exists.
     pub(crate) fn has_lost_builder(&self) -> bool {
-        // In this order: the hub closes the other one first.
+        // In this order: the hub closes the direct channel first.
         self.built.is_closed() && !self.direct.is_closed()
     }
 }
@@ -156,27 +153,25 @@ impl BatchBuilder {
         if let JournalRequest::Append { batch, .. } = &mut numbered.request {
             batch.build();
         }
-        // There is room: never are more batches unanswered than the mailbox has places.
+        // There is room: the number of unanswered batches never exceeds the mailbox's capacity.
         let _ = self.built.push(numbered);
         self.built.publish();
         self.writer.notify();
         true
     }
 
-    /// Whether there is a batch.
     pub(crate) fn has_work(&self) -> bool {
         !self.to_build.is_empty()
     }
 
-    /// Whether nothing more comes from the hub, or goes to the writer.
+    /// Whether the hub's or the writer's end is dropped.
     fn is_closed(&self) -> bool {
         self.to_build.is_closed() || self.built.is_closed()
     }
 
-    /// The life of its thread.
     pub(crate) fn run(mut self, wake: &Wake) {
         loop {
-            // Asked first: what is there afterwards is all there will be.
+            // Checked before the turn: if it is closed, no further request can arrive after that turn.
             let is_last = self.is_closed();
             if self.turn() {
                 continue;

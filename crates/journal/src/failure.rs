@@ -1,21 +1,21 @@
-//! What a log does about an error of the disk: wait for room, try a segment of its own, or freeze.
+//! Reactions of a log to disk errors: wait for space, retry in a new segment, or freeze.
 //!
 //! ```text
-//!   no room (disk full, quota, too many open files)   waiting: nothing is lost, the same batches are appended again later
-//!   a write or its sync fails otherwise               once more in a new segment, whose header says what counts before it
-//!   that fails too; a file is gone or cut             frozen until the next start
+//!   no space (disk full, quota, too many open files)   waiting: nothing is lost, the batches are appended again later
+//!   a write or its sync fails otherwise                one retry in a new segment; its header tells what counts before
+//!   the retry fails; a file is gone or cut             frozen until the next start
 //! ```
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// The log takes nothing any more, and why.
+/// The log accepts no more batches.
 #[derive(Clone, Debug)]
 pub struct Frozen {
-    /// What was being done, to which file, and what the system said.
+    /// The operation, the file and the system's error.
     pub reason: Arc<str>,
-    /// What kind of error it was.
+    /// The kind of error.
     pub kind: io::ErrorKind,
 }
 
@@ -27,23 +27,23 @@ impl fmt::Display for Frozen {
 
 impl std::error::Error for Frozen {}
 
-/// Why batches were not appended.
+/// The reason why batches were not appended.
 #[derive(Clone, Debug)]
 pub enum AppendError {
-    /// There is no room now: disk full, quota used up, or too many open files. What is not durable can be appended again
-    /// later, as it is or as other records with the same sequences.
+    /// There is no space now: disk full, quota used up, or too many open files. Batches that are not durable can be
+    /// appended again later, unchanged or as other records with the same sequences.
     Waiting {
-        /// What was being done, to which file, and what the system reported.
+        /// The operation, the file and the system's error.
         reason: Arc<str>,
         /// The kind of error.
         kind: io::ErrorKind,
     },
-    /// The log takes nothing until it is opened again.
+    /// The log accepts no batches until it is opened again.
     Frozen(Frozen),
 }
 
 impl AppendError {
-    /// What was being done, to which file, and what the system reported.
+    /// The operation, the file and the system's error.
     #[must_use]
     pub fn reason(&self) -> &Arc<str> {
         match self {
@@ -71,30 +71,29 @@ impl fmt::Display for AppendError {
 
 impl std::error::Error for AppendError {}
 
-/// An error before it is decided what follows from it.
+/// An error before its consequence is decided.
 #[derive(Debug)]
 pub(crate) struct LogFailure {
-    /// What was being done, to which file.
     pub(crate) what: String,
     pub(crate) error: io::Error,
-    /// Whether trying again cannot help.
+    /// Whether a retry cannot help.
     pub(crate) is_final: bool,
 }
 
 impl LogFailure {
-    /// Something failed that may go well later or elsewhere.
+    /// A failure that a retry, later or elsewhere, may resolve.
     pub(crate) fn new(what: String, error: io::Error) -> LogFailure {
         LogFailure { what, error, is_final: false }
     }
 
-    /// Something that another process did to the stream's files.
+    /// A change of the stream's files by another process.
     pub(crate) fn of_files(what: String, found: &str, kind: io::ErrorKind) -> LogFailure {
         let advice =
             "was it removed, moved or changed by another program? Put it back and restart the server";
         LogFailure { what, error: io::Error::new(kind, format!("{found}: {advice}")), is_final: true }
     }
 
-    /// Whether only room is missing, which may come back.
+    /// Whether only space is missing, which may become available.
     pub(crate) fn is_out_of_space(&self) -> bool {
         const EMFILE: i32 = 24;
         const ENFILE: i32 = 23;

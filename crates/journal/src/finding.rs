@@ -1,70 +1,70 @@
-//! What is wrong in a directory, said so that an operator knows what to do.
+//! Findings: deviations in a stream's directory, described for the operator.
 
 use std::fmt;
 
 use crate::format::FORMAT_VERSION;
 use crate::limits::FINDINGS_MAX;
 
-/// Something in a stream's directory that is not as it was written.
+/// A deviation from what was written to a stream's directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// Bytes that were synced once and are not what they were.
+    /// Bytes that were synced and have changed since.
     Damage {
-        /// In which file.
+        /// The file.
         file: String,
-        /// Where it begins, in bytes.
+        /// Offset of the first such byte.
         offset: u64,
-        /// How many bytes it takes; 0 if bytes are missing.
+        /// Number of bytes; 0 if bytes are missing.
         length: u64,
-        /// The first and the last sequence that are gone, unless none is.
+        /// The first and the last sequence that are lost, if any.
         lost: Option<(u64, u64)>,
     },
-    /// The last write had not come back when the power went, or its bytes went bad afterwards. It is cut off, and its
-    /// sequences are not used again.
+    /// The last write was incomplete when the power failed, or its bytes were damaged afterwards. It is cut off, and
+    /// its sequences are not used again.
     Torn {
-        /// In which file.
+        /// The file.
         file: String,
-        /// Where it begins, in bytes.
+        /// Offset at which it begins.
         offset: u64,
-        /// The first and the last sequence that it may have had; no sequence if the last is below the first.
+        /// The first and the last sequence that it may have contained; none if the last is below the first.
         sequences: (u64, u64),
     },
-    /// The first block of a segment is not what was written. Its batches are read all the same.
+    /// The first block of a segment is damaged. Its batches are read nevertheless.
     Header {
-        /// Which file.
+        /// The file.
         file: String,
     },
-    /// Segments that should be between two others are not there.
+    /// Segments between two others are missing.
     Missing {
-        /// The segment behind the hole.
+        /// The segment after the hole.
         before: String,
-        /// The first and the last sequence that are gone.
+        /// The first and the last sequence that are lost.
         lost: (u64, u64),
     },
-    /// A file that is not a segment of this stream. It is left alone.
+    /// A file that is not a segment of this stream. It is left unchanged.
     Foreign {
-        /// Which file.
+        /// The file.
         file: String,
-        /// Why it is not.
+        /// Why it is not a segment of this stream.
         reason: &'static str,
     },
-    /// A segment of another stream of the same name, which a newer segment hides: its records are not read. One of the two was
-    /// copied here.
+    /// A segment of another stream of the same name, hidden by a newer segment: its records are not read. One of the
+    /// two was copied here.
     Hidden {
-        /// Which file.
+        /// The file.
         file: String,
-        /// The newest segment, which says what stream this is.
+        /// The newest segment, which determines the stream.
         by: String,
     },
-    /// A segment without content, whose making a crash has ended. It goes when the next segment is made.
+    /// A segment without content: a crash interrupted its creation. It is removed when the next segment is created.
     Unfinished {
-        /// Which file.
+        /// The file.
         file: String,
     },
 }
 
 impl Finding {
-    /// Whether records that had been acknowledged are gone.
+    /// Whether acknowledged records are lost.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
@@ -80,7 +80,7 @@ impl Finding {
 }
 
 impl Finding {
-    /// Whether the stream is not what was written; if it is, this is something that stands beside it.
+    /// Whether the stream itself has changed; otherwise the finding concerns another file beside it.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -93,7 +93,7 @@ impl Finding {
         }
     }
 
-    /// How many acknowledged records are gone.
+    /// Number of acknowledged records that are lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
         match self {
@@ -108,7 +108,7 @@ impl Finding {
         }
     }
 
-    /// Whether another look found the same thing at the same place, however far it reached then.
+    /// Whether both are the same kind of finding at the same position, whatever its extent.
     fn is_same(&self, other: &Finding) -> bool {
         let place = |finding: &Finding| match finding {
             Finding::Damage { file, offset, .. } | Finding::Torn { file, offset, .. } => {
@@ -163,20 +163,20 @@ impl fmt::Display for Finding {
 /// Findings in order; beyond [`FINDINGS_MAX`] they are only counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// The first ones.
+    /// The first findings.
     pub entries: Vec<Finding>,
-    /// How many more there were.
+    /// Number of further findings.
     pub more: u64,
 }
 
 impl Findings {
-    /// Whether everything is as it was written.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Keeps what a second look found again. What was only there the first time belonged to a write that was under way.
+    /// Keeps the findings that a second inspection confirms. The others were caused by a write in progress.
     pub fn confirm(&mut self, second: &Findings) {
         self.entries.retain(|finding| second.entries.iter().any(|other| finding.is_same(other)));
         self.more = self.more.min(second.more);
@@ -203,23 +203,23 @@ impl fmt::Display for Findings {
     }
 }
 
-/// Why a stream cannot be opened.
+/// The reason why a stream cannot be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Somebody else has its directory.
+    /// The directory is locked, or cannot be locked.
     Lock(crate::disk::LockError),
-    /// The system could not read something.
+    /// The system could not read the directory or a file.
     Disk {
         /// The directory, or the file and the offset in it.
         place: String,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The end of the stream could not be made durable, so nothing that builds on it may be acknowledged.
+    /// The end of the stream could not be made durable, so no record based on it may be acknowledged.
     Write {
         /// The file and the offset in it.
         place: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A segment has another format.
@@ -228,10 +228,10 @@ pub enum OpenError {
         place: String,
         /// The file.
         file: String,
-        /// Its version.
+        /// Its format version.
         version: u32,
     },
-    /// No stream can have this name.
+    /// The name is not valid for a stream.
     Name(String),
 }
 

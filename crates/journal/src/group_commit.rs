@@ -1,7 +1,7 @@
-//! What the journal thread does in one round: gathers requests, writes each stream's batches together, tries those again that
-//! wait for room, and reports.
+//! One round of the journal thread: collects requests, writes each stream's batches together, retries streams that wait
+//! for space, and reports.
 //!
-//! All memory is there from the start: as many batches as exist, and for each stream a bounded number of reports.
+//! All memory is allocated at the start: as many batches as exist, and a bounded number of notices per stream.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,28 +17,25 @@ use crate::limits::{NOTICES_PER_STREAM, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN};
 use crate::log::Log;
 use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
 
-/// How long a stream waits for room before the first retry.
+/// First delay before a stream that waits for space is retried.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(RETRY_DELAY_MS_MIN);
-/// The longest delay between two retries; reached, it stays.
+/// Largest delay between two retries.
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(RETRY_DELAY_MS_MAX);
 
-/// The batches of one stream that are to be written.
 struct PendingBatches {
-    /// In order.
     batches: Vec<Batch>,
-    /// Where the de-duplication window begins behind what is written. It holds when that is durable: a segment that is made
-    /// meanwhile may be all that a crash leaves.
+    /// Start of the de-duplication window after the pending batches. Applied when they are durable: after a crash, a
+    /// segment created in between may be the only one.
     dedup_start: Option<u64>,
-    /// When a stream that waits for room is tried again, and how long it has waited since the last time.
+    /// When a stream that waits for space is retried, and the delay before that.
     retry: Option<(Instant, Duration)>,
-    /// Whether it has been reported as frozen.
+    /// Whether it was reported as frozen.
     is_frozen: bool,
 }
 
-/// The work of the journal thread.
 pub(crate) struct GroupCommit {
     streams: Vec<PendingBatches>,
-    /// The streams that have batches, in the order of their first.
+    /// The streams with batches, in the order of their first.
     dirty: VecDeque<StreamIndex>,
     capacity: usize,
     done: Sender<JournalReply>,
@@ -66,7 +63,7 @@ impl GroupCommit {
         }
     }
 
-    /// Takes all requests that are there. Returns whether there was one.
+    /// Takes all queued requests. Returns whether there was one.
     pub(crate) fn receive_requests<D: Disk>(
         &mut self,
         requests: &mut RequestReceiver,
@@ -83,7 +80,7 @@ impl GroupCommit {
                     };
                     pending.dedup_start = deduplicate_from.or(pending.dedup_start);
                     if pending.batches.is_empty() {
-                        // Grows once, to what it can ever hold.
+                        // Grows once, to its maximum.
                         pending.batches.reserve(self.capacity);
                         self.dirty.push_back(stream);
                     }
@@ -104,7 +101,8 @@ impl GroupCommit {
         has_any
     }
 
-    /// Writes stream after stream, each in as few writes as it can be; those that wait for room when their time has come.
+    /// Writes the streams in turn, each in as few writes as possible; streams that wait for space only when their retry
+    /// is due.
     pub(crate) fn write<D: Disk>(&mut self, logs: &mut [Log<D>], now: Instant, consumer: &Wake) {
         for _ in 0..self.dirty.len() {
             let Some(stream) = self.dirty.pop_front() else { break };
@@ -114,13 +112,13 @@ impl GroupCommit {
                 self.dirty.push_back(stream);
                 continue;
             }
-            // The others' syncs are not waited for.
+            // Answers do not wait for the syncs of other streams.
             self.publish();
             consumer.notify();
         }
     }
 
-    /// Writes what a stream has. Returns whether something is left.
+    /// Writes a stream's batches. Returns whether batches remain.
     fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Instant) -> bool {
         let pending = &mut self.streams[stream as usize];
         let outcome = log.append(&mut pending.batches);
@@ -162,12 +160,11 @@ impl GroupCommit {
         }
     }
 
-    /// Answers for the batches that are durable.
     fn answer_durable(&mut self, stream: StreamIndex, watermark: u64) {
         let pending = &mut self.streams[stream as usize];
         let count = pending.batches.iter().take_while(|batch| batch.next() <= watermark + 1).count();
         for batch in pending.batches.drain(..count) {
-            // There is room: never are more requests unanswered than the mailbox has places.
+            // There is room: the number of unanswered requests never exceeds the mailbox's capacity.
             let _ = self.done.push(JournalReply {
                 answer: JournalAnswer::Durable { stream, watermark },
                 batch: Some(batch),
@@ -175,7 +172,6 @@ impl GroupCommit {
         }
     }
 
-    /// Answers for the batches that will not be durable.
     fn answer_frozen(&mut self, stream: StreamIndex, watermark: u64, frozen: &Frozen) {
         let pending = &mut self.streams[stream as usize];
         pending.is_frozen = true;
@@ -186,7 +182,7 @@ impl GroupCommit {
         }
     }
 
-    /// Looks whether the files of all streams are still there, and reports those that are frozen by it.
+    /// Checks the files of all streams, and reports those that are frozen by it.
     pub(crate) fn check_files<D: Disk>(&mut self, logs: &mut [Log<D>]) {
         for (at, log) in logs.iter_mut().enumerate() {
             let Err(frozen) = log.check_files() else { continue };
@@ -197,7 +193,7 @@ impl GroupCommit {
         }
     }
 
-    /// Tries what waits for room for the last time, and freezes what still finds none.
+    /// Retries streams that wait for space once more, and freezes those that fail.
     pub(crate) fn give_up<D: Disk>(&mut self, logs: &mut [Log<D>]) {
         while let Some(stream) = self.dirty.pop_front() {
             let Some(log) = logs.get_mut(stream as usize) else { continue };
@@ -210,7 +206,6 @@ impl GroupCommit {
         }
     }
 
-    /// When a stream that waits for room is to be tried again.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         let waiting = self.dirty.iter().filter_map(|stream| self.streams[*stream as usize].retry);
         waiting.map(|(at, _)| at).min()
@@ -228,8 +223,8 @@ impl GroupCommit {
         self.done.publish() || has_noticed
     }
 
-    /// Queues a notice. Where many are unsent, the end of a wait takes back its beginning, and a failed write replaces the one
-    /// before it; so there are never more than [`NOTICES_PER_STREAM`] for each stream.
+    /// Queues a notice. If many are unsent, `Resumed` removes the stream's `Waiting`, and a failed write replaces the
+    /// previous one; so at most [`NOTICES_PER_STREAM`] per stream are queued.
     fn notify(&mut self, notice: JournalAnswer) {
         if self.unsent.len() >= 2 * self.streams.len() {
             let is_replaced = |other: &JournalAnswer| match (&notice, other) {
@@ -251,7 +246,7 @@ impl GroupCommit {
     }
 
     fn reply(&mut self, answer: JournalAnswer, batch: Option<Batch>) {
-        // There is room: never are more requests unanswered than the mailbox has places.
+        // There is room: the number of unanswered requests never exceeds the mailbox's capacity.
         let _ = self.done.push(JournalReply { answer, batch });
     }
 }

@@ -1,8 +1,8 @@
-//! What a directory holds, for people: which segments there are, what is in them, and whether all of it is as it was
-//! written. Reads only and takes no lock, so it may look at a stream that is in use.
+//! Inspection of a directory for operators: its segments, their content, and whether all of it is as it was written.
+//! Reads only and takes no lock, so it may inspect a stream that is in use.
 //!
-//! Then it sees what was written when it looked. A write that is under way may look torn, or, where one look came by
-//! before the write and the next one behind it, like damage; a second look later does not find the same there:
+//! It then sees the state at the time of each read. A write in progress may look torn or, if one read came before the
+//! write and the next one after it, damaged; a second inspection does not confirm such a finding:
 //! [`Findings::confirm`].
 
 use std::fmt;
@@ -22,18 +22,18 @@ pub struct SegmentInfo {
     pub file: String,
     /// The first sequence.
     pub first: u64,
-    /// The last sequence that counts; below the first if there is none.
+    /// The last counted sequence; below the first if there is none.
     pub last: u64,
     /// Bytes of the file.
     pub size: u64,
-    /// When it was made, Unix time in nanoseconds; 0 if its header cannot be read.
+    /// Creation time, Unix time in nanoseconds; 0 if its header cannot be read.
     pub created_ns: u64,
-    /// The time of its newest record as far as it is known without reading it: of an older segment, when the next one was
-    /// made.
+    /// The time of its newest record as far as known without reading it: for an older segment, the creation time of the
+    /// next one.
     pub newest_ns: u64,
 }
 
-/// A directory that is only looked at.
+/// A directory opened for inspection.
 #[derive(Debug)]
 pub struct Inspection<D: Disk> {
     source: LogSource<D>,
@@ -42,8 +42,8 @@ pub struct Inspection<D: Disk> {
     is_ended: bool,
 }
 
-/// A stream that another process writes, looked at without its lock: for a successor that checks format and permissions and
-/// reads ahead before it opens the stream with [`Log::open`](crate::Log::open). Nothing on disk changes.
+/// A stream that another process writes, opened without its lock: for a successor that checks format and permissions
+/// and reads ahead before it opens the stream with [`Log::open`](crate::Log::open). Changes nothing on disk.
 #[derive(Debug)]
 pub struct Preview<D: Disk> {
     source: LogSource<D>,
@@ -51,51 +51,51 @@ pub struct Preview<D: Disk> {
 }
 
 impl<D: Disk> Preview<D> {
-    /// Looks at the stream `name` in `disk`.
+    /// Reads the state of the stream `name` in `disk`.
     ///
     /// # Errors
-    /// Those of [`Log::open`](crate::Log::open) but the lock's.
+    /// Those of [`Log::open`](crate::Log::open) except the lock's.
     pub fn of(disk: D, name: &str) -> Result<Preview<D>, OpenError> {
         let survey = survey(&disk, Some(name))?;
         let shared = Arc::new(SharedLog::new(survey.segments, survey.recovery.last, 0));
         Ok(Preview { source: LogSource::new(disk, shared), recovery: survey.recovery })
     }
 
-    /// What was found. While the other process writes, its last batch may look torn.
+    /// The findings and sequences. While the other process writes, its last batch may look torn.
     #[must_use]
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// Reads what was there when this was made, up to [`Recovery::last`]. A segment that retention removes meanwhile fails
-    /// with `NotFound`.
+    /// Reads the records present when this was created, up to [`Recovery::last`]. A segment that retention removes
+    /// meanwhile fails with `NotFound`.
     #[must_use]
     pub fn source(&self) -> LogSource<D> {
         self.source.clone()
     }
 }
 
-/// What `verify` found.
+/// The result of `verify`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VerifyReport {
-    /// Everything that is not as it was written.
+    /// All deviations from what was written.
     pub findings: Findings,
-    /// Records that are there.
+    /// Number of readable records.
     pub records: u64,
-    /// Bytes that were looked at.
+    /// Bytes checked.
     pub bytes: u64,
-    /// Files that were looked at.
+    /// Files checked.
     pub segments: usize,
 }
 
 impl VerifyReport {
-    /// Whether every byte that counts is what was written.
+    /// Whether every counted byte is as it was written.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         !self.findings.entries.iter().any(Finding::is_damage)
     }
 
-    /// Acknowledged records that are gone.
+    /// Acknowledged records that are lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.findings.entries.iter().map(Finding::lost).sum()
@@ -120,7 +120,7 @@ impl fmt::Display for VerifyReport {
 }
 
 impl<D: Disk> Inspection<D> {
-    /// Looks at the stream in `disk`.
+    /// Reads the state of the stream in `disk`.
     ///
     /// # Errors
     /// If the directory or a file cannot be read, or has another format.
@@ -132,7 +132,7 @@ impl<D: Disk> Inspection<D> {
         Ok(Inspection { source, findings: survey.recovery.findings, shared, is_ended })
     }
 
-    /// The segments, the oldest first.
+    /// The segments, oldest first.
     #[must_use]
     pub fn list(&self) -> Vec<SegmentInfo> {
         let list = self.shared.list();
@@ -147,14 +147,14 @@ impl<D: Disk> Inspection<D> {
         segment_infos.collect()
     }
 
-    /// Whether whoever wrote last ended the stream, so that nothing can be missing at its end. It is not while it is
-    /// written, nor after a crash; that costs nothing.
+    /// Whether the last writer closed the stream, so that nothing can be missing at its end. False while it is written,
+    /// and after a crash; both are harmless.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// What the first look found; damage inside older segments only [`verify`](Inspection::verify) finds.
+    /// The findings of the opening; damage inside older segments is found only by [`verify`](Inspection::verify).
     #[must_use]
     pub fn findings(&self) -> &Findings {
         &self.findings
@@ -188,14 +188,14 @@ impl<D: Disk> Inspection<D> {
         let disk = self.source.disk();
         let place = || format!("{}/{}", disk.place(), segment.name);
         let file = disk.open(&segment.name).map_err(|source| OpenError::Disk { place: place(), source })?;
-        // Only the last one has to be as long as it was made.
+        // Only the last segment must have its original size.
         let size = segment.expected.size.filter(|_| next.is_none());
         let mut expected = ExpectedSegment { size, ..segment.expected };
         let mut scanned_ranges = scan(&file, segment.size(), &mut expected)
             .map_err(|error| error.at_opening(&disk.place(), &segment.name))?;
         let previous = next.and_then(|next| next.previous).filter(|previous| previous.first == segment.first);
         if let Some(previous) = previous {
-            // What a crash had cut off was not written over; it is no part of the stream.
+            // Batches that a crash cut off were not overwritten; they are not part of the stream.
             scanned_ranges.retain(|scanned_range| match scanned_range {
                 ScannedRange::Batch { header, .. } => header.last() <= previous.last,
                 ScannedRange::Other { .. } => true,
@@ -216,7 +216,7 @@ impl<D: Disk> Inspection<D> {
             let lost = (first <= last).then_some((first, last));
             add(Finding::Damage { file: segment.name.clone(), offset, length, lost });
         }
-        // What a start has cut off since still counts: it may have been acknowledged.
+        // A write that an opening has cut off is still reported: it may have been acknowledged.
         let cut_off = previous.zip(next).map(|(previous, next)| (previous.last + 1, next.first - 1));
         let torn = match next {
             None => analysis.torn.map(|(offset, highest)| (offset, (analysis.last + 1, highest))),

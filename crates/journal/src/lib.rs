@@ -1,4 +1,5 @@
-//! Streams on disk: records appended in batches, durable before they are told, found again whatever happened.
+//! Streams on disk: records appended in batches, durable before they are acknowledged, recovered from any state of the
+//! files.
 //!
 //! ```text
 //!   stream/   00000000000000000001.segment   00000000000000016001.segment   …        lock
@@ -6,24 +7,24 @@
 //!
 //!   writer ── Batch ──▶ Journal (one thread, group commit) ──▶ Log (one per stream) ──▶ Disk
 //!          ◀─ watermark ─┘                                      │
-//!                                                  Source ─▶ Reader: from any sequence or time
+//!                                                  LogSource ─▶ Reader: from any sequence or time
 //! ```
 //!
-//! - **Durable first.** A watermark is told after the sync that covers it; readers see nothing beyond it. After a failed
-//!   write or sync the stream is [`Frozen`] until the next start: nothing is acknowledged, reading goes on.
-//! - **Any bytes open.** [`Log::open`] succeeds on whatever lies in the directory, in time linear in the last segment, and
-//!   says what is wrong with it: [`Finding`]. Damage costs the batch it is in. What a crash cut off never comes
-//!   back, and its sequences are not used again.
-//! - **Bounded.** All memory is allocated at the start and goes round; a record costs no allocation.
+//! - **Durable first.** A watermark is published after the sync that covers it; readers see nothing beyond it. After a
+//!   failed write or sync the stream is [`Frozen`] until the next start: nothing is acknowledged, reading continues.
+//! - **Any bytes open.** [`Log::open`] succeeds on any directory content, in time linear in the last segment, and
+//!   reports what is wrong with it: [`Finding`]. Damage costs the batch that contains it. Records cut off by a crash
+//!   never come back, and their sequences are not used again.
+//! - **Bounded.** All memory is allocated at the start and reused; a record costs no allocation.
 //!
-//! The bytes on disk are written down in the head of [`mod@format`]. What a machine's disk may do to them is written at
-//! [`Disk`]; [`SimulatedDisk`](disk::simulated::SimulatedDisk) does all of it.
+//! [`mod@format`] describes the bytes on disk. [`Disk`] describes what a machine's disk may do to them;
+//! [`SimulatedDisk`](disk::simulated::SimulatedDisk) does all of it.
 //!
 //! ```
 //! use stilling_journal::disk::simulated::SimulatedDisk;
-//! use stilling_journal::{Batch, Config, From, Log, Read, Record};
+//! use stilling_journal::{Batch, Log, LogConfig, ReadOutcome, Record, StartAt};
 //!
-//! let (mut log, recovery) = Log::open(SimulatedDisk::new(), "events", Config::default())?;
+//! let (mut log, recovery) = Log::open(SimulatedDisk::new(), "events", LogConfig::default())?;
 //! assert!(recovery.findings.is_empty());
 //!
 //! let mut batch = Batch::new(64 * 1024);
@@ -33,8 +34,8 @@
 //! let watermark = log.append(std::slice::from_mut(&mut batch))?;
 //! assert_eq!(watermark, 2); // both records are durable
 //!
-//! let mut reader = log.source().read_from(From::Sequence(2));
-//! let Read::Batch(batch) = reader.read()? else { panic!("it is durable") };
+//! let mut reader = log.source().read_from(StartAt::Sequence(2));
+//! let ReadOutcome::Batch(batch) = reader.read()? else { panic!("it is durable") };
 //! let (sequence, record) = batch.records.clone().next().expect("one record");
 //! assert_eq!((sequence, record.payload), (2, &b"closed"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

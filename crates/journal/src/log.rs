@@ -1,13 +1,13 @@
-//! One stream's writer: appends batches, opens segments, says what is durable, waits for room, and freezes when it cannot
-//! know any more.
+//! One stream's writer: appends batches, opens segments, reports what is durable, waits for space, and freezes when the
+//! state of the disk is unknown.
 //!
-//! A batch is written and synced, only then the watermark moves. A segment is made, its header synced and its name made
-//! durable before a batch goes into it. After a failed write what the disk has is unknown: what was not acknowledged is
-//! written again, elsewhere, into a new segment whose header says what counts in the one before ([`crate::failure`]).
+//! The watermark advances after a batch is written and synced. A segment receives batches after it was created, its
+//! header synced and its name made durable. After a failed write the content of the disk is unknown: unacknowledged
+//! batches are written again into a new segment; its header tells what counts in the previous one ([`crate::failure`]).
 //!
-//! Nothing else is ever written twice in one place, with one exception: before a stream that was not ended is opened, the
-//! end of its last segment is written once more as it was found ([`crate::unsynced_tail`]). Each opening that writes begins a segment
-//! of its own, with an epoch of its own.
+//! Apart from that, no location is written twice, with one exception: when a stream that was not closed is opened, the
+//! end of its last segment is rewritten as it was found ([`crate::unsynced_tail`]). Each opening that writes starts a
+//! segment and an epoch of its own.
 
 mod file_check;
 mod retention;
@@ -37,13 +37,13 @@ pub use self::retention::{LogRetention, RemovedSegments};
 
 use self::retention::PendingRemovals;
 
-/// How a stream is kept.
+/// Configuration of a stream's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogConfig {
     /// Bytes of a segment, rounded up to whole blocks and cut to [`SEGMENT_SIZE_MAX`]. Full: the next batch opens a new
-    /// segment. A batch that is longer gets a segment of its own size.
+    /// segment. A longer batch gets a segment of its own size.
     pub segment_size: u64,
-    /// The creation time of the stream if it has none yet, Unix time in nanoseconds; 0: the time of its first batch.
+    /// Creation time of a stream that has none yet, Unix time in nanoseconds; 0: the time of its first batch.
     pub created_ns: u64,
 }
 
@@ -54,8 +54,8 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// The configuration for a stream that keeps at most `bytes_max` bytes: segments of an eighth of that, from
-    /// [`SEGMENT_SIZE_MIN`] to [`SEGMENT_SIZE_DEFAULT`], so that retention never has to remove much at once.
+    /// The configuration for a stream of at most `bytes_max` bytes: segments of an eighth of that, between
+    /// [`SEGMENT_SIZE_MIN`] and [`SEGMENT_SIZE_DEFAULT`], so that retention removes a small part at a time.
     #[must_use]
     pub fn for_retention(bytes_max: Option<u64>) -> LogConfig {
         let eighth = bytes_max.map_or(SEGMENT_SIZE_DEFAULT, |bytes| bytes / 8);
@@ -73,7 +73,6 @@ pub struct Log<D: Disk> {
     name: String,
     stream_id: u64,
     epoch: u64,
-    /// The sequence of the next record.
     next: u64,
     /// The CRC of the last batch.
     chain: u32,
@@ -81,25 +80,24 @@ pub struct Log<D: Disk> {
     created_ns: u64,
     shared: Arc<SharedLog>,
     active: Option<ActiveSegment<D::File>>,
-    /// Files that a crash has left without content.
+    /// Files without content, left by a crash.
     unfinished: Vec<String>,
-    /// The last segment, if it is not active, and what it can be cut to.
+    /// The last segment, if it is not active, and the size to which it can be cut.
     cut: Option<(String, u64)>,
-    /// An empty segment that was removed for the next one, as long as that has not been made.
+    /// An empty segment that was removed for the next one, until that one is created.
     replaced: Option<Arc<Segment>>,
     removals: PendingRemovals,
-    /// Whether the names of the directory and those above it are durable.
+    /// Whether the names of the directory and its ancestors are durable.
     is_anchored: bool,
     frozen: Option<Frozen>,
     failed_write: Option<Arc<str>>,
-    /// The segment that [`check_files`](Log::check_files) looks at next.
+    /// The segment that [`check_files`](Log::check_files) checks next.
     next_checked: usize,
     block: AlignedBuffer,
     end: Batch,
     _lock: D::Lock,
 }
 
-/// The segment that is written.
 struct ActiveSegment<F> {
     file: F,
     segment: Arc<Segment>,
@@ -107,11 +105,11 @@ struct ActiveSegment<F> {
 }
 
 impl<D: Disk> Log<D> {
-    /// Opens the stream `name` in the directory `disk`, whatever is in it, and keeps all others away from it.
+    /// Opens the stream `name` in the directory `disk`, whatever its content, and locks the directory.
     ///
     /// # Errors
-    /// If another process has the directory, if it cannot be read, if what was found cannot be made durable, or if a segment
-    /// has another format. Bad bytes are no error: the [`Recovery`] says what they cost.
+    /// If another process holds the lock, if the directory cannot be read, if its content cannot be made durable, or if
+    /// a segment has another format. Damaged bytes are no error: the [`Recovery`] reports what they cost.
     pub fn open(disk: D, name: &str, config: LogConfig) -> Result<(Log<D>, Recovery), OpenError> {
         if name.is_empty() || name.len() > STREAM_NAME_SIZE_MAX {
             return Err(OpenError::Name(name.to_owned()));
@@ -124,7 +122,7 @@ impl<D: Disk> Log<D> {
             unsynced_tail::make_durable(&disk, unsynced)?;
         }
         let recovery = survey.recovery;
-        // Zero is what blank space would tell.
+        // A blank header would have the id zero.
         let stream_id = survey.stream_id.unwrap_or_else(|| disk.unpredictable().max(1));
         let block = BLOCK_SIZE as u64;
         let segment_size = config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
@@ -155,13 +153,13 @@ impl<D: Disk> Log<D> {
         Ok((log, recovery))
     }
 
-    /// The sequence that the next record gets.
+    /// The sequence of the next record.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The last sequence that is durable.
+    /// The last durable sequence.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.shared.durable()
@@ -173,44 +171,44 @@ impl<D: Disk> Log<D> {
         &self.name
     }
 
-    /// How many openings have written to the stream, this one included.
+    /// Number of openings that have written to the stream, this one included.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Why the log takes nothing any more, if so.
+    /// The reason why the log is frozen, if it is.
     #[must_use]
     pub fn frozen(&self) -> Option<&Frozen> {
         self.frozen.as_ref()
     }
 
-    /// When the stream was created, Unix time in nanoseconds; 0 if that is not known: nothing has been written yet, and
+    /// Creation time of the stream, Unix time in nanoseconds; 0 if unknown: nothing has been written yet, and
     /// [`LogConfig::created_ns`] was not given. Survives retention.
     #[must_use]
     pub fn created_ns(&self) -> u64 {
         self.created_ns
     }
 
-    /// How much the stream has on disk, for other threads to look at.
+    /// The stream's size on disk, readable from other threads.
     #[must_use]
     pub fn extent(&self) -> Arc<Extent> {
         Arc::clone(self.shared.extent())
     }
 
-    /// Where the directory is, for messages.
+    /// The directory's location, for messages.
     #[must_use]
     pub fn place(&self) -> String {
         self.disk.place()
     }
 
-    /// How durable writes are made.
+    /// The method of durable writes.
     #[must_use]
     pub fn write_method(&self) -> WriteMethod {
         self.disk.write_method()
     }
 
-    /// Freezes the log because what could not be appended will not be appended again.
+    /// Freezes the log because batches that could not be appended will not be retried.
     pub fn give_up(&mut self, error: AppendError) -> Frozen {
         let frozen = match error {
             AppendError::Frozen(frozen) => frozen,
@@ -219,25 +217,27 @@ impl<D: Disk> Log<D> {
         self.frozen.get_or_insert(frozen).clone()
     }
 
-    /// Where readers come from. It may go to any thread, and outlives the log.
+    /// The source of readers. It can be sent to any thread, and outlives the log.
     #[must_use]
     pub fn source(&self) -> LogSource<D> {
         LogSource::new(self.disk.clone(), Arc::clone(&self.shared))
     }
 
-    /// Says where the de-duplication window begins; the header of the next segment carries it.
+    /// Sets the start of the de-duplication window; the header of the next segment contains it.
     pub fn deduplicate_from(&mut self, sequence: u64) {
         self.deduplicate_from = sequence;
     }
 
-    /// Appends batches and returns the durable watermark, which then covers them. They are sealed here; those that fit
-    /// into the segment go out in one durable write, at most [`WRITE_BATCHES_MAX`] at a time. Empty ones are left out.
+    /// Appends batches and returns the durable watermark, which then covers them. Seals the batches; those that fit
+    /// into the segment are written in one durable write, at most [`WRITE_BATCHES_MAX`] at a time. Empty ones are
+    /// skipped.
     ///
     /// # Errors
-    /// [`AppendError`]. What [`durable`](Log::durable) returns stays true; of what lies beyond it nothing is known.
+    /// [`AppendError`]. Records up to [`durable`](Log::durable) remain durable; the state of those beyond it is
+    /// unknown.
     ///
     /// # Panics
-    /// If a batch does not begin with the sequence that is next: its records would have the wrong ones.
+    /// If a batch does not begin with the next sequence: its records would have wrong ones.
     pub fn append(&mut self, batches: &mut [Batch]) -> Result<u64, AppendError> {
         let mut at = 0;
         let mut has_failed = false;
@@ -262,7 +262,7 @@ impl<D: Disk> Log<D> {
                     let reason = self.describe(&failure);
                     return Err(AppendError::Waiting { reason, kind: failure.error.kind() });
                 }
-                // Once more, in a segment of its own: what counts in this one, that one's header says.
+                // One retry in a new segment; its header tells what counts in this one.
                 Err(failure) if count > 0 && !has_failed && !failure.is_final => {
                     has_failed = true;
                     self.failed_write = Some(self.describe(&failure));
@@ -273,7 +273,7 @@ impl<D: Disk> Log<D> {
         Ok(self.shared.durable())
     }
 
-    /// How many of these batches the next write takes; none if the segment has no room for the first.
+    /// Number of these batches that the next write takes; 0 if the segment has no room for the first.
     fn count_fitting(&self, batches: &[Batch]) -> usize {
         let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
         let mut length = 0;
@@ -284,13 +284,13 @@ impl<D: Disk> Log<D> {
         batches.iter().take(WRITE_BATCHES_MAX).take_while(fits).count()
     }
 
-    /// A failed write whose batches were or will be written again in a new segment; reported once.
+    /// Takes the report of a failed write; its batches were or will be written again in a new segment.
     pub fn take_failed_write(&mut self) -> Option<Arc<str>> {
         self.failed_write.take()
     }
 
-    /// Ends the stream's last segment, so that its next opening knows that nothing is missing. Without it everything
-    /// that is durable is found all the same.
+    /// Closes the stream's last segment, which tells the next opening that nothing is missing. Without it all durable
+    /// records are found as well.
     ///
     /// # Errors
     /// [`Frozen`], as for [`append`](Log::append).
@@ -304,14 +304,14 @@ impl<D: Disk> Log<D> {
             end.begin(self.next, self.active.as_ref().map_or(0, |active| active.segment.newest_ns()));
             self.write(std::slice::from_mut(&mut end)).map_err(|failure| self.freeze(&failure))?;
             if let Some(active) = &self.active {
-                // If the space does not come back, nothing is lost.
+                // Only space is at stake.
                 let _ = self.disk.truncate(&active.segment.name, active.offset);
             }
         }
         Ok(())
     }
 
-    /// Writes batches that fit into the active segment. If that fails, there is no active segment any more.
+    /// Writes batches that fit into the active segment. After a failure there is no active segment.
     fn write(&mut self, batches: &mut [Batch]) -> Result<(), LogFailure> {
         let watermark = self.shared.durable();
         let (mut next, mut chain) = (self.next, self.chain);
@@ -327,7 +327,7 @@ impl<D: Disk> Log<D> {
         let mut pieces: [IoSlice<'_>; WRITE_BATCHES_MAX] =
             std::array::from_fn(|at| IoSlice::new(batches.get(at).map_or(&[], |batch| batch.bytes())));
         let written = active.file.write_durable(active.offset, &mut pieces[..batches.len()]);
-        // Durable in a file that has no name, or has been cut, is not durable.
+        // Bytes in a file that was unlinked or truncated are not durable.
         let outcome = match written {
             Ok(()) => file_check::check_active(&active.file, &active.segment),
             Err(error) => {
@@ -351,7 +351,6 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Makes the next segment, with room for a batch of `length` bytes.
     fn open_segment(&mut self, length: u64, now_ns: u64) -> Result<(), LogFailure> {
         let name = file_name(self.next);
         let size = self.config.segment_size.max(BLOCK_SIZE as u64 + length);
@@ -359,7 +358,7 @@ impl<D: Disk> Log<D> {
             .map_err(|error| LogFailure::new(format!("making {name}"), error))
     }
 
-    /// Makes a segment. Until its name is durable it counts as unfinished, and goes if anything fails.
+    /// Creates a segment. Until its name is durable it is listed as unfinished, and it is removed if a step fails.
     fn make_segment(&mut self, name: &str, size: u64, now_ns: u64) -> io::Result<()> {
         if self.next >= SEQUENCE_MAX {
             return Err(io::Error::other("the stream has had all the sequences that there are"));
@@ -376,11 +375,12 @@ impl<D: Disk> Log<D> {
         let mut file = self.disk.create(name, size)?;
         self.unfinished.push(name.to_owned());
         if let Err(error) = self.begin_segment(&mut file, predecessor.previous, size, now_ns) {
-            // A crash may bring it back, and it says what counts before it: nothing more goes there.
+            // A crash may restore the new file, and its header tells what counts before it: nothing more may be written
+            // there.
             if let Some(active) = self.active.take() {
                 self.cut = Some((active.segment.name.clone(), active.offset));
             }
-            // The space comes back when nothing refers to it.
+            // The space is freed when the last descriptor is closed.
             drop(file);
             if self.disk.remove(name).is_ok() {
                 self.unfinished.pop();
@@ -390,7 +390,7 @@ impl<D: Disk> Log<D> {
         self.unfinished.pop();
         (self.cut, self.replaced, self.active) = (None, None, None);
         if let Some((segment, end)) = predecessor.cut {
-            // Only now, when the new header says what counts in it. If the space does not come back, nothing is lost.
+            // Cut now that the new header tells what counts in it. Only space is at stake.
             if self.disk.truncate(&segment.name, end).is_ok() {
                 segment.cut(end);
             }
@@ -413,7 +413,7 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Removes the last segment if it never got a record: then it has the name of the next one.
+    /// Removes the last segment if it has no records: the next one has the same name.
     fn drop_empty(&mut self, name: &str) -> io::Result<()> {
         let last = self.shared.list().last().cloned();
         if let Some(empty) = last.filter(|last| last.name == name) {
@@ -425,7 +425,7 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// What the next segment says of the one before it.
+    /// The description of the previous segment for the next header.
     fn predecessor(&self) -> PrecedingSegment {
         if let Some(empty) = &self.replaced {
             return PrecedingSegment { previous: empty.previous, cut: None };
@@ -468,7 +468,7 @@ impl<D: Disk> Log<D> {
         if !planted!("unsynced directory") {
             self.disk.sync()?;
         }
-        // The folder may have been made by a process that was killed before it could make its name durable.
+        // The directory may have been created by a process that was killed before its name was durable.
         if !self.is_anchored && !planted!("unsynced parent") {
             self.disk.sync_ancestors()?;
         }
@@ -495,12 +495,11 @@ impl<D: Disk> Log<D> {
     }
 }
 
-/// A file that is not there needs not be removed.
 fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// What a new segment says of the one before it, and where that can be cut once the new one is durable.
+/// The previous segment as described in the next header, and where it can be cut once that header is durable.
 struct PrecedingSegment {
     previous: Option<PreviousSegment>,
     cut: Option<(Arc<Segment>, u64)>,

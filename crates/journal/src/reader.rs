@@ -1,11 +1,13 @@
 //! Reading a stream from any sequence or time, while it is written, with the memory of one read.
 //!
-//! A [`LogSource`] may go to any thread and gives [`Reader`]s. A reader yields batch after batch, of at most
-//! [`READ_SIZE`] bytes unless a single batch was made longer, and says exactly which sequences are not there any more. It
-//! never looks at what is not durable yet; having come to the end, it can be asked again later.
+//! A [`LogSource`] can be sent to any thread and creates [`Reader`]s. A reader yields one batch after the other, of at
+//! most [`READ_SIZE`] bytes unless a single batch is longer, and reports exactly which sequences are missing. It never
+//! reads beyond the durable end; after the end it can be called again later.
 //!
-//! Looking for a place begins at the last one before it that is remembered, at most a mebibyte away in what has been
-//! written or read since the start.
+//! A search starts at the last remembered position before the target, at most a mebibyte away in data written or read
+//! since the start.
+//!
+//! [`READ_SIZE`]: crate::limits::READ_SIZE
 
 use std::fmt;
 use std::io;
@@ -20,16 +22,16 @@ use crate::limits::BLOCK_SIZE;
 use crate::scan::{FileWindow, ReadError};
 use crate::segments::{Segment, SharedLog};
 
-/// Where to begin.
+/// The start position of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartAt {
-    /// With this sequence.
+    /// This sequence.
     Sequence(u64),
-    /// With the first batch of this time or later, Unix time in nanoseconds.
+    /// The first batch at or after this time, Unix time in nanoseconds.
     Time(u64),
 }
 
-/// Gives readers of one stream.
+/// Creates readers of one stream.
 pub struct LogSource<D: Disk> {
     disk: D,
     shared: Arc<SharedLog>,
@@ -56,26 +58,26 @@ impl<D: Disk> LogSource<D> {
         &self.disk
     }
 
-    /// The last sequence that can be read.
+    /// The last readable sequence.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.shared.durable()
     }
 
-    /// The first sequence that is kept, if there is any.
+    /// The first stored sequence, if there is one.
     #[must_use]
     pub fn first(&self) -> Option<u64> {
         self.shared.list().first().map(|segment| segment.first)
     }
 
-    /// A reader from there on.
+    /// A reader from this position on.
     #[must_use]
     pub fn read_from(&self, from: StartAt) -> Reader<D> {
         let (next, not_before_ns) = match from {
             StartAt::Sequence(sequence) => (sequence.max(1), 0),
             StartAt::Time(time_ns) => {
                 let list = self.shared.list();
-                // What was written before a segment was made is older than it.
+                // Records before a segment's creation are older than it.
                 let at = list.iter().rposition(|segment| segment.created_ns <= time_ns).unwrap_or(0);
                 (list.get(at).map_or(1, |segment| segment.first), time_ns)
             }
@@ -84,66 +86,66 @@ impl<D: Disk> LogSource<D> {
     }
 }
 
-/// What a reader came to.
+/// The result of a read.
 #[derive(Clone, Debug)]
 pub enum ReadOutcome<'a> {
     /// A batch.
     Batch(BatchView<'a>),
-    /// Sequences that are not there; the reader continues behind them.
+    /// Missing sequences; the reader continues after them.
     Gap(Gap),
-    /// The reader has everything that is durable so far.
+    /// All records that are durable so far have been read.
     End,
 }
 
-/// A range of sequences that was passed over.
+/// A range of skipped sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// The first one.
+    /// The first missing sequence.
     pub first: u64,
-    /// The last one.
+    /// The last missing sequence.
     pub last: u64,
-    /// Why.
+    /// Why they are missing.
     pub cause: GapCause,
 }
 
 impl Gap {
-    /// How many sequences it covers.
+    /// Number of sequences in it.
     #[must_use]
     pub fn count(&self) -> u64 {
         (self.last + 1).saturating_sub(self.first)
     }
 }
 
-/// Why sequences are not there.
+/// The reason why sequences are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GapCause {
     /// Retention has removed them.
     Removed,
-    /// Their bytes are not what was written, or their segment is missing.
+    /// Their bytes are damaged, or their segment is missing.
     Damaged,
-    /// They belonged to a write that a crash cut off. They may have been acknowledged if the disk lost what it had
-    /// reported as written.
+    /// They belonged to a write that a crash cut off. They may have been acknowledged if the disk lost bytes that it
+    /// had reported as written.
     Torn,
 }
 
 /// Records that became durable together.
 #[derive(Clone, Debug)]
 pub struct BatchView<'a> {
-    /// The opening of the stream that wrote them; it never falls along the log.
+    /// The opening of the stream that wrote them; never decreases along the log.
     pub epoch: u64,
     /// The time of all of them, Unix time in nanoseconds.
     pub time_ns: u64,
-    /// The records, from the one that the reader was to begin with.
+    /// The records, from the reader's start sequence on.
     pub records: Records<'a>,
     /// The sequence of the last one.
     pub last: u64,
 }
 
-/// A place in a stream that moves on.
+/// A read position that advances along a stream.
 pub struct Reader<D: Disk> {
     source: LogSource<D>,
     next: u64,
-    /// Batches of an earlier time are left out until one is not.
+    /// Earlier batches are skipped until the first one at or after this time.
     not_before_ns: u64,
     position: Option<ReadPosition<D::File>>,
     window: FileWindow,
@@ -153,19 +155,18 @@ struct ReadPosition<F> {
     segment: Arc<Segment>,
     file: F,
     offset: u64,
-    /// Which sequences of the segment may be read, and up to where, as far as was last asked.
+    /// The last readable sequence of the segment and the end of its readable bytes, as of the last refresh.
     last: u64,
     end: u64,
 }
 
-/// What the head at a place says.
 enum BlockHead {
     Batch(BatchHeader),
     NoBatch,
 }
 
 impl<D: Disk> Reader<D> {
-    /// The sequence that comes next.
+    /// The sequence to be read next.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.next
@@ -174,8 +175,8 @@ impl<D: Disk> Reader<D> {
     /// The next batch, gap, or the end so far.
     ///
     /// # Errors
-    /// The system's, with file and offset, if a segment cannot be opened or read. The reader stays where it is: the next call
-    /// tries again. Bytes that cannot be read are never a gap.
+    /// The system's, with file and offset, if a segment cannot be opened or read. The reader keeps its position: the
+    /// next call retries. Bytes that cannot be read are never a gap.
     pub fn read(&mut self) -> io::Result<ReadOutcome<'_>> {
         let found = loop {
             if let Some(step) = self.step()? {
@@ -188,7 +189,7 @@ impl<D: Disk> Reader<D> {
             ReadStep::Batch { header, offset, from } => {
                 let length = header.length as usize;
                 let bytes = match &self.position {
-                    // The window holds it: it has been checked just now.
+                    // The window contains the batch: `step` has just checked it.
                     Some(position) => self.window.get(&position.file, offset, length).unwrap_or(&[]),
                     None => &[],
                 };
@@ -204,7 +205,7 @@ impl<D: Disk> Reader<D> {
         })
     }
 
-    /// One move; nothing if another one is needed to find something.
+    /// One step; `None` if another one is needed for a result.
     fn step(&mut self) -> io::Result<Option<ReadStep>> {
         if self.next > self.source.durable() {
             let torn_until = self.source.shared.torn_until();
@@ -240,7 +241,7 @@ impl<D: Disk> Reader<D> {
         };
         let (offset, behind) = (position.offset, position.offset + u64::from(header.length));
         if header.last() > position.last {
-            // Cut off by a crash: what counts of this segment has ended before it.
+            // Cut off by a crash: the counted part of this segment ends before it.
             position.offset = position.end;
             return Ok(None);
         }
@@ -271,7 +272,7 @@ impl<D: Disk> Reader<D> {
         Ok(Some(ReadStep::Batch { header, offset, from }))
     }
 
-    /// Goes to the segment with the next sequence, or tells that there is none.
+    /// Opens the segment with the next sequence, or reports that there is none.
     fn find_segment(&mut self) -> io::Result<Option<ReadStep>> {
         let list = self.source.shared.list();
         let at = list.partition_point(|segment| segment.first <= self.next);
@@ -282,7 +283,7 @@ impl<D: Disk> Reader<D> {
             let opened = self.source.disk.open(&segment.name);
             let file = match opened {
                 Ok(file) => file,
-                // Retention was faster.
+                // Retention has removed the file meanwhile.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
                         && let Some(kept) = self.first_behind_removed(segment) =>
@@ -298,7 +299,7 @@ impl<D: Disk> Reader<D> {
                 }
             };
             self.window.reset(segment.end());
-            // Times need not be in order, so what is sought by time is sought from the beginning.
+            // Times need not be in order, so a search by time starts at the beginning.
             let offset = match self.not_before_ns {
                 0 => segment.offset_before(self.next),
                 _ => BLOCK_SIZE as u64,
@@ -321,14 +322,15 @@ impl<D: Disk> Reader<D> {
         Ok(Some(self.gap(Some(behind.first - 1), cause)))
     }
 
-    /// The first sequence behind a segment that retention removes or has removed. The list has it until its file is gone.
+    /// The first sequence after a segment that retention is removing or has removed. The list contains the segment
+    /// until its file is removed.
     fn first_behind_removed(&self, segment: &Segment) -> Option<u64> {
         let list = self.source.shared.list();
         let kept = list.iter().find(|other| other.first > segment.first);
         kept.filter(|_| segment.is_leaving()).map(|kept| kept.first)
     }
 
-    /// Tells that everything up to `last`, or all that is left of the segment, is not there.
+    /// Reports everything up to `last`, or the remainder of the segment, as missing.
     fn gap(&mut self, last: Option<u64>, cause: GapCause) -> ReadStep {
         let rest = self.position.as_ref().map_or(self.next, |position| position.last);
         let (first, last) = (self.next, last.unwrap_or(rest).max(self.next));
@@ -355,7 +357,7 @@ impl<F: DiskFile> ReadPosition<F> {
         Ok(header.map_or(BlockHead::NoBatch, BlockHead::Batch))
     }
 
-    /// Whether the batch at `offset` is what was written, and its records can be told apart.
+    /// Whether the batch at `offset` is undamaged and its records can be parsed.
     fn is_whole(
         &self,
         window: &mut FileWindow,

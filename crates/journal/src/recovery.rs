@@ -1,8 +1,8 @@
-//! Opening a directory: what is there, what of it counts, what is wrong with it.
+//! Opening a directory: determines its segments, their counted content and the damage.
 //!
-//! Every block of the last segment is read, since only there a write can have been under way. Of the others the header
-//! is read: the header of the next one says what counts in them. Damage inside them is met by readers, and by
-//! [`inspect`](crate::inspect). If a header is damaged, the segment before it is read whole instead.
+//! Every block of the last segment is read, since only there a write can have been in progress. Of the other segments
+//! only the header is read: the header of the next one tells what counts in them. Damage inside them is found by
+//! readers and by [`inspect`](crate::inspect). If a header is damaged, the segment before it is read completely.
 //!
 //! Nothing is changed on disk here.
 
@@ -19,45 +19,44 @@ use crate::scan::{ExpectedSegment, ReadError, ScannedRange, SegmentAnalysis, ana
 use crate::segments::{PreviousSegment, Segment};
 use crate::unsynced_tail::UnsyncedTail;
 
-/// What opening a stream found.
+/// The result of opening a stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recovery {
-    /// Everything that is not as it was written.
+    /// All deviations from what was written.
     pub findings: Findings,
-    /// The first sequence that is kept; the next one if there is none.
+    /// The first stored sequence; the next one if there is none.
     pub first: u64,
-    /// The last sequence that counts; 0 if there never was one.
+    /// The last counted sequence; 0 if there never was one.
     pub last: u64,
-    /// The sequence that the next record gets. It lies beyond whatever a torn write may have had.
+    /// The sequence of the next record. It lies beyond the sequences that a torn write may have used.
     pub next: u64,
-    /// Where the de-duplication window began when the last segment was made.
+    /// Start of the de-duplication window when the last segment was created.
     pub deduplicate_from: u64,
-    /// How many segments there are.
+    /// Number of segments.
     pub segments: usize,
-    /// When the stream was created, Unix time in nanoseconds; 0 if there is no segment that has it. Of a stream whose
-    /// segments were all made before this was recorded: when the oldest of them was made.
+    /// Creation time of the stream, Unix time in nanoseconds; 0 if no segment has it. If all segments predate this
+    /// field: the creation time of the oldest one.
     pub created_ns: u64,
 }
 
-/// What a directory holds.
 #[derive(Debug, Default)]
 pub(crate) struct DirectorySurvey {
     pub(crate) recovery: Recovery,
     pub(crate) segments: Vec<Arc<Segment>>,
-    /// Files that go when the next segment is made.
+    /// Files that are removed when the next segment is created.
     pub(crate) unfinished: Vec<String>,
-    /// The last segment, and to how many bytes it can be cut, if there is only preallocated space behind.
+    /// The last segment and the size to which it can be cut, if only preallocated space follows.
     pub(crate) cut: Option<(String, u64)>,
-    /// What of the last segment counts and may not be durable.
+    /// The counted part of the last segment that may not be durable.
     pub(crate) unsynced: Option<UnsyncedTail>,
     pub(crate) stream_id: Option<u64>,
     pub(crate) epoch: u64,
     pub(crate) chain: u32,
-    /// Whether the last segment was ended, so that nothing can be missing behind it.
+    /// Whether the last segment was closed, so that nothing can be missing after it.
     pub(crate) is_ended: bool,
 }
 
-/// A file with the name of a segment, and its header if that could be read.
+/// A file with the name of a segment, and its header if readable.
 struct SegmentFile {
     entry: DirectoryEntry,
     first: u64,
@@ -77,11 +76,11 @@ impl SegmentFile {
     }
 }
 
-/// Looks at a stream's directory; `stream` is its name, if it has to be that of one stream.
+/// Surveys a stream's directory; `stream` is its name, if the files must belong to that stream.
 ///
 /// # Errors
-/// [`OpenError::Disk`] if the directory or a file in it cannot be opened or read, [`OpenError::Version`]. Bytes that cannot
-/// be read are never taken for blank, torn or damaged ones.
+/// [`OpenError::Disk`] if the directory or a file in it cannot be opened or read, [`OpenError::Version`]. Bytes that
+/// cannot be read are never treated as blank, torn or damaged.
 pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<DirectorySurvey, OpenError> {
     let mut survey = DirectorySurvey::default();
     let files = find_segment_files(disk, stream, &mut survey.recovery.findings)?;
@@ -115,8 +114,8 @@ pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Director
 }
 
 impl DirectorySurvey {
-    /// Sets aside the files whose header cannot be read and in which no batch is found either: those without any content
-    /// go when the next segment is made; the others are returned with the bytes that are in them.
+    /// Separates files with neither a readable header nor a batch: those without any content are removed when the next
+    /// segment is created; the others are returned with the number of bytes in them.
     #[expect(clippy::type_complexity)]
     fn separate_unreadable<D: Disk>(
         &mut self,
@@ -144,8 +143,8 @@ impl DirectorySurvey {
         Ok((segments, without_batch))
     }
 
-    /// A file with the name of a segment and content that is none. It is left alone, and if it could have been the
-    /// newest segment, its sequences are not used again.
+    /// Reports a file with the name of a segment and foreign content. It is left unchanged, and if it could have been
+    /// the newest segment, its sequences are not used again.
     fn report_foreign(&mut self, segment_file: &SegmentFile, written: u64) {
         let file = segment_file.entry.name.clone();
         if segment_file.first <= self.recovery.last {
@@ -162,7 +161,7 @@ impl DirectorySurvey {
         self.recovery.next = self.recovery.next.max(highest + 1);
     }
 
-    /// Says what counts of a file that has a next one.
+    /// Determines the counted content of a file that has a next one.
     fn analyze_followed<D: Disk>(
         &mut self,
         disk: &D,
@@ -170,8 +169,8 @@ impl DirectorySurvey {
         next: &SegmentFile,
     ) -> Result<(ExpectedSegment, SegmentAnalysis), OpenError> {
         let follows = next.header.as_ref().filter(|header| header.previous_first == segment_file.first);
-        // The header of the next one says everything. The file is cut to what counts when the next one is made, but a
-        // crash may undo that: blank space and what a failed write has left are then behind the end.
+        // The header of the next one determines it. The file is cut when the next one is created, but a crash may undo
+        // that: blank space and the bytes of a failed write then follow the end.
         if let (Some(header), Some(own)) = (follows, &segment_file.header) {
             let size = segment_file.entry.size;
             let analysis = SegmentAnalysis {
@@ -192,7 +191,6 @@ impl DirectorySurvey {
         Ok((expected, analysis))
     }
 
-    /// Takes one file into the list.
     fn add_segment<D: Disk>(
         &mut self,
         disk: &D,
@@ -245,8 +243,8 @@ impl DirectorySurvey {
         Ok(())
     }
 
-    /// The oldest segment says what came before it. If that is not there, retention has removed it; if a file with its name
-    /// is there and nothing in it, its records are lost.
+    /// Checks the oldest segment's predecessor. If its file is gone, retention has removed it; if the file exists
+    /// without content, its records are lost.
     fn report_missing_first(&mut self, oldest: Option<&SegmentFile>, all: &[u64]) {
         let Some(SegmentFile { entry, header: Some(header), .. }) = oldest else { return };
         let lost = (header.previous_first, header.previous_last);
@@ -266,7 +264,8 @@ impl DirectorySurvey {
         }
     }
 
-    /// Creation time and window come from the newest headers that have them: the newest segment's own may be damaged.
+    /// Creation time and window come from the newest headers that have them: the newest segment's own header may be
+    /// damaged.
     fn finish(&mut self, files: &[SegmentFile]) {
         let recovery = &mut self.recovery;
         recovery.segments = self.segments.len();
@@ -280,7 +279,7 @@ impl DirectorySurvey {
     }
 }
 
-/// The files of a stream, by their first sequences.
+/// The files of a stream, ordered by their first sequences.
 fn find_segment_files<D: Disk>(
     disk: &D,
     stream: Option<&str>,
@@ -356,7 +355,7 @@ fn scan_segment_file<D: Disk>(
     Ok((expected, scanned_ranges))
 }
 
-/// Where the blank space at the end of a file begins, if there is any.
+/// The offset of the blank space at the end of a file, if there is any.
 fn blank_behind(scanned_ranges: &[ScannedRange]) -> Option<u64> {
     match scanned_ranges.last() {
         Some(ScannedRange::Other { offset, written: 0, .. }) => Some(*offset),

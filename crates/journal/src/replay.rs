@@ -1,12 +1,12 @@
-//! The one thread that reads streams for those who are behind, so that whoever asks never waits for a disk.
+//! The replay thread: reads streams for consumers that are behind, so that the hub never waits for a disk.
 //!
 //! ```text
-//!   hub ── orders ──▶ replay thread: one reader per order's ticket, the last used ones kept open
+//!   hub ── orders ──▶ replay thread: one reader per ticket, the most recently used ones kept open
 //!   hub ◀── chunks ──┘                (one wake per round)
 //! ```
 //!
-//! Bounded: at most so many orders are unanswered as there is room for chunks, and a chunk has at most
-//! [`CHUNK_SIZE`] bytes unless a single record is longer.
+//! Bounded: unanswered orders are limited to the room for chunks, and a chunk has at most [`CHUNK_SIZE`] bytes unless a
+//! single record is longer.
 
 use std::fmt;
 use std::io;
@@ -23,36 +23,36 @@ use crate::reader::{Gap, LogSource, ReadOutcome, Reader, StartAt};
 use crate::request::StreamIndex;
 use crate::spare_thread::SpareThread;
 
-/// Asks for records.
+/// A request for records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadOrder {
-    /// Comes back with the chunk. Orders of one ticket that follow each other are read without searching.
+    /// Identifies the reader; returned with the chunk. Consecutive orders of one ticket are read without searching.
     pub ticket: u64,
     /// The stream.
     pub stream: StreamIndex,
-    /// Where to begin.
+    /// Start position.
     pub from: StartAt,
-    /// Most records.
+    /// Maximum number of records.
     pub records_max: u32,
 }
 
-/// Records of a stream, one behind the other.
+/// Consecutive records of a stream.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The order's.
+    /// The order's ticket.
     pub ticket: u64,
-    /// The order's.
+    /// The order's stream.
     pub stream: StreamIndex,
-    /// Where the next order continues. After a failure: with the same order again if that asked for a time and there is no
-    /// record, else here.
+    /// The sequence at which the next order continues. After a failure with no records, an order that started at a time
+    /// is repeated unchanged instead.
     pub next: u64,
-    /// Whether everything durable has been read.
+    /// Whether all durable records have been read.
     pub is_end: bool,
-    /// Sequences that were passed over, exactly; they come behind the records and end the chunk. A chunk has at most one such
-    /// range and no other hole between the order's beginning (or its first record, if it asked for a time) and `next`.
+    /// The exact range of skipped sequences; it follows the records and ends the chunk. A chunk has at most one such
+    /// range and no other hole between the order's start (or its first record, if the order started at a time) and
+    /// `next`.
     pub gap: Option<Gap>,
-    /// Why reading stopped, if the system failed: file, offset and what it reported. To be tried again later; it is neither a
-    /// gap nor the end.
+    /// The I/O error that ended the read, with file and offset. To be retried later; it is neither a gap nor the end.
     pub failure: Option<io::Error>,
     bytes: Vec<u8>,
     entries: Vec<ChunkEntry>,
@@ -81,7 +81,7 @@ impl Chunk {
         }
     }
 
-    /// How many records are in it.
+    /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -93,19 +93,19 @@ impl Chunk {
         self.bytes.len()
     }
 
-    /// Whether it has as many bytes as it may have.
+    /// Whether it has reached [`CHUNK_SIZE`].
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= CHUNK_SIZE
     }
 
-    /// Whether there is none.
+    /// Whether it has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The sequence, the time (Unix time in nanoseconds) and the record at a place.
+    /// The sequence, the time (Unix time in nanoseconds) and the record at `index`.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<(u64, u64, Record<'_>)> {
         let ChunkEntry { sequence, time_ns, start } = *self.entries.get(index)?;
@@ -138,7 +138,7 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
                     let is_first = chunk.entries.is_empty();
                     let fits = chunk.bytes.len() + record.size().unwrap_or(0) <= CHUNK_SIZE;
                     if chunk.entries.len() >= order.records_max as usize || !(is_first || fits) {
-                        // The reader has gone on; the next order begins with this one and looks for it again.
+                        // The reader has advanced; the next order starts at this record and searches it again.
                         chunk.next = sequence;
                         return chunk;
                     }
@@ -162,7 +162,7 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
     }
 }
 
-/// The end of whoever asks. Dropping it ends the thread.
+/// The requesting end. Dropping it ends the thread.
 pub struct Replay {
     orders: Sender<ReadOrder>,
     chunks: Receiver<Chunk>,
@@ -180,7 +180,7 @@ impl Replay {
     /// Starts the thread for these streams; it wakes `consumer` after each chunk.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system provides no thread.
     pub fn start<D: Disk>(
         sources: Vec<LogSource<D>>,
         orders_max: usize,
@@ -192,12 +192,12 @@ impl Replay {
     /// Starts a thread for [`start_on`](Replay::start_on).
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system provides no thread.
     pub fn spare_thread() -> io::Result<ReplayThread> {
         SpareThread::start("replay").map(ReplayThread)
     }
 
-    /// [`start`](Replay::start) on a thread that was started before.
+    /// Like [`start`](Replay::start), on a thread that was started before.
     pub fn start_on<D: Disk>(
         ReplayThread(thread): ReplayThread,
         sources: Vec<LogSource<D>>,
@@ -207,14 +207,14 @@ impl Replay {
         let sleeper = Arc::new(OnceLock::new());
         let wake = Arc::new(Wake::of_thread(&sleeper));
         let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
-        // Set before the first wake: only the end that is returned here wakes it.
+        // Set before the first wake: only the returned end wakes it.
         let _ = sleeper.set(thread.thread().clone());
         replay.thread = Some(thread.run(move || run(worker, &wake)));
         replay
     }
 
-    /// The same without a thread: the caller runs the worker, order by order, whenever it
-    /// [has work](ReplayWorker::has_work).
+    /// A replay without a thread: the caller runs the worker, order by order, whenever it [has
+    /// work](ReplayWorker::has_work).
     #[must_use]
     pub fn stepped<D: Disk>(
         sources: Vec<LogSource<D>>,
@@ -224,7 +224,7 @@ impl Replay {
         Replay::connect(sources, orders_max, consumer, Arc::new(Wake::new(|| ())))
     }
 
-    /// Both ends, connected. The end that asks notifies `wake` when there is work.
+    /// Connects both ends. The requesting end notifies `wake` when there is work.
     fn connect<D: Disk>(
         sources: Vec<LogSource<D>>,
         orders_max: usize,
@@ -239,14 +239,14 @@ impl Replay {
         (Replay { orders, chunks, wake, outstanding: 0, outstanding_max, thread: None }, worker)
     }
 
-    /// Asks for records; it goes out with the next [`publish`](Replay::publish). Returns whether there was room to ask.
+    /// Queues an order; it is sent with the next [`publish`](Replay::publish). Returns whether there was room.
     pub fn ask(&mut self, order: ReadOrder) -> bool {
         let is_asked = self.outstanding < self.outstanding_max && self.orders.push(order).is_ok();
         self.outstanding += usize::from(is_asked);
         is_asked
     }
 
-    /// Makes what was asked visible to the thread; once per turn.
+    /// Makes queued orders visible to the thread; call it once per turn.
     pub fn publish(&mut self) {
         if self.orders.publish() {
             self.wake.notify();
@@ -260,7 +260,7 @@ impl Replay {
         Some(chunk)
     }
 
-    /// Whether there is no chunk to take; asked after [`Wake::park`], it misses none.
+    /// Whether no chunk is pending; checked after [`Wake::park`], it misses none.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.chunks.is_empty()
@@ -269,21 +269,20 @@ impl Replay {
 
 impl Drop for Replay {
     fn drop(&mut self) {
-        // The thread sees that this end is gone only when it is.
+        // The thread notices the end only after the sender is dropped.
         let (orders, _) = mailbox(1);
         drop(std::mem::replace(&mut self.orders, orders));
         self.wake.force();
         if let Some(thread) = self.thread.take() {
-            // A panic there is told by its own thread.
+            // The thread itself has reported its panic.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's life.
 fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
     loop {
-        // Asked first: what is there afterwards is all there will be.
+        // Checked before the turn: if it is closed, no further order can arrive after that turn.
         let is_last = worker.order_receiver.is_closed();
         if worker.turn() {
             continue;
@@ -299,7 +298,7 @@ fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
     }
 }
 
-/// What the replay thread does, one order at a time.
+/// The work of the replay thread, one order at a time.
 pub struct ReplayWorker<D: Disk> {
     sources: Vec<LogSource<D>>,
     open_readers: OpenReaders<D>,
@@ -309,12 +308,12 @@ pub struct ReplayWorker<D: Disk> {
 }
 
 impl<D: Disk> ReplayWorker<D> {
-    /// Reads for the oldest order. Returns whether there was one.
+    /// Handles the oldest order. Returns whether there was one.
     pub fn turn(&mut self) -> bool {
         let Some(order) = self.order_receiver.pop() else { return false };
         let ReplayWorker { sources, open_readers, done, consumer, .. } = self;
-        // There is room: never are more orders unanswered than the mailbox has places.
-        // A panic costs this order and the cached readers, not the other consumers.
+        // There is room: the number of unanswered orders never exceeds the mailbox's capacity. A panic costs this order
+        // and the open readers, not the other consumers.
         let outcome = catch_unwind(AssertUnwindSafe(|| open_readers.read(sources, &order)));
         let _ = done.push(outcome.unwrap_or_else(|_| {
             *open_readers = OpenReaders::new();
@@ -325,7 +324,6 @@ impl<D: Disk> ReplayWorker<D> {
         true
     }
 
-    /// Whether there is an order.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.order_receiver.is_empty()
@@ -340,14 +338,14 @@ impl<D: Disk> fmt::Debug for ReplayWorker<D> {
     }
 }
 
-/// Readers that may go on where they are. New ones put out each other, and not those who follow a stream:
+/// Readers kept open for the next order of their ticket. New readers evict each other, not those used repeatedly:
 ///
 /// ```text
-///   ◀ put out │ asked once, or not for long │ asked again, the last used last, at most half of all │
+///   ◀ evicted │ used once, or not recently │ used repeatedly, most recent last, at most half of all │
 /// ```
 struct OpenReaders<D: Disk> {
     readers: Vec<(u64, StreamIndex, Reader<D>)>,
-    /// How many at the end were asked again.
+    /// Number of readers at the end that were used repeatedly.
     reused: usize,
 }
 
@@ -391,7 +389,7 @@ mod tests {
     use crate::disk::simulated::SimulatedDisk;
     use crate::{Batch, Log, LogConfig};
 
-    /// Who follows a stream goes on without searching, however many ask for single records meanwhile.
+    /// A follower continues without searching, whatever the number of orders for single records meanwhile.
     #[test]
     fn those_who_ask_once_put_out_nobody_who_asks_again() {
         let (mut log, _) = Log::open(SimulatedDisk::new(), "s", LogConfig::default()).expect("it opens");
@@ -419,7 +417,7 @@ mod tests {
             let tickets = ask(1000 + single, 1);
             assert!(followers.clone().all(|ticket| tickets.contains(&ticket)), "{tickets:?}");
         }
-        // A new one that asks again comes to stay, and the oldest makes room.
+        // A new reader that is used again stays, and the oldest is evicted.
         ask(5000, 1);
         ask(5000, 11);
         let mut tickets = Vec::new();

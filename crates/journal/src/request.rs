@@ -1,4 +1,4 @@
-//! What the hub asks of the journal's threads, and what they answer.
+//! Requests to the journal's threads, and their answers.
 
 use std::io;
 use std::sync::Arc;
@@ -7,67 +7,67 @@ use crate::batch::Batch;
 use crate::failure::Frozen;
 use crate::log::{LogRetention, RemovedSegments};
 
-/// Which of the streams given to [`Journal::start`](crate::Journal::start), by its place among them.
+/// Index of a stream among those passed to [`Journal::start`](crate::Journal::start).
 pub type StreamIndex = u32;
 
-/// What the journal thread answers.
+/// An answer of the journal thread.
 #[derive(Debug)]
 pub enum JournalAnswer {
-    /// A batch is durable with all before it.
+    /// A batch and all before it are durable.
     Durable {
         /// The stream.
         stream: StreamIndex,
-        /// The last sequence that is durable.
+        /// The last durable sequence.
         watermark: u64,
     },
-    /// The stream is frozen: nothing beyond the watermark is acknowledged until the next start. Comes with each batch that
-    /// is not durable, and once without a batch if the trouble was noticed while nothing was to be written.
+    /// The stream is frozen: nothing beyond the watermark is acknowledged until the next start. Sent for each batch
+    /// that is not durable, and once without a batch if the error was noticed while no batch was pending.
     Frozen {
         /// The stream.
         stream: StreamIndex,
-        /// The last sequence that is durable.
+        /// The last durable sequence.
         watermark: u64,
-        /// Why.
+        /// The reason.
         frozen: Frozen,
-        /// Whether a batch is lost that does not come back with this answer: it went with a thread that panicked.
+        /// Whether a batch is lost that does not return with this answer: a thread panicked with it.
         is_batch_lost: bool,
     },
-    /// Nothing can be written to the stream now, and nothing is lost: the journal keeps the batches and tries again, until
-    /// it reports [`Resumed`](JournalAnswer::Resumed) or [`Frozen`](JournalAnswer::Frozen). Comes once, without a batch.
+    /// The stream cannot be written now, and nothing is lost: the journal keeps the batches and retries, until it sends
+    /// [`Resumed`](JournalAnswer::Resumed) or [`Frozen`](JournalAnswer::Frozen). Sent once, without a batch.
     Waiting {
         /// The stream.
         stream: StreamIndex,
-        /// What was being done, to which file, and what the system reported.
+        /// The operation, the file and the system's error.
         reason: Arc<str>,
         /// The kind of error, such as `StorageFull`.
         kind: io::ErrorKind,
     },
-    /// A write failed, and what it had was or will be written again in a new segment: it is lost only if the stream is frozen.
-    /// Comes without a batch, before the answers for the batches of that write's retry.
+    /// A write failed, and its batches were or will be written again in a new segment: they are lost only if the stream
+    /// is frozen. Sent without a batch, before the answers for the retried batches.
     WriteFailed {
         /// The stream.
         stream: StreamIndex,
-        /// What was being done, to which file, and what the system reported.
+        /// The operation, the file and the system's error.
         reason: Arc<str>,
     },
-    /// A stream that was waiting is written again. Comes once, without a batch.
+    /// A waiting stream is written again. Sent once, without a batch.
     Resumed {
         /// The stream.
         stream: StreamIndex,
     },
-    /// What a round of retention removed.
+    /// The result of a round of retention.
     Retained {
         /// The stream.
         stream: StreamIndex,
-        /// How much, or why not.
+        /// The segments removed, or the error.
         removed: io::Result<RemovedSegments>,
-        /// The first sequence that is kept now; the next one if there is none.
+        /// The first stored sequence; the next one if there is none.
         first: u64,
     },
 }
 
 impl JournalAnswer {
-    /// The stream that it is about.
+    /// The stream of the answer.
     pub fn stream(&self) -> StreamIndex {
         match *self {
             JournalAnswer::Durable { stream, .. }

@@ -1,19 +1,19 @@
-//! Reading one segment from its first to its last byte, whatever the bytes are, and judging what of it counts.
+//! Scanning one segment from its first to its last byte, whatever its content, and analyzing what of it counts.
 //!
-//! Scanning reads every block once. A batch whose head is whole says how long it is, even if its body is bad; where no
-//! whole head is, the scan goes on at the next block. Judging then tells three things apart:
+//! The scan reads every block once. A batch with an intact header has a known length, even if its body is damaged;
+//! without an intact header the scan continues at the next block. The analysis then distinguishes:
 //!
 //! ```text
-//!   good │ good │ bad │ good (watermark ≥ the bad one's sequences)     damage: it had been synced; skipped, reported
-//!   good │ good │ bad │ good (watermark below them)                    torn: written together, cut off before the bad one
-//!   good │ good │ bad │ nothing                                        torn
+//!   good │ good │ bad │ good (watermark ≥ the bad batch's sequences)  damage: it had been synced; skipped, reported
+//!   good │ good │ bad │ good (watermark below them)                   torn: written together, cut off from there
+//!   good │ good │ bad │ nothing                                       torn
 //! ```
 //!
-//! Bytes that could not be read are none of these: an error of the system ends the scan, and nothing is judged.
+//! Unreadable bytes are none of these: an I/O error ends the scan, and nothing is analyzed.
 //!
-//! The watermark in a batch is what had been synced when it was written, so one that covers a bad place proves that the
-//! bytes were good once. Nothing proves that for the last write before a crash: it may have been acknowledged
-//! or not, and is reported as that.
+//! The watermark in a batch is the last sequence synced when it was written, so one that covers a bad position proves
+//! that the bytes were good once. There is no such proof for the last write before a crash: it may or may not have been
+//! acknowledged, and is reported as such.
 
 use std::io;
 
@@ -26,22 +26,22 @@ use crate::format::is_blank;
 use crate::format::record::RECORD_HEADER_SIZE;
 use crate::limits::{BLOCK_SIZE, READ_SIZE, SEQUENCE_MAX};
 
-/// What is known of a segment before its batches are read.
+/// Facts about a segment that are known before its batches are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedSegment {
     pub(crate) first: u64,
-    /// The stream's, unless no header of any segment could be read.
+    /// The stream's id, unless no header of any segment could be read.
     pub(crate) stream_id: Option<u64>,
-    /// The segment's, unless its header could not be read.
+    /// The segment's epoch, unless its header could not be read.
     pub(crate) epoch: Option<u64>,
     pub(crate) chain: Option<u32>,
-    /// How many bytes the file has until it is ended cleanly, unless the header could not be read or the file may have
-    /// been cut to what counts in it.
+    /// Bytes of the file until it is closed cleanly; `None` if the header could not be read or the file may have been
+    /// cut to its counted content.
     pub(crate) size: Option<u64>,
 }
 
 impl ExpectedSegment {
-    /// Whether a batch with this head belongs to the segment at all.
+    /// Whether a batch with this header belongs to the segment.
     pub(crate) fn admits(&self, header: &BatchHeader) -> bool {
         self.stream_id.is_none_or(|id| id == header.stream_id)
             && self.epoch.is_none_or(|epoch| epoch == header.epoch)
@@ -49,16 +49,14 @@ impl ExpectedSegment {
     }
 }
 
-/// A stretch of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ScannedRange {
-    /// A batch with a whole head.
+    /// A batch with an intact header.
     Batch { offset: u64, header: BatchHeader, is_good: bool },
-    /// Blocks that are no batch, `written` of whose bytes belong to blocks that are not blank.
+    /// Blocks without a batch; `written` is the number of bytes in blocks that are not blank.
     Other { offset: u64, length: u64, written: u64 },
 }
 
-/// Bytes that the system could not read.
 #[derive(Debug)]
 pub(crate) struct ReadError {
     pub(crate) offset: u64,
@@ -66,19 +64,17 @@ pub(crate) struct ReadError {
 }
 
 impl ReadError {
-    /// The error of the whole journal, with the file.
     pub(crate) fn in_file(self, place: &str, file: &str) -> io::Error {
         let ReadError { offset, source } = self;
         io::Error::new(source.kind(), format!("cannot read {place}/{file} at {offset}: {source}"))
     }
 
-    /// The error of an opening, with the file.
     pub(crate) fn at_opening(self, place: &str, file: &str) -> OpenError {
         OpenError::Disk { place: format!("{place}/{file} at {}", self.offset), source: self.source }
     }
 }
 
-/// Reads all batches of a segment. The memory it needs is one read, and 64 bytes per batch or hole.
+/// Reads all batches of a segment. Uses the memory of one read, and 64 bytes per batch or hole.
 ///
 /// # Errors
 /// [`ReadError`] if a block cannot be read.
@@ -98,7 +94,7 @@ pub(crate) fn scan(
         let header = BatchHeader::read(block).filter(|header| expected.admits(header));
         match header {
             Some(header) => {
-                // Where no header of a segment could be read, the first batch says whose it is.
+                // If no header of a segment could be read, the first batch determines the stream.
                 expected.stream_id.get_or_insert(header.stream_id);
                 let length = u64::from(header.length);
                 let is_good = body_crc(&mut window, file, offset, length)? == Some(header.body_crc);
@@ -126,7 +122,7 @@ pub(crate) fn scan(
     Ok(scanned_ranges)
 }
 
-/// The CRC of a batch behind its head, read in pieces; nothing if the file ends before the batch.
+/// The CRC of a batch's body, read in pieces; `None` if the file ends before the batch.
 fn body_crc(
     window: &mut FileWindow,
     file: &impl DiskFile,
@@ -145,7 +141,6 @@ fn body_crc(
     Ok(Some(crc))
 }
 
-/// A part of a file in memory.
 pub(crate) struct FileWindow {
     size: u64,
     start: u64,
@@ -154,15 +149,15 @@ pub(crate) struct FileWindow {
 }
 
 impl FileWindow {
-    /// Over a file of `size` bytes, of which nothing beyond is asked for.
+    /// A window over the first `size` bytes of a file.
     pub(crate) fn new(size: u64) -> FileWindow {
         FileWindow { size, start: 0, filled: 0, bytes: Vec::new() }
     }
 
-    /// Bytes from `offset` on: `length` of them, or up to the end of the file if that comes first.
+    /// `length` bytes from `offset` on, or up to the end of the file if that comes first.
     ///
     /// # Errors
-    /// If what was asked for cannot be read; that what lies behind it cannot is no error yet.
+    /// If the requested bytes cannot be read; a failure of the read-ahead after them is no error yet.
     pub(crate) fn get(
         &mut self,
         file: &impl DiskFile,
@@ -184,7 +179,7 @@ impl FileWindow {
         Ok(self.slice(offset, length))
     }
 
-    /// As many bytes from `offset` on as are held, at most `length`, at least one if there is one.
+    /// As many buffered bytes from `offset` on as there are, at most `length`, at least one unless the file ends.
     fn get_buffered(&mut self, file: &impl DiskFile, offset: u64, length: u64) -> Result<&[u8], ReadError> {
         let buffered = self.buffered(offset);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -192,19 +187,19 @@ impl FileWindow {
         Ok(self.slice(offset, length))
     }
 
-    /// What is held from `offset` on, at most `length` bytes.
+    /// The buffered bytes from `offset` on, at most `length`.
     fn slice(&self, offset: u64, length: usize) -> &[u8] {
         let length = self.buffered(offset).min(length);
         let start = if length == 0 { 0 } else { (offset - self.start) as usize };
         &self.bytes[start..start + length]
     }
 
-    /// Whether the file has grown beyond what this window was told.
+    /// Whether the file has grown beyond the size of this window.
     pub(crate) fn is_shorter_than(&self, size: u64) -> bool {
         self.size < size
     }
 
-    /// Forgets what is held, and takes the file to be `size` bytes long.
+    /// Drops the buffered bytes and sets the file's size.
     pub(crate) fn reset(&mut self, size: u64) {
         (self.size, self.filled) = (size, 0);
     }
@@ -224,34 +219,30 @@ impl FileWindow {
     }
 }
 
-/// What counts of a segment.
+/// The counted content of a segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SegmentAnalysis {
-    /// The last sequence that counts, lost ones included; one before the first if there is none.
+    /// The last counted sequence, lost ones included; one before the first if there is none.
     pub(crate) last: u64,
-    /// Where the last batch that counts ends.
+    /// The end of the last counted batch.
     pub(crate) end: u64,
-    /// The CRC of the last batch that counts.
     pub(crate) chain: u32,
-    /// The time of the last batch that counts.
     pub(crate) newest_ns: u64,
-    /// The highest epoch seen.
+    /// The highest epoch found.
     pub(crate) epoch: u64,
-    /// Records that are there.
     pub(crate) records: u64,
-    /// Whether the last thing is the empty batch that a clean end leaves.
+    /// Whether the segment ends with the empty batch of a clean close.
     pub(crate) is_ended: bool,
-    /// Where bytes are bad that were good once: offset, length, and the sequences that are gone (none if the last is
-    /// below the first).
+    /// Damaged ranges: offset, length, first and last lost sequence (none if the last is below the first).
     pub(crate) damages: Vec<(u64, u64, u64, u64)>,
-    /// Where the batches that count begin of which nothing proves that they were synced.
+    /// Offset of the first counted batch that is not proven to have been synced.
     pub(crate) unsynced: Option<u64>,
-    /// Where what may never have been acknowledged begins, and the highest sequence that it can have had.
+    /// Offset of the torn end, which may never have been acknowledged, and the highest sequence that it may contain.
     pub(crate) torn: Option<(u64, u64)>,
 }
 
-/// Says what counts of what [`scan`] found in a file of `size` bytes; `known` is the last sequence that is known to have
-/// been synced.
+/// Analyzes the ranges that [`scan`] found in a file of `size` bytes; `known` is the last sequence known to have been
+/// synced.
 pub(crate) fn analyze_segment(
     scanned_ranges: &[ScannedRange],
     size: u64,
@@ -280,7 +271,7 @@ pub(crate) fn analyze_segment(
         let follows = bad_range.is_none()
             && header.first == next
             && chain.is_none_or(|chain| chain == header.previous_crc);
-        // Behind a hole only what comes later than a sequence that is proven to have been durable counts.
+        // After a hole, a batch counts only if the missing sequence is proven to have been durable.
         let resumes = header.first >= next && next <= proven;
         if !is_good || is_cut || !(follows || resumes) {
             bad_range.get_or_insert_with(|| BadRange::at(offset)).take(
@@ -304,7 +295,8 @@ pub(crate) fn analyze_segment(
         chain = Some(header.crc);
         analysis.chain = header.crc;
     }
-    // A file is shorter than it was made only if it was ended cleanly, with an empty batch, or was cut by something else.
+    // A file is shorter than its original size only after a clean close, with an empty batch, or if another program cut
+    // it.
     let ends_cleanly = match scanned_ranges.last() {
         Some(ScannedRange::Batch { header, .. }) => bad_range.is_none() && header.count == 0,
         _ => false,
@@ -327,15 +319,15 @@ pub(crate) fn analyze_segment(
     analysis
 }
 
-/// Something between two batches that count, or behind the last.
+/// A range between two counted batches, or after the last.
 struct BadRange {
     offset: u64,
     end: u64,
     /// Bytes of blocks that are not blank.
     written: u64,
-    /// Those of them that no whole head accounts for.
+    /// Those of them that no intact header covers.
     unknown: u64,
-    /// The highest sequence that a whole head in it claims.
+    /// The highest sequence claimed by an intact header in it.
     last: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Threads that are started before there is work for them.
+//! Threads that are started before they have work.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle, Thread};
 
 type SpareThreadTask<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// A thread that waits for the one thing it will do. A server starts its threads with itself, so that none can be refused
-/// later. Dropped without work, the thread ends.
+/// A thread that waits for its only task. A server starts its threads when it starts itself, so that a later start
+/// cannot fail. If it is dropped without a task, the thread ends.
 #[derive(Debug)]
 pub struct SpareThread<T> {
     work: SyncSender<SpareThreadTask<T>>,
@@ -18,7 +18,7 @@ impl<T: Send + 'static> SpareThread<T> {
     /// Starts a thread of this name.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system provides no thread.
     pub fn start(name: &str) -> io::Result<SpareThread<T>> {
         let (work, waiting) = sync_channel::<SpareThreadTask<T>>(1);
         let run = move || waiting.recv().ok().map(|work| work());
@@ -31,9 +31,10 @@ impl<T: Send + 'static> SpareThread<T> {
         self.thread.thread()
     }
 
-    /// Gives it its work. It returns the result of the work; nothing only if it was dropped without.
+    /// Runs the task on the thread. Joining returns its result; `None` only if the spare thread was dropped without a
+    /// task.
     pub fn run(self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<Option<T>> {
-        // There is room for one, and the thread waits for it.
+        // The channel has room for the only task, and the thread receives it.
         let _ = self.work.send(Box::new(work));
         self.thread
     }

@@ -1,14 +1,14 @@
-//! The threads that write all streams, as the hub sees them.
+//! The journal's threads, as seen by the hub.
 //!
 //! ```text
-//!   hub ── batches ──▶ builder ──▶ writer: takes all there are, writes those of one stream together, one after the other
-//!   hub ◀── watermarks, and the batches to fill again ──┘        (one wake per round)
+//!   hub ── batches ──▶ builder ──▶ writer: takes all queued batches, writes those of each stream together
+//!   hub ◀── watermarks, and the batches for reuse ──────┘        (one wake per round)
 //! ```
 //!
-//! Group commit comes by itself: while one round is written, the next one gathers in the mailbox. All memory goes
-//! round: a fixed number of batches exists, an empty hand is the hub's sign to stop reading its sources, and since each
-//! answer carries one batch the way back can never be full. A batch to whose records references exist cannot be filled again
-//! before these end.
+//! Group commit needs no timer: while one round is written, the next one collects in the mailbox. All memory
+//! circulates: the number of batches is fixed, the hub stops reading its sources when it has none, and since each
+//! answer carries one batch the answer mailbox never overflows. A batch is reused after all references to its records
+//! are dropped.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -30,10 +30,10 @@ use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
 use crate::spare_thread::SpareThread;
 use crate::worker::{JournalWorker, run};
 
-/// How much memory goes round between the writer and the journal thread.
+/// Memory that circulates between the hub and the journal thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JournalLimits {
-    /// Batches that exist, and requests that can wait. None left: the writer keeps what it has until one comes back.
+    /// Batches in total, and requests that may wait. All in use: the hub holds its records back until one returns.
     pub batches: usize,
     /// Bytes of a batch with its header. A record that does not fit into an empty one is refused.
     pub batch_size: usize,
@@ -45,14 +45,14 @@ impl Default for JournalLimits {
     }
 }
 
-/// What the writer's end knows of a stream, so that it can say what became of it when the thread is no more.
+/// State of a stream at the hub's end, from which it is answered after a panic of the thread.
 #[derive(Clone, Copy, Debug)]
 struct StreamProgress {
-    /// The last sequence that is durable, as far as has been told.
+    /// The last durable sequence reported.
     watermark: u64,
-    /// Batches that are with the thread.
+    /// Batches at the thread.
     unanswered: usize,
-    /// It has been told that the stream is frozen, since the thread died.
+    /// The stream was reported as frozen after the thread's panic.
     is_reported_frozen: bool,
 }
 
@@ -62,7 +62,8 @@ impl StreamProgress {
     }
 }
 
-/// Wakes another thread when this one ends, in whichever way. To be made before everything whose end is to be seen then.
+/// Wakes another thread when this one ends, also on a panic. Create it first, so that it is dropped after all values
+/// that the other thread checks.
 struct WakeOnDrop(Arc<Wake>);
 
 impl Drop for WakeOnDrop {
@@ -78,7 +79,6 @@ pub struct JournalThreads {
     builder: SpareThread<()>,
 }
 
-/// The threads of a journal.
 struct JournalThreadHandles {
     writer: JoinHandle<Option<Vec<Frozen>>>,
     builder: JoinHandle<Option<()>>,
@@ -87,25 +87,25 @@ struct JournalThreadHandles {
 /// Batches that are not with the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdleBatches {
-    /// There are none: all are with the journal, or being filled.
+    /// None: all are with the journal, or being filled.
     None,
-    /// To the records of all of them references exist.
+    /// The records of all of them are still referenced.
     Shared,
-    /// There is one that can be filled.
+    /// At least one can be filled.
     Free,
 }
 
-/// The hub's end. Dropping it ends the threads, which first write what they were given and close all streams.
+/// The hub's end. Dropping it ends the threads, which first write all queued batches and close all streams.
 pub struct Journal {
     requests: RequestSender,
     replies: Receiver<JournalReply>,
-    /// Answers that belong to no batch.
+    /// Answers without a batch.
     notices: Receiver<JournalAnswer>,
     idle: Vec<Batch>,
-    /// Batches that have not come back.
+    /// Batches that have not returned.
     outstanding: usize,
     outstanding_max: usize,
-    /// A round of retention has not been answered.
+    /// A retention request is unanswered.
     is_retaining: bool,
     streams: Vec<StreamProgress>,
     threads: Option<JournalThreadHandles>,
@@ -115,7 +115,7 @@ impl Journal {
     /// Starts threads for [`start_on`](Journal::start_on).
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system provides no thread.
     pub fn spare_threads() -> io::Result<JournalThreads> {
         let (writer, builder) = (SpareThread::start("journal")?, SpareThread::start("journal-build")?);
         Ok(JournalThreads { writer, builder })
@@ -124,7 +124,7 @@ impl Journal {
     /// Starts the threads for these streams; they wake `consumer` after each round.
     ///
     /// # Errors
-    /// If there are more than [`STREAMS_MAX`] streams, or the system gives no thread.
+    /// If there are more than [`STREAMS_MAX`] streams, or the system provides no thread.
     pub fn start<D: Disk>(
         logs: Vec<Log<D>>,
         limits: JournalLimits,
@@ -133,7 +133,7 @@ impl Journal {
         Journal::start_on(Journal::spare_threads()?, logs, limits, consumer)
     }
 
-    /// The same on threads that were started before.
+    /// Like [`start`](Journal::start), on threads that were started before.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams.
@@ -148,7 +148,7 @@ impl Journal {
         let wakes = (Arc::clone(&writer_wake), Arc::clone(&builder_wake));
         let (mut journal, builder, worker) =
             Journal::connect(logs, limits, &consumer, (wakes, Instant::now()))?;
-        // Set before the first wake: only the journal that is returned here wakes them.
+        // Set before the first wake: only the returned journal wakes them.
         let _ = sleepers[0].set(spare.writer.thread().clone());
         let _ = sleepers[1].set(spare.builder.thread().clone());
         let wakes_on_drop = (WakeOnDrop(consumer), WakeOnDrop(Arc::clone(&builder_wake)));
@@ -165,8 +165,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](JournalWorker::has_work) and
-    /// when it is [due](JournalWorker::due_at), from `now` on.
+    /// A journal without threads: the caller runs the worker, step by step, whenever it [has
+    /// work](JournalWorker::has_work) and when it is [due](JournalWorker::due_at), from `now` on.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams.
@@ -181,7 +181,7 @@ impl Journal {
         Ok((journal, worker.with_builder(builder)))
     }
 
-    /// Both ends and what is between, connected. The journal notifies the wakes of writer and builder when there is work.
+    /// Connects both ends. The journal notifies the wakes of writer and builder when there is work.
     fn connect<D: Disk>(
         logs: Vec<Log<D>>,
         limits: JournalLimits,
@@ -194,7 +194,8 @@ impl Journal {
         }
         let batches = limits.batches.max(1);
         let (requests, builder, request_receiver) = request_channel(batches + 1, wakes);
-        // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
+        // At most `batches` batches and one retention request are unanswered, so there is always room for one more
+        // answer.
         let (done, replies) = mailbox(batches + 1);
         let (notice_sender, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
         let streams = logs.iter().map(|log| StreamProgress {
@@ -222,12 +223,12 @@ impl Journal {
 
     /// An empty batch, if one is [free](IdleBatches::Free).
     pub fn batch(&mut self) -> Option<Batch> {
-        // The last one that came back is in the caches.
+        // The last one returned is still in the CPU caches.
         let at = self.idle.iter_mut().rposition(Batch::renew)?;
         Some(self.idle.swap_remove(at))
     }
 
-    /// What batches there are for [`batch`](Journal::batch).
+    /// The state of the batches available to [`batch`](Journal::batch).
     #[must_use]
     pub fn idle(&self) -> IdleBatches {
         if self.idle.is_empty() {
@@ -239,23 +240,23 @@ impl Journal {
         }
     }
 
-    /// Takes back a batch that will not be written any more. References to its records may exist.
+    /// Returns a batch that will not be written any more. Its records may still be referenced.
     pub fn return_batch(&mut self, mut batch: Batch) {
-        // What is unbuilt holds blocks.
+        // Unbuilt payloads hold blocks.
         batch.renew();
         self.idle.push(batch);
     }
 
-    /// Hands a batch of a stream over; it goes out with the next [`publish`](Journal::publish).
+    /// Queues a batch of a stream; it is sent with the next [`publish`](Journal::publish).
     ///
     /// # Errors
-    /// The batch, if as many are with the thread as there may be; that happens only to batches that did not come
-    /// from here.
+    /// The batch, if the maximum number is with the thread; only possible for batches that did not come from
+    /// [`batch`](Journal::batch).
     pub fn append(&mut self, stream: StreamIndex, batch: Batch) -> Result<(), Batch> {
         self.enqueue(stream, batch, None)
     }
 
-    /// The same, noting where the de-duplication window begins: [`Log::deduplicate_from`].
+    /// Like [`append`](Journal::append), with the start of the de-duplication window: [`Log::deduplicate_from`].
     ///
     /// # Errors
     /// As [`append`](Journal::append).
@@ -273,11 +274,12 @@ impl Journal {
             return Err(batch);
         }
         if let Some(progress) = self.streams.get_mut(stream as usize) {
-            // Nothing from here on is durable, whatever the directory had: it might have been numbered by another.
+            // Sequences from here on are not durable, whatever the directory contained: another writer may have
+            // assigned them.
             progress.watermark = progress.watermark.min(batch.first().saturating_sub(1));
         }
         if self.replies.is_closed() {
-            // Nobody takes it any more; it is answered as if it had gone with the thread.
+            // The thread has ended; the batch is answered as if it had been lost with the thread.
             self.return_batch(batch);
             self.outstanding += 1;
             if let Some(progress) = self.streams.get_mut(stream as usize) {
@@ -306,7 +308,7 @@ impl Journal {
         }
     }
 
-    /// Asks for a round of retention, as [`Log::retain`]. Returns whether it could be asked: one round at a time.
+    /// Requests a round of retention, as [`Log::retain`]. Returns whether it was queued: one round at a time.
     pub fn retain(
         &mut self,
         stream: StreamIndex,
@@ -320,7 +322,7 @@ impl Journal {
         is_asked
     }
 
-    /// Makes everything handed over visible to the thread; call it once per turn.
+    /// Makes all queued requests visible to the thread; call it once per turn.
     pub fn publish(&mut self) {
         self.requests.publish();
     }
@@ -332,13 +334,13 @@ impl Journal {
         Some(answer)
     }
 
-    /// The next answer with the batch it is about, for a writer that looks at its records once more before it
-    /// [gives it back](Journal::return_batch). Never blocks.
+    /// The next answer with its batch, for a writer that uses the batch's records before it [returns
+    /// it](Journal::return_batch). Never blocks.
     ///
-    /// If the thread has died of a panic, all streams are frozen: there is an answer for every batch that was with it, and
-    /// has gone with it, and at least one for each stream.
+    /// If the thread has panicked, all streams are frozen: there is one answer for each batch that was lost with it,
+    /// and at least one for each stream.
     pub fn next_answer_and_batch(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
-        // Asked first: what is there afterwards is all there will be.
+        // Checked before the mailbox: if it is closed, no further answer can arrive after this read.
         let is_dead = self.replies.is_closed();
         if let Some(notice) = self.notices.pop() {
             return Some((notice, None));
@@ -358,7 +360,7 @@ impl Journal {
         Some((answer, batch))
     }
 
-    /// What the thread would have said, had it not died: whether its last batches are durable nobody knows.
+    /// Answers on behalf of a thread that has panicked: whether its last batches are durable is unknown.
     fn answer_for_dead_thread(&mut self) -> Option<JournalAnswer> {
         self.requests.lose_builder();
         let at = self.streams.iter().position(StreamProgress::is_answer_due)?;
@@ -374,7 +376,7 @@ impl Journal {
         Some(JournalAnswer::Frozen { stream, watermark: progress.watermark, frozen, is_batch_lost })
     }
 
-    /// Whether there is no answer to take; asked after [`Wake::park`], it misses none.
+    /// Whether no answer is pending; checked after [`Wake::park`], it misses none.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let is_dead = self.replies.is_closed();
@@ -383,13 +385,13 @@ impl Journal {
             && !(is_dead && self.streams.iter().any(StreamProgress::is_answer_due))
     }
 
-    /// How many batches have not come back.
+    /// Number of batches that have not returned.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Ends the thread after what it was given, and waits for it. Returns why streams are frozen, if some are.
+    /// Ends the threads after the queued requests and waits for them. Returns the reasons of frozen streams.
     pub fn close(mut self) -> Vec<Frozen> {
         self.end()
     }
@@ -397,7 +399,7 @@ impl Journal {
     fn end(&mut self) -> Vec<Frozen> {
         self.requests.close();
         let Some(JournalThreadHandles { writer, builder }) = self.threads.take() else { return Vec::new() };
-        // A panic there is reported by its own thread.
+        // The thread itself has reported its panic.
         let _ = builder.join();
         writer.join().ok().flatten().unwrap_or_default()
     }
@@ -411,7 +413,6 @@ impl Drop for Journal {
     }
 }
 
-/// Why streams are frozen whose thread is no more.
 const DIED: &str = "a thread of the journal has died of a panic";
 
 #[cfg(test)]
@@ -423,7 +424,8 @@ mod tests {
     use crate::format::record::Record;
     use crate::log::LogConfig;
 
-    /// Invariant 5 for the other thread: what has gone with it is answered as not durable, and the streams are frozen.
+    /// Invariant 5 for the builder's thread: batches lost with it are answered as not durable, and the streams are
+    /// frozen.
     #[test]
     fn a_builder_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
         for others in 0..3 {

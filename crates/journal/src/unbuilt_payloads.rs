@@ -1,10 +1,10 @@
-//! Payloads that a batch has room for and that still lie in shared blocks.
+//! Payloads with reserved room in a batch and their bytes still in shared blocks.
 
 use std::ops::Range;
 
 use stilling_ring::{SharedBlock, planted};
 
-/// Copies that are to be made, in the order of their records. Their memory is used again.
+/// Pending copies, in the order of their records. The memory is reused.
 #[derive(Debug, Default)]
 pub(crate) struct UnbuiltPayloads {
     /// One reference for each run of payloads from the same block.
@@ -13,30 +13,26 @@ pub(crate) struct UnbuiltPayloads {
     size: usize,
 }
 
-/// A copy that is to be made.
 #[derive(Clone, Copy, Debug)]
 struct PayloadCopy {
-    /// Where the payload lies in its block, and how long it is.
+    /// Offset of the payload in its block, and its length.
     from: usize,
     length: u32,
-    /// Index of the block.
     block: u32,
     /// Offset in the batch.
     to: u32,
 }
 
 impl UnbuiltPayloads {
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
 
-    /// Bytes of all of them.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// Notes the payload that belongs at the offset `to` of the batch.
+    /// Adds the payload for the offset `to` of the batch.
     pub(crate) fn push(&mut self, block: &SharedBlock, range: Range<usize>, to: usize) {
         if !self.blocks.last_mut().is_some_and(|last| last.merge(block)) {
             self.blocks.push(block.clone());
@@ -47,7 +43,7 @@ impl UnbuiltPayloads {
         self.copies.push(PayloadCopy { from: range.start, length: length as u32, block, to: to as u32 });
     }
 
-    /// Calls `copy` with each payload and its offset in the batch, and lets go of the blocks.
+    /// Calls `copy` with each payload and its offset in the batch, and releases the blocks.
     pub(crate) fn copy_all(&mut self, mut copy: impl FnMut(usize, &[u8])) {
         for (at, &PayloadCopy { from, length, block, to }) in self.copies.iter().enumerate() {
             if planted!("unbuilt payload") && at % 4 == 3 {
@@ -58,7 +54,7 @@ impl UnbuiltPayloads {
         self.clear();
     }
 
-    /// Forgets them, and lets go of the blocks.
+    /// Removes all of them and releases the blocks.
     pub(crate) fn clear(&mut self) {
         self.copies.clear();
         self.blocks.clear();

@@ -1,15 +1,15 @@
-//! Makes durable what an opening found at the end of a stream.
+//! Makes the end of a stream durable when it is opened.
 //!
-//! A batch that recovery finds whole may be in the page cache or in the disk's own cache only: its process was killed
-//! between write and sync, or the sync failed and left the pages marked as clean. Were it trusted, a message that is sent
-//! again would be acknowledged as stored, and a power failure would take it back. A sync alone proves nothing for pages that
-//! are marked as clean, so the bytes are written again, durably, where they are. A write of what is there already harms
-//! nothing, wherever it is cut off.
+//! A batch that recovery finds intact may exist only in the page cache or in the disk's own cache: its process was
+//! killed between write and sync, or the sync failed and left the pages marked as clean. If it were trusted, a retried
+//! message would be acknowledged as stored, and a power failure would revoke that. A sync alone has no effect on pages
+//! marked as clean, so the bytes are written again, durably, in place. A write of identical bytes is harmless wherever
+//! it is interrupted.
 //!
-//! The directory is synced too, for what was removed from it.
+//! The directory is synced too, to cover earlier removals.
 //!
-//! Which bytes: the batches that no watermark in a batch behind them proves to have been synced. That is the last write, at
-//! most 16 batches. A stream that was ended has none.
+//! Affected are the batches that no watermark in a later batch proves to have been synced: the last write, at most 16
+//! batches. A stream that was closed has none.
 
 use std::io::IoSlice;
 
@@ -23,12 +23,11 @@ use crate::scan::ReadError;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UnsyncedTail {
     pub(crate) file: String,
-    /// Where they begin and end, at block boundaries.
+    /// Start and end, at block boundaries.
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// Writes them again as they are.
 pub(crate) fn make_durable<D: Disk>(disk: &D, unsynced: &UnsyncedTail) -> Result<(), OpenError> {
     let UnsyncedTail { file, start, end } = unsynced;
     let place = || format!("{}/{file}", disk.place());
@@ -49,6 +48,6 @@ pub(crate) fn make_durable<D: Disk>(disk: &D, unsynced: &UnsyncedTail) -> Result
         written.map_err(|source| OpenError::Write { place: place(), source })?;
         offset += length as u64;
     }
-    // A segment that was begun and removed again would come back, and say that less counts.
+    // Otherwise a segment that was created and removed could come back, with a header that counts less.
     disk.sync().map_err(|source| OpenError::Write { place: disk.place(), source })
 }

@@ -1,4 +1,4 @@
-//! What the thread that writes does, one round at a time.
+//! The work of the writer's thread, one round at a time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,13 +14,12 @@ use crate::group_commit::GroupCommit;
 use crate::limits::CHECK_INTERVAL_MS;
 use crate::log::Log;
 
-/// How often the files are checked.
+/// Interval of file checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
 
-/// The thread's life.
 pub(crate) fn run<D: Disk>(mut worker: JournalWorker<D>, wake: &Wake) -> Vec<Frozen> {
     loop {
-        // Asked first: what is there afterwards is all there will be.
+        // Checked before the turn: if it is closed, no further request can arrive after that turn.
         let is_last = worker.is_closed();
         let is_over = worker.requests.has_lost_builder();
         if worker.turn(Instant::now()) {
@@ -30,7 +29,7 @@ pub(crate) fn run<D: Disk>(mut worker: JournalWorker<D>, wake: &Wake) -> Vec<Fro
             return worker.close();
         }
         if is_over {
-            // Batches have gone with it. The streams end here, as if this thread had panicked itself.
+            // Batches were lost with the builder. The streams end here, as after a panic of this thread.
             return Vec::new();
         }
         wake.park();
@@ -41,12 +40,12 @@ pub(crate) fn run<D: Disk>(mut worker: JournalWorker<D>, wake: &Wake) -> Vec<Fro
     }
 }
 
-/// What the journal thread does, one step at a time.
+/// The work of the journal thread, one round at a time.
 pub struct JournalWorker<D: Disk> {
     logs: Vec<Log<D>>,
     group_commit: GroupCommit,
     requests: RequestReceiver,
-    /// Where there is no thread for it.
+    /// Set if the builder has no thread.
     builder: Option<BatchBuilder>,
     consumer: Arc<Wake>,
     check_at: Instant,
@@ -70,19 +69,19 @@ impl<D: Disk> JournalWorker<D> {
         }
     }
 
-    /// The same with a builder that has no thread.
+    /// The same worker with a builder that has no thread.
     pub(crate) fn with_builder(self, builder: BatchBuilder) -> JournalWorker<D> {
         JournalWorker { builder: Some(builder), ..self }
     }
 
-    /// Builds the batches that are to be built, where no thread does: what [`turn`](JournalWorker::turn) begins with, and what goes on
-    /// while a disk hangs.
+    /// Builds the pending batches if the builder has no thread: the first step of [`turn`](JournalWorker::turn), which
+    /// also continues while a disk hangs.
     pub fn build(&mut self) {
         while self.builder.as_mut().is_some_and(BatchBuilder::turn) {}
     }
 
-    /// Takes all requests that are there, writes what can be written, and checks the files when that is due. Returns whether
-    /// there was a request.
+    /// Takes all queued requests, writes the batches, and checks the files when that is due. Returns whether there was
+    /// a request.
     pub fn turn(&mut self, now: Instant) -> bool {
         self.build();
         let has_any = self.group_commit.receive_requests(&mut self.requests, &mut self.logs);
@@ -103,19 +102,19 @@ impl<D: Disk> JournalWorker<D> {
         self.requests.has_next() || self.builder.as_ref().is_some_and(BatchBuilder::has_work)
     }
 
-    /// When the next [`turn`](JournalWorker::turn) is due although there is no request.
+    /// When the next [`turn`](JournalWorker::turn) is due without a request.
     #[must_use]
     pub fn due_at(&self) -> Instant {
         self.group_commit.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
     }
 
-    /// Whether the [`Journal`](crate::Journal) is gone. Requests that it left may still be there.
+    /// Whether the [`Journal`](crate::Journal) was dropped. Requests that it queued may still be pending.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         if self.builder.is_some() { self.requests.is_left() } else { self.requests.is_closed() }
     }
 
-    /// Gives up what waits for room, and ends all streams. Returns why streams are frozen, if some are.
+    /// Freezes streams that still cannot be written, and closes all streams. Returns the reasons of frozen streams.
     pub fn close(mut self) -> Vec<Frozen> {
         self.group_commit.give_up(&mut self.logs);
         self.group_commit.publish();

@@ -1,5 +1,4 @@
-//! "Heap allocations per message after warm-up: 0", from the record to its watermark: an allocator that counts proves
-//! it.
+//! Checks "Heap allocations per message after warm-up: 0", from the record to its watermark, with a counting allocator.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use stilling_ring::{BlockWriter, Wake};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// The process has one test: another would allocate in between.
+/// The process has one test, because others would allocate in between.
 #[test]
 fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -31,7 +30,7 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let mut block = BlockWriter::new(4096);
     let range = block.append(&[8; 3000]).expect("there is room");
     let shared = block.share();
-    // One of three lies in a block and is copied when its batch is built.
+    // One of three payloads is in a block and copied when its batch is built.
     let push = |batch: &mut Batch, next: u64| match next % 3 {
         0 => {
             let record = Record::new(b"events.a", shared.bytes(range.clone()));
@@ -64,7 +63,7 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
             }
         }
     };
-    // Lists grow for good when more batches than ever before are under way.
+    // Lists grow permanently when more batches than ever before are in flight.
     let mut until = 2000;
     write(until);
     let settled = run_until_allocation_free(8, || {

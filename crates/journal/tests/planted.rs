@@ -1,5 +1,5 @@
-//! The crash test sees what it is there for: each planted bug is found, and without one nothing is. One test, because
-//! the choice is the process's.
+//! Planted bugs: the crash test detects each one, and reports nothing without one. One test, because the choice applies
+//! to the process.
 #![cfg(stilling_planted)]
 
 #[path = "journal/support/mod.rs"]
@@ -29,7 +29,7 @@ fn is_found(bug: Option<&'static str>) -> bool {
     is_found
 }
 
-/// Whether a bug is found where payloads lie in shared blocks, and deliveries refer to written batches.
+/// Whether a bug is found with payloads in shared blocks and deliveries that refer to written batches.
 fn is_found_in_blocks(bug: Option<&'static str>) -> bool {
     planted::choose(bug);
     let is_found = (0..100).any(|seed| blocks::find_violation(seed).is_some());

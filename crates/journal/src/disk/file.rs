@@ -1,14 +1,14 @@
 //! Files of the machine.
 //!
-//! A durable write goes round the page cache (O_DIRECT) and comes back when the disk has it (RWF_DSYNC), where the file
-//! system allows that; else through the page cache with fdatasync. Which of the two is tried out once per
-//! directory and told by [`FileDisk::method`].
+//! A durable write bypasses the page cache (O_DIRECT) and returns when the disk has stored it (RWF_DSYNC), if the file
+//! system supports that; else it uses the page cache with fdatasync. The method is probed once per directory:
+//! [`FileDisk::method`].
 //!
-//! Fresh space costs more than written space: although it is preallocated, its first write changes the file's extents,
-//! and each sync then waits for the file system's own journal. So where writes are small, [`ZERO_AHEAD_AFTER`] of them in a
-//! row, the next bytes of fresh space, up to [`ZERO_AHEAD_SIZE`], are zeroed without a sync, and the writes that follow find
-//! plain old blocks; a write of [`ZERO_AHEAD_BELOW`] bytes or more bears its share of that journal more cheaply than being
-//! written twice.
+//! The first write to fresh space costs more than later ones: although the space is preallocated, the write changes the
+//! file's extents, and each sync then waits for the file system's own journal. Therefore, after [`ZERO_AHEAD_AFTER`]
+//! small writes in a row, the next bytes of fresh space, up to [`ZERO_AHEAD_SIZE`], are zeroed without a sync, and the
+//! following writes overwrite existing blocks. A write of [`ZERO_AHEAD_BELOW`] bytes or more goes to fresh space
+//! directly: its share of that journal costs less than writing the bytes twice.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -26,20 +26,20 @@ use crate::batch::AlignedBuffer;
 use crate::format::segment::first_of;
 use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
 
-/// The file whose lock keeps others away; it holds the process id of who has it.
+/// The lock file; it contains the process id of the holder.
 const LOCK_FILE: &str = "lock";
 const PROBE_FILE: &str = ".probe";
 
-/// What is written is for the server's user alone.
+/// Only the server's user has access.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// Whether small writes into fresh space have it zeroed first.
+/// Treatment of fresh space before small writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreshSpace {
-    /// As the head of this file says.
+    /// Zeroed ahead, as the module documentation describes.
     ZeroAhead,
-    /// Space is written as it is; for measuring what the other costs.
+    /// Written directly; for measurements.
     Unzeroed,
 }
 
@@ -47,7 +47,7 @@ pub enum FreshSpace {
 #[derive(Clone, Debug)]
 pub struct FileDisk {
     path: Arc<Path>,
-    /// The directory itself, for checks that must not allocate a path.
+    /// The directory's descriptor, for checks that must not allocate a path.
     directory: Arc<File>,
     /// Device and inode.
     identity: (u64, u64),
@@ -56,9 +56,9 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// The directory at `path`; it and those above it are made if they are not there, durably, for this user alone. If it is
-    /// there with a stream in it that other users may read, that ends: 0700, and its files 0600. Tries out how files can be
-    /// written in it.
+    /// The directory at `path`. It and its ancestors are created, durably, if missing, with access for this user alone.
+    /// If it exists and holds a stream that other users can read, access is restricted: 0700, and 0600 for its files.
+    /// Probes the method of durable writes.
     ///
     /// # Errors
     /// The system's, with the path.
@@ -71,7 +71,7 @@ impl FileDisk {
         Ok(FileDisk { path: path.into(), directory, identity, method, fresh: FreshSpace::ZeroAhead })
     }
 
-    /// The directory at `path` for those who only read; it has to be there.
+    /// The existing directory at `path`, for reading.
     ///
     /// # Errors
     /// The system's, with the path.
@@ -83,7 +83,7 @@ impl FileDisk {
         Ok(FileDisk { path: path.into(), directory, identity, method, fresh: FreshSpace::Unzeroed })
     }
 
-    /// Whether somebody has opened the directory at `path` as a stream.
+    /// Whether the directory at `path` holds a stream.
     ///
     /// # Errors
     /// The system's, if it cannot be listed.
@@ -97,7 +97,7 @@ impl FileDisk {
         Ok(false)
     }
 
-    /// The directory `name` in this one, made if it is not there. It may be on another file system.
+    /// The directory `name` in this one, created if missing. It may be on another file system.
     ///
     /// # Errors
     /// As [`make`](FileDisk::make).
@@ -105,20 +105,21 @@ impl FileDisk {
         FileDisk::make(&self.path.join(name))
     }
 
-    /// The same directory with durable writes made in another way: for measuring.
+    /// The same directory with another method of durable writes, for measurements.
     #[must_use]
     pub fn with(self, method: WriteMethod, fresh: FreshSpace) -> FileDisk {
         FileDisk { method, fresh, ..self }
     }
 
-    /// The same directory with durable writes through the page cache, for this reason, whatever the file system allows.
+    /// The same directory with durable writes through the page cache, for this reason, whatever the file system
+    /// supports.
     #[must_use]
     pub fn buffered(self, reason: &str) -> FileDisk {
         FileDisk { method: WriteMethod::Buffered { reason: reason.to_owned() }, ..self }
     }
 
-    /// The process that keeps the directory for itself, as far as can be told without taking part: the lock's file names
-    /// it, and the system's list of locks says whether it still has it.
+    /// The process that holds the lock, determined without locking: the lock file contains its id, and the system's
+    /// list of locks tells whether it still holds it.
     #[must_use]
     pub fn holder(&self) -> Option<u32> {
         let path = self.path_of(LOCK_FILE);
@@ -132,7 +133,7 @@ impl FileDisk {
         locks.lines().any(is_it).then_some(process)
     }
 
-    /// How durable writes are made here.
+    /// The method of durable writes.
     #[must_use]
     pub fn method(&self) -> &WriteMethod {
         &self.method
@@ -160,7 +161,7 @@ impl Disk for FileDisk {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let metadata = match entry.metadata() {
-                // It was removed between the listing and the question.
+                // Removed after it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 outcome => outcome?,
             };
@@ -181,13 +182,13 @@ impl Disk for FileDisk {
         }
         let file = options.open(self.path_of(name))?;
         let allocated = match fallocate(&file, FallocateFlags::empty(), 0, size) {
-            // No preallocation in this file system; the size alone makes the unwritten read as zeros.
+            // Preallocation is not supported by this file system; with the size set, unwritten bytes read as zeros.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size),
             outcome => outcome.map_err(io::Error::from),
         };
         if let Err(error) = allocated {
             drop(file);
-            // A part of a file would take the room that is missing, and the name. That it could not be made is what counts.
+            // A partial file would occupy the name and the missing space. The first error is the one to report.
             let _ = fs::remove_file(self.path_of(name));
             return Err(error);
         }
@@ -243,7 +244,8 @@ impl Disk for FileDisk {
         for above in path.ancestors().skip(1) {
             match File::open(above).and_then(|directory| directory.sync_all()) {
                 Ok(()) => {}
-                // What this user may not even read, it has not made; some file systems cannot sync a directory.
+                // A directory that this user cannot read was not created by it; some file systems cannot sync a
+                // directory.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -277,7 +279,7 @@ impl Disk for FileDisk {
             }
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        // Only a message depends on it.
+        // Used in a message only.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(FileLock { file })
     }
@@ -287,7 +289,7 @@ impl Disk for FileDisk {
     }
 }
 
-/// Keeps all others away from a directory until it is dropped.
+/// The lock of a directory; released when dropped.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -296,7 +298,7 @@ pub struct FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
-        // Closing would leave it to a process that was forked with a copy of the descriptor and has not yet begun its program.
+        // Closing alone would leave the lock to a forked process that has a copy of the descriptor until its exec.
         let _ = self.file.unlock();
     }
 }
@@ -306,9 +308,9 @@ impl Drop for FileLock {
 pub struct OpenFile {
     file: File,
     method: WriteMethod,
-    /// Up to here the space has been written at least once, if that matters.
+    /// Space below this offset has been written at least once; `u64::MAX` if that does not matter.
     written_to: u64,
-    /// Writes in a row that were small.
+    /// Small writes in a row.
     small_writes: u32,
     size: u64,
 }
@@ -340,8 +342,8 @@ impl OpenFile {
 
 impl DiskFile for OpenFile {
     fn status(&self) -> io::Result<FileStatus> {
-        // Only these fields: reading a file's times makes the next write record a new one (multigrain timestamps, Linux 6.13),
-        // and a durable write then writes the inode as well.
+        // Only these fields: reading a file's times makes the next write record a new one (multigrain timestamps, Linux
+        // 6.13), and a durable write then writes the inode as well.
         match statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::NLINK | StatxFlags::SIZE) {
             Ok(status) => Ok(FileStatus { links: status.stx_nlink.into(), size: status.stx_size }),
             Err(Errno::NOSYS | Errno::PERM) => {
@@ -376,7 +378,8 @@ impl DiskFile for OpenFile {
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                // What was taken is durable; the rest is a write of its own. It fails with the reason, if there is one.
+                // The bytes accepted are durable; the others are another write, which fails with the reason if there is
+                // one.
                 Ok(length) => {
                     at += length as u64;
                     IoSlice::advance_slices(&mut pieces, length);
@@ -392,18 +395,16 @@ impl DiskFile for OpenFile {
     }
 }
 
-/// The flag as `OpenOptions` takes it.
 fn direct_flag() -> i32 {
     OFlags::DIRECT.bits().cast_signed()
 }
 
-/// Zeros at a block boundary, shared by all files, made when they are first needed.
+/// Block-aligned zeros, shared by all files, allocated on first use.
 fn zeros() -> &'static [u8] {
     static ZEROS: OnceLock<AlignedBuffer> = OnceLock::new();
     ZEROS.get_or_init(|| AlignedBuffer::new(ZERO_AHEAD_SIZE)).bytes()
 }
 
-/// Makes a directory with those above it; what was made is durable.
 fn make_directories(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -417,14 +418,14 @@ fn make_directories(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// Tries out whether a block can be written directly and durably.
+/// Probes whether a block can be written directly and durably.
 fn probe(directory: &Path) -> io::Result<WriteMethod> {
     let path = directory.join(PROBE_FILE);
     let buffered =
         |what: &str, error: io::Error| Ok(WriteMethod::Buffered { reason: format!("{what}: {error}") });
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(FILE_MODE);
-    // Whether the directory can be written at all comes first: then a refusal means O_DIRECT.
+    // Opened without O_DIRECT first, so that a later refusal is caused by O_DIRECT.
     drop(options.open(&path)?);
     let method = match options.custom_flags(direct_flag()).open(&path) {
         Err(error) => buffered("O_DIRECT", error),
@@ -432,7 +433,7 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
             let block = AlignedBuffer::new(BLOCK_SIZE);
             match pwritev2(&file, &[IoSlice::new(block.bytes())], 0, ReadWriteFlags::DSYNC) {
                 Ok(_) => Ok(WriteMethod::Direct),
-                // A full disk is told by those who write what counts.
+                // A full disk is reported by the writes of data.
                 Err(Errno::NOSPC | Errno::DQUOT) => Ok(WriteMethod::Direct),
                 Err(error) => buffered("RWF_DSYNC with O_DIRECT", error.into()),
             }
@@ -442,8 +443,8 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     method
 }
 
-/// Takes a stream's directory and its files away from other users. Files of another owner stay as they are, and so does a
-/// directory with anything in it that is not the stream's: it may be one that users share.
+/// Restricts a stream's directory and files to their owner. Files of another owner are unchanged, and so is a directory
+/// with foreign content: users may share it.
 fn restrict(path: &Path) -> io::Result<()> {
     let mut is_shared = false;
     for entry in fs::read_dir(path)? {
@@ -460,7 +461,7 @@ fn restrict(path: &Path) -> io::Result<()> {
 }
 
 fn restrict_to(path: &Path, mode: u32) -> io::Result<()> {
-    // Not through a link: what that names is not ours to change.
+    // Does not follow links: the target may belong to other programs.
     let metadata = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         outcome => outcome?,
@@ -485,7 +486,7 @@ fn path_error(path: &Path, what: &str, error: &io::Error) -> io::Error {
 mod tests {
     use super::*;
 
-    /// A child has one from its fork until its program begins.
+    /// A child process has a copy from fork until exec.
     #[test]
     fn a_copy_of_the_descriptor_does_not_keep_a_directory_locked() {
         let directory = tempfile::tempdir().expect("a directory");

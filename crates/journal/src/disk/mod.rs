@@ -1,9 +1,9 @@
-//! The seam to what keeps bytes: one directory of files.
+//! The storage interface: one directory of files.
 //!
-//! Two implementations: [`FileDisk`](file::FileDisk) for machines, and [`SimulatedDisk`](simulated::SimulatedDisk),
-//! which loses, tears, reorders and refuses what a machine may lose, tear, reorder and refuse. What a
-//! journal may rely on is exactly what is written at the methods: a durable write that returned survives everything
-//! after it; anything else may be there after a crash in any part, down to single sectors of 512 bytes.
+//! [`FileDisk`](file::FileDisk) implements it for machines, and [`SimulatedDisk`](simulated::SimulatedDisk) loses,
+//! tears, reorders and refuses whatever a machine may. The journal relies only on what the methods document: a durable
+//! write that has returned survives everything after it; of anything else any part may remain after a crash, down to
+//! single sectors of 512 bytes.
 
 #[cfg(target_os = "linux")]
 pub mod file;
@@ -15,36 +15,36 @@ use std::io::{self, IoSlice};
 /// A file in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirectoryEntry {
-    /// Its name; bytes that are no UTF-8 are replaced.
+    /// Its name; bytes that are not UTF-8 are replaced.
     pub name: String,
     /// Its size in bytes.
     pub size: u64,
 }
 
-/// One directory. Clones are the same directory.
+/// One directory. Clones refer to the same directory.
 pub trait Disk: Clone + Send + Sync + 'static {
     /// An open file.
     type File: DiskFile;
-    /// What is held while nobody else may use the directory.
+    /// Holds the directory's lock until it is dropped.
     type Lock: Send + 'static;
 
-    /// Where the directory is, for messages.
+    /// The directory's location, for messages.
     fn place(&self) -> String;
 
-    /// How durable writes are made.
+    /// The method of durable writes.
     fn write_method(&self) -> WriteMethod;
 
-    /// Its files, in any order, without what is no plain file.
+    /// Its plain files, in any order.
     ///
     /// # Errors
-    /// The system's, if it cannot be read.
+    /// The system's, if the directory cannot be read.
     fn list(&self) -> io::Result<Vec<DirectoryEntry>>;
 
-    /// Makes a new file of `size` bytes that read as zeros, with its space allocated. It survives a crash only after
+    /// Creates a file of `size` zero bytes, with its space allocated. It survives a crash only after
     /// [`sync`](Disk::sync).
     ///
     /// # Errors
-    /// `AlreadyExists` if there is one of that name, else the system's; then there is no file.
+    /// `AlreadyExists` if the name is taken, else the system's; then there is no file.
     fn create(&self, name: &str, size: u64) -> io::Result<Self::File>;
 
     /// Opens a file for reading.
@@ -53,25 +53,25 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// The system's.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Opens a file that is there for [`write_durable`](DiskFile::write_durable).
+    /// Opens an existing file for [`write_durable`](DiskFile::write_durable).
     ///
     /// # Errors
     /// The system's.
     fn open_to_write(&self, name: &str) -> io::Result<Self::File>;
 
-    /// The size of a file, in bytes.
+    /// The size of a file in bytes.
     ///
     /// # Errors
-    /// The system's: `NotFound` if there is none of that name.
+    /// The system's: `NotFound` if the file does not exist.
     fn size_of(&self, name: &str) -> io::Result<u64>;
 
     /// Whether the directory is still the one that was opened: not removed, moved or replaced.
     ///
     /// # Errors
-    /// The system's, if that cannot be told.
+    /// The system's, if this cannot be determined.
     fn is_in_place(&self) -> io::Result<bool>;
 
-    /// Cuts a file to `size` bytes; a crash may undo it.
+    /// Truncates a file to `size` bytes; a crash may undo it.
     ///
     /// # Errors
     /// The system's.
@@ -83,32 +83,32 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// The system's.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes durable which files there are.
+    /// Makes creations and removals of files durable.
     ///
     /// # Errors
-    /// The system's. It is not to be tried again: what happened is unknown.
+    /// The system's. It must not be retried: the state of the directory is unknown.
     fn sync(&self) -> io::Result<()>;
 
-    /// Makes the directory's own name durable, and the names of those above it.
+    /// Makes the names of the directory and its ancestors durable.
     ///
     /// # Errors
     /// The system's, as for [`sync`](Disk::sync).
     fn sync_ancestors(&self) -> io::Result<()>;
 
-    /// Keeps all others away, until the lock is dropped or its process ends.
+    /// Locks the directory against other processes, until the lock is dropped or the process ends.
     ///
     /// # Errors
-    /// [`LockError::Held`] if another one keeps it.
+    /// [`LockError::Held`] if another process holds it.
     fn lock(&self) -> Result<Self::Lock, LockError>;
 
-    /// A number that nobody outside can guess.
+    /// An unpredictable number.
     fn unpredictable(&self) -> u64;
 }
 
-/// What the system says of an open file.
+/// Metadata of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
-    /// How many names it has.
+    /// Number of its names.
     pub links: u64,
     /// Its size in bytes.
     pub size: u64,
@@ -128,22 +128,22 @@ pub trait DiskFile: Send + 'static {
     /// The system's.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes the pieces one behind the other from `offset` on. When it returns, they are durable. Offset and lengths
-    /// are multiples of the block, the pieces begin at block boundaries in memory and lie inside the file.
+    /// Writes the pieces consecutively from `offset` on. When it returns, they are durable. Offset and lengths are
+    /// multiples of the block size, the pieces begin at block boundaries in memory and lie inside the file.
     ///
     /// # Errors
-    /// The system's. Nothing is known then about what was written, and it is not to be tried again.
+    /// The system's. What was written is unknown then, and the write must not be retried.
     fn write_durable(&mut self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
 }
 
-/// How durable writes are made.
+/// A method of durable writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WriteMethod {
     /// `O_DIRECT` with `RWF_DSYNC`.
     Direct,
     /// Through the page cache, with `fdatasync`.
     Buffered {
-        /// Why not directly.
+        /// Why direct writes are not used.
         reason: String,
     },
 }
@@ -157,21 +157,21 @@ impl fmt::Display for WriteMethod {
     }
 }
 
-/// Why a directory is not ours.
+/// The reason why a directory could not be locked.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process has it.
+    /// Another process holds the lock.
     Held {
-        /// Where.
+        /// The directory.
         place: String,
-        /// Its process id, if it told.
+        /// Its process id, if known.
         holder: Option<u32>,
     },
-    /// The system refused.
+    /// The system's lock call failed.
     Failed {
-        /// Where.
+        /// The directory.
         place: String,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }

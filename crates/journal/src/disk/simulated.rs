@@ -1,17 +1,17 @@
-//! A directory in memory that remembers everything that was done to it, and can be cut off at any point.
+//! A directory in memory that records all operations, and can be cut off at any point.
 //!
 //! ```text
 //!   events   create │ write │ synced │ sync │ write │ synced │ truncate │ …
 //!                                             ▲
-//!                                crash here: base = what is durable for certain
-//!                                            pending = what may be there, in any part
+//!                                crash here: base = what is certainly durable
+//!                                            pending = what may be durable, in any part
 //! ```
 //!
-//! What is pending at a crash: each sector of 512 bytes of each write that has not come back or whose sync failed, on its
-//! own, each creation, removal and cut that no sync of the directory has covered, and the directory itself until its name is
-//! synced. Until the crash all of it can be read, as from a page cache; a process that ends changes nothing. Before each event the disk asks what watermark
-//! has been told to the outside ([`SimulatedDisk::observe_watermark`]): so it is on record whether anything was told that a crash at
-//! that point could take back.
+//! Pending at a crash are, each independently: each sector of 512 bytes of a write that has not returned or has failed
+//! to sync; each creation, removal and truncation not covered by a sync of the directory; the directory itself until
+//! its name is synced. Until the crash all of it can be read, as from a page cache; a killed process changes nothing.
+//! Before each event the disk records the watermark that is known outside ([`SimulatedDisk::observe_watermark`]), so
+//! that a test can check whether a crash at that point would revoke an acknowledgement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,50 +23,50 @@ use stilling_ring::planted;
 
 use super::{DirectoryEntry, Disk, DiskFile, FileStatus, LockError, WriteMethod};
 
-/// What a disk writes in one piece or not at all, in bytes.
+/// Bytes that a disk writes atomically.
 pub const SECTOR_SIZE: usize = 512;
 
 type FileId = usize;
 type WatermarkProbe = Box<dyn Fn() -> u64 + Send>;
 
-/// Something that was done to the disk.
+/// A recorded operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskEvent {
-    /// A file was made; its name and size are not durable yet.
+    /// A file was created; its name and size are not durable yet.
     Created {
-        /// Which one.
+        /// The file.
         file: usize,
         /// Its name.
         name: String,
         /// Its size in bytes.
         size: usize,
     },
-    /// A write began.
+    /// A write started.
     Writing {
-        /// To which file.
+        /// The file.
         file: usize,
-        /// Where.
+        /// Offset in bytes.
         offset: usize,
-        /// What.
+        /// The bytes.
         bytes: Arc<[u8]>,
     },
-    /// The write that began as the event of this number is durable.
+    /// The write that was recorded as the event of this index is durable.
     Synced(usize),
-    /// A file was cut.
+    /// A file was truncated.
     Truncated {
-        /// Which one.
+        /// The file.
         file: usize,
-        /// To how many bytes.
+        /// The new size in bytes.
         size: usize,
     },
     /// A name was removed.
     Removed {
-        /// Which one.
+        /// The name.
         name: String,
     },
-    /// Which names there are became durable.
+    /// Creations and removals of names became durable.
     DirectorySynced,
-    /// The name of the directory itself became durable, with those above it.
+    /// The names of the directory and its ancestors became durable.
     AncestorsSynced,
 }
 
@@ -81,46 +81,46 @@ struct SimulatedDiskState {
     bytes_read: u64,
     watermark_probe: Option<WatermarkProbe>,
     faults: DiskFaults,
-    /// Files that were changed from outside; a write beyond their end makes them longer.
+    /// Files that were changed from outside; a write beyond their end extends them.
     changed: BTreeSet<FileId>,
 }
 
-/// What the disk refuses from now on.
+/// Injected faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskFaults {
-    /// After so many more durable writes each one fails with this error number, half written.
+    /// After this many durable writes, each further one fails with this error number, half written.
     pub writes: Option<(u32, i32)>,
-    /// How many writes and syncs fail; all if nothing is said.
+    /// Number of writes and syncs that fail; `None`: all.
     pub writes_max: Option<u32>,
-    /// After that many more writes each one fails with this error number when it is synced: all of its bytes are in the page
-    /// cache, marked as clean, and can be read until the power goes; none is durable.
+    /// After this many writes, the sync of each further one fails with this error number: all of its bytes are in the
+    /// page cache, marked as clean, and can be read until a power failure; none is durable.
     pub syncs: Option<(u32, i32)>,
-    /// After that many more reads so many fail with this error number.
+    /// After this many reads, the given number of reads fail with this error number.
     pub reads: Option<(u32, u32, i32)>,
-    /// Removing files fails with this error number.
+    /// Removals of files fail with this error number.
     pub remove: Option<i32>,
-    /// The directory is not where it was.
+    /// The directory was moved.
     pub is_moved: bool,
-    /// Making files fails with this error number.
+    /// Creations of files fail with this error number.
     pub create: Option<i32>,
-    /// Syncing the directory fails with this error number.
+    /// Syncs of the directory fail with this error number.
     pub sync: Option<i32>,
-    /// Reading the directory fails with this error number.
+    /// Listing the directory fails with this error number.
     pub list: Option<i32>,
 }
 
-/// The error number of a full disk.
+/// Error number of a full disk.
 pub const NO_SPACE: i32 = 28;
-/// The error number of a disk that does not answer.
+/// Error number of an I/O error.
 pub const INPUT_OUTPUT: i32 = 5;
-/// The error number of a process with too many open files.
+/// Error number of a process with too many open files.
 pub const TOO_MANY_FILES: i32 = 24;
-/// The error number of a user without room.
+/// Error number of an exhausted quota.
 pub const QUOTA: i32 = 122;
-/// No error number of a disk, but a mistake of the program: the write panics.
+/// Makes the write panic, as a bug of the program would.
 pub const PANIC: i32 = -1;
 
-/// A directory in memory. Clones are the same directory.
+/// A directory in memory. Clones refer to the same directory.
 #[derive(Clone, Default)]
 pub struct SimulatedDisk(Arc<Mutex<SimulatedDiskState>>);
 
@@ -137,7 +137,7 @@ impl SimulatedDisk {
         SimulatedDisk::default()
     }
 
-    /// An empty directory that records what is done to it.
+    /// An empty directory that records all operations.
     #[must_use]
     pub fn recording() -> SimulatedDisk {
         let disk = SimulatedDisk::default();
@@ -155,7 +155,7 @@ impl SimulatedDisk {
         disk
     }
 
-    /// Puts a file there, durably, in place of one of the same name.
+    /// Adds a file durably, or replaces it.
     pub fn put(&self, name: &str, content: Vec<u8>) {
         self.state().add(name.to_owned(), Arc::new(content));
     }
@@ -178,29 +178,29 @@ impl SimulatedDisk {
         change(Arc::make_mut(&mut state.contents[file]));
     }
 
-    /// Asks `acknowledged` before each event what watermark is known outside.
+    /// Calls `acknowledged` before each event to record the watermark that is known outside.
     pub fn observe_watermark(&self, acknowledged: impl Fn() -> u64 + Send + 'static) {
         self.state().watermark_probe = Some(Box::new(acknowledged));
     }
 
-    /// Refuses from now on.
+    /// Sets the faults of further operations.
     pub fn fail(&self, faults: DiskFaults) {
         self.state().faults = faults;
     }
 
-    /// Bytes that were read so far.
+    /// Bytes read so far.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.state().bytes_read
     }
 
-    /// How many events have been recorded.
+    /// Number of recorded events.
     #[must_use]
     pub fn recorded(&self) -> usize {
         self.state().events.len()
     }
 
-    /// What was done so far.
+    /// The recorded operations so far.
     #[must_use]
     pub fn history(&self) -> DiskHistory {
         let state = self.state();
@@ -214,7 +214,7 @@ impl SimulatedDisk {
 }
 
 impl DiskFaults {
-    /// What the next write meets: its own failure, and that of its sync.
+    /// The faults of the next write: its own, and that of its sync.
     fn of_write(&mut self) -> (Option<i32>, Option<i32>) {
         let faults = (count_down(&mut self.writes), count_down(&mut self.syncs));
         match &mut self.writes_max {
@@ -228,7 +228,6 @@ impl DiskFaults {
     }
 }
 
-/// Counts down to the first that fails.
 fn count_down(fault: &mut Option<(u32, i32)>) -> Option<i32> {
     match fault {
         Some((0, number)) => Some(*number),
@@ -350,7 +349,7 @@ impl Disk for SimulatedDisk {
 
     fn lock(&self) -> Result<SimulatedLock, LockError> {
         let mut state = self.state();
-        // These bugs show only where nothing else keeps a second writer away.
+        // These planted bugs show only if the lock does not exclude a second writer.
         let is_unguarded = [planted!("early opening"), planted!("early release")].contains(&true);
         if state.is_locked && !is_unguarded {
             return Err(LockError::Held { place: self.place(), holder: Some(std::process::id()) });
@@ -366,7 +365,7 @@ impl Disk for SimulatedDisk {
     }
 }
 
-/// Keeps others away from a simulated disk until it is dropped.
+/// The lock of a simulated disk; released when dropped.
 #[derive(Debug)]
 pub struct SimulatedLock(SimulatedDisk);
 
@@ -415,7 +414,7 @@ impl DiskFile for SimulatedFile {
         let mut state = self.disk.state();
         let (fault, sync_fault) = state.faults.of_write();
         let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
-        // What a failed write left out was never given to the disk.
+        // A failed write never passed the other bytes to the disk.
         let began = state.record(|| DiskEvent::Writing {
             file: self.file,
             offset,
@@ -443,7 +442,7 @@ impl DiskFile for SimulatedFile {
     }
 }
 
-/// Everything that was done to a disk, in order.
+/// All operations on a disk, in order.
 #[derive(Clone, Debug)]
 pub struct DiskHistory {
     events: Vec<(u64, DiskEvent)>,
@@ -451,19 +450,19 @@ pub struct DiskHistory {
 }
 
 impl DiskHistory {
-    /// How many points there are at which the power can go: before each event, and after the last.
+    /// Number of points at which the power may fail: before each event, and after the last.
     #[must_use]
     pub fn points(&self) -> usize {
         self.events.len() + 1
     }
 
-    /// What was done, each with the watermark that was known outside just before.
+    /// The operations, each with the watermark that was known outside before it.
     #[must_use]
     pub fn events(&self) -> &[(u64, DiskEvent)] {
         &self.events
     }
 
-    /// What is durable, and what may be, when the power goes before event `point`.
+    /// The durable and the pending state when the power fails before event `point`.
     #[must_use]
     pub fn at(&self, point: usize) -> CrashPoint {
         let done = &self.events[..point.min(self.events.len())];
@@ -492,12 +491,12 @@ impl DiskHistory {
                     }
                 }
                 DiskEvent::Writing { file, offset, bytes } if synced(at) => {
-                    // Durable bytes of a file whose size is not durable make it at least that long.
+                    // Durable bytes extend a file at least to their end, even if its size is not durable.
                     let content = Arc::make_mut(&mut crash.contents[*file]);
                     content.resize(content.len().max(offset + bytes.len()), 0);
                     let range = *offset..offset + bytes.len();
                     content[range.clone()].copy_from_slice(bytes);
-                    // What was there before and had not been synced is overwritten.
+                    // Earlier unsynced sectors are overwritten.
                     crash.pending.retain(|pending| !pending.is_within(*file, &range));
                 }
                 DiskEvent::Writing { file, offset, bytes } => {
@@ -528,9 +527,9 @@ impl DiskHistory {
 }
 
 impl DiskHistory {
-    /// The disk after its process was killed before event `point`: everything done by then is there to be read, and what
-    /// was not durable is as much at the mercy of a later [crash](DiskHistory::at) as before. Of a write that was under way
-    /// the bytes are there up to `written`.
+    /// The disk after its process was killed before event `point`: all operations until then can be read, and those
+    /// that were not durable remain pending for a later [crash](DiskHistory::at). Of a write in progress the bytes up
+    /// to `written` exist.
     #[must_use]
     pub fn killed_at(&self, point: usize, written: usize) -> SimulatedDisk {
         let mut events = self.events[..point.min(self.events.len())].to_vec();
@@ -582,7 +581,6 @@ enum PendingDiskChange {
 }
 
 impl PendingDiskChange {
-    /// Whether it is a sector of that range of a file.
     fn is_within(&self, of: FileId, range: &Range<usize>) -> bool {
         match self {
             PendingDiskChange::Sector { file, offset, from, to, .. } => {
@@ -593,10 +591,10 @@ impl PendingDiskChange {
     }
 }
 
-/// What a crash at one point leaves for certain, and what it may leave besides.
+/// The certain and the possible state of the disk after a crash at one point.
 #[derive(Clone, Debug)]
 pub struct CrashPoint {
-    /// The watermark that was known outside: up to it nothing may be lost.
+    /// The watermark that was known outside: no sequence up to it may be lost.
     pub acknowledged: u64,
     names: BTreeMap<String, FileId>,
     contents: Vec<Arc<Vec<u8>>>,
@@ -604,13 +602,13 @@ pub struct CrashPoint {
 }
 
 impl CrashPoint {
-    /// How many things may have happened or not, each on its own.
+    /// Number of pending changes, each of which may or may not have happened.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// The disk after the crash; `happened` says which of the pending things did happen.
+    /// The disk after the crash; `happened` selects the pending changes that took effect.
     #[must_use]
     pub fn disk(&self, mut happened: impl FnMut(usize) -> bool) -> SimulatedDisk {
         let mut names = self.names.clone();
@@ -652,8 +650,8 @@ impl CrashPoint {
 }
 
 impl SimulatedDisk {
-    /// Begins to record. What is there now counts as durable, its making as the beginning of the history; returns the
-    /// first point after that.
+    /// Starts recording. Present files count as durable, with their creation as the start of the history; returns the
+    /// first point after it.
     pub fn record(&self) -> usize {
         let mut state = self.state();
         state.is_recording = true;

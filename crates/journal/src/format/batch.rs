@@ -1,4 +1,4 @@
-//! The head of a batch.
+//! The header of a batch.
 
 use super::record::RECORD_HEADER_SIZE;
 use super::{put, u32_at, u64_at};
@@ -9,7 +9,6 @@ const MAGIC: [u8; 4] = *b"STBA";
 /// Bytes of a batch before its first record.
 pub(crate) const BATCH_HEADER_SIZE: usize = 64;
 
-/// What a batch says about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BatchHeader {
     pub(crate) stream_id: u64,
@@ -21,7 +20,7 @@ pub(crate) struct BatchHeader {
     pub(crate) watermark: u64,
     pub(crate) previous_crc: u32,
     pub(crate) body_crc: u32,
-    /// The batch's own; [`write`](BatchHeader::write) computes it.
+    /// The CRC of this header; [`write`](BatchHeader::write) computes it.
     pub(crate) crc: u32,
 }
 
@@ -31,7 +30,6 @@ impl BatchHeader {
         self.first + u64::from(self.count) - 1
     }
 
-    /// Writes the header and returns its CRC.
     pub(crate) fn write(&self, batch: &mut [u8]) -> u32 {
         put(batch, 0, &MAGIC);
         put(batch, 8, &self.stream_id.to_le_bytes());
@@ -48,8 +46,8 @@ impl BatchHeader {
         crc
     }
 
-    /// The header at the beginning of `bytes`, if there is a whole one that can be true: its length is one that a
-    /// batch can have, its sequences are, and its watermark lies before it.
+    /// The header at the beginning of `bytes`, if it is intact and plausible: a valid length, valid sequences, and a
+    /// watermark below them.
     pub(crate) fn read(bytes: &[u8]) -> Option<BatchHeader> {
         let head = bytes.get(..BATCH_HEADER_SIZE)?;
         let crc = u32_at(head, 4);

@@ -1,29 +1,29 @@
-//! Records as they lie in a batch.
+//! Records inside a batch.
 
 use super::{put, u16_at, u32_at};
 use crate::limits::{BATCH_SIZE_MAX, SUBJECT_SIZE_MAX};
 
-/// Bytes of a record beside its subject, headers and payload.
+/// Overhead of a record in bytes, beside subject, headers and payload.
 pub(crate) const RECORD_HEADER_SIZE: usize = 12;
 
-/// What a record is there for.
+/// The purpose of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
-    /// Somebody published it.
+    /// A published message.
     Ordinary,
-    /// It says that something was refused, shed or lost before it reached the stream.
+    /// A marker: messages were refused, shed or lost before they reached the stream.
     Loss,
 }
 
-/// One record, borrowed from where its bytes are. The journal knows nothing about what the three parts mean. A caller may have
-/// the payload in another form (`P`).
+/// One record, borrowed from its bytes. The three parts are opaque to the journal. The payload may have another form
+/// (`P`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a, P = &'a [u8]> {
-    /// What it is there for.
+    /// The purpose.
     pub kind: RecordKind,
     /// The subject; at most [`SUBJECT_SIZE_MAX`] bytes.
     pub subject: &'a [u8],
-    /// The headers, in whatever form.
+    /// The headers, in any form.
     pub headers: &'a [u8],
     /// The payload.
     pub payload: P,
@@ -44,7 +44,7 @@ impl<'a> Record<'a> {
         Record { kind: RecordKind::Ordinary, subject, headers: &[], payload }
     }
 
-    /// Bytes that the record takes in a batch, if it fits into one at all.
+    /// Bytes that the record takes in a batch; `None` if it fits no batch.
     #[must_use]
     pub fn size(&self) -> Option<usize> {
         let size = RECORD_HEADER_SIZE
@@ -59,11 +59,11 @@ impl<'a> Record<'a> {
         self.write_before_payload(into).copy_from_slice(self.payload);
     }
 
-    /// Writes all of the record but its payload at the beginning of `into`, which has its [`size`](Record::size). Returns the
-    /// room for the payload.
+    /// Writes the record without its payload at the beginning of `into`, which has its [`size`](Record::size). Returns
+    /// the room for the payload.
     pub(crate) fn write_before_payload<'b>(&self, into: &'b mut [u8]) -> &'b mut [u8] {
         let Record { kind, subject, headers, payload } = self;
-        // `size` has checked that the lengths fit into their fields.
+        // `size` has checked that the lengths fit their fields.
         put(into, 0, &(payload.len() as u32).to_le_bytes());
         put(into, 4, &(headers.len() as u32).to_le_bytes());
         put(into, 8, &(subject.len() as u16).to_le_bytes());
@@ -79,7 +79,7 @@ impl<'a> Record<'a> {
         into_payload
     }
 
-    /// The record at the beginning of `bytes` and what follows it; nothing if there is no whole one.
+    /// The record at the beginning of `bytes` and the bytes after it; `None` if it is incomplete.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<(Record<'a>, &'a [u8])> {
         let (head, rest) = bytes.split_at_checked(RECORD_HEADER_SIZE)?;
         let kind = match (head[10], head[11]) {
@@ -94,7 +94,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The records of a batch, in order. Ends early where the bytes are no record.
+/// The records of a batch, in order. Ends early at bytes that are not a record.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
@@ -108,7 +108,7 @@ impl<'a> Records<'a> {
         Records { bytes, next: first, end: first + u64::from(count) }
     }
 
-    /// Whether all the records that there should be are there, and only zeros behind them.
+    /// Whether all records are complete, followed only by zeros.
     pub(crate) fn are_whole(mut self) -> bool {
         while self.next < self.end {
             if self.next().is_none() {
@@ -118,7 +118,7 @@ impl<'a> Records<'a> {
         super::is_blank(self.bytes)
     }
 
-    /// Leaves out what lies before `sequence`.
+    /// Skips the records before `sequence`.
     pub(crate) fn skip_to(mut self, sequence: u64) -> Records<'a> {
         while self.next < sequence && self.next().is_some() {}
         self
@@ -126,7 +126,6 @@ impl<'a> Records<'a> {
 }
 
 impl<'a> Iterator for Records<'a> {
-    /// The sequence and the record.
     type Item = (u64, Record<'a>);
 
     fn next(&mut self) -> Option<(u64, Record<'a>)> {

@@ -1,4 +1,4 @@
-//! The first block of a segment: whose it is, where it begins, and what came before it.
+//! The first block of a segment: its stream, its first sequence, and the previous segment.
 
 use super::{FORMAT_VERSION, is_blank, put, u16_at, u32_at, u64_at};
 use crate::limits::{
@@ -12,7 +12,6 @@ const PREVIOUS_END_AT: usize = 352;
 const SUFFIX: &str = ".segment";
 const DIGITS: usize = 20;
 
-/// What a segment says about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentHeader {
     pub(crate) stream_id: u64,
@@ -21,30 +20,28 @@ pub(crate) struct SegmentHeader {
     pub(crate) created_ns: u64,
     pub(crate) previous_first: u64,
     pub(crate) previous_last: u64,
-    /// Where what counts of the previous segment ends, in bytes; 0 in headers from before this was recorded.
+    /// End of the counted content of the previous segment in bytes; 0 in older headers.
     pub(crate) previous_end: u64,
     pub(crate) deduplicate_from: u64,
     pub(crate) size: u64,
     pub(crate) chain: u32,
     pub(crate) name: String,
-    /// When the stream was created; 0 in headers from before this was recorded.
+    /// Creation time of the stream; 0 in older headers.
     pub(crate) stream_created_ns: u64,
 }
 
-/// What the first block of a file turned out to be.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum FirstBlock {
     Header(SegmentHeader),
-    /// A whole header of another format version.
+    /// An intact header of another format version.
     Version(u32),
-    /// Nothing was ever written here.
+    /// Only zeros.
     Blank,
-    /// Something else, or a header with wrong bits.
+    /// Other content, or a damaged header.
     Damaged,
 }
 
 impl SegmentHeader {
-    /// Writes the header over a whole block.
     pub(crate) fn write(&self, block: &mut [u8]) {
         block.fill(0);
         put(block, 0, &MAGIC);
@@ -73,7 +70,7 @@ impl SegmentHeader {
     }
 }
 
-/// Reads the first block of a file; it may be shorter than a block.
+/// Parses the first block of a file; it may be shorter than a block.
 pub(crate) fn read(block: &[u8]) -> FirstBlock {
     if is_blank(block) {
         return FirstBlock::Blank;
@@ -114,12 +111,12 @@ fn crc_of(block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..])
 }
 
-/// The name of the file with the segment that begins at `first`.
+/// The file name of the segment that begins at `first`.
 pub(crate) fn file_name(first: u64) -> String {
     format!("{first:0DIGITS$}{SUFFIX}")
 }
 
-/// The first sequence that a file's name tells, if it is the name of a segment.
+/// The first sequence in a file's name, if it is the name of a segment.
 pub(crate) fn first_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     if digits.len() != DIGITS || !digits.bytes().all(|digit| digit.is_ascii_digit()) {

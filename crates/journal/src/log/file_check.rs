@@ -1,7 +1,7 @@
-//! Notices that another program removed, moved or cut the files of a stream that is open.
+//! Detects that another program removed, moved or truncated the files of an open stream.
 //!
-//! A write into a file without a name succeeds, and is gone with the process. So the active segment is asked for its links
-//! and size before each group is acknowledged; the older segments and the directory once a second
+//! A write to an unlinked file succeeds, and its bytes disappear with the process. Therefore links and size of the
+//! active segment are checked before each group is acknowledged; the older segments and the directory once a second
 //! ([`Log::check_files`]).
 
 use std::io;
@@ -12,7 +12,7 @@ use crate::failure::{Frozen, LogFailure};
 use crate::limits::CHECKED_SEGMENTS_MAX;
 use crate::segments::Segment;
 
-/// Whether the active segment is still there, as long as it was made.
+/// Checks that the active segment exists with its full size.
 pub(super) fn check_active(file: &impl DiskFile, segment: &Segment) -> Result<(), LogFailure> {
     let what = || format!("checking {}", segment.name);
     let status = file.status().map_err(|error| LogFailure::new(what(), error))?;
@@ -32,8 +32,8 @@ fn check_size(segment: &Segment, size: u64) -> Result<(), LogFailure> {
 }
 
 impl<D: Disk> Log<D> {
-    /// Checks that the directory and the segments are still there: all of them, or the next [`CHECKED_SEGMENTS_MAX`]. To be
-    /// called about once a second. What the system cannot tell now is no finding.
+    /// Checks that the directory and the segments exist: all of them, or the next [`CHECKED_SEGMENTS_MAX`]. To be
+    /// called about once a second. A check that fails with another error is ignored.
     ///
     /// # Errors
     /// [`Frozen`] if something is missing, from then on for all calls.

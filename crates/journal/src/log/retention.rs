@@ -1,4 +1,4 @@
-//! Letting old records go: whole segments, the oldest first, never the one that is written.
+//! Retention: removes whole segments, oldest first, never the one being written.
 
 use std::io;
 use std::sync::Arc;
@@ -7,47 +7,47 @@ use super::{Log, ignore_not_found};
 use crate::disk::Disk;
 use crate::segments::Segment;
 
-/// What is kept of a stream. Nothing set: everything.
+/// The bounds of a stream. None set: everything is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogRetention {
-    /// Most bytes written to all segments together, padding and headers included. What is preallocated does not count: the
-    /// files take at most one segment more than this, and whole segments go only while this bound is passed.
+    /// Most bytes written to all segments together, padding and headers included. Preallocated space does not count:
+    /// the files take at most one segment more than this, and segments are removed only while this bound is exceeded.
     pub bytes_max: Option<u64>,
-    /// Records that are kept at least; more by up to one segment.
+    /// Records kept at least; more by up to one segment.
     pub records: Option<u64>,
-    /// How long records are kept at least, in nanoseconds; longer by up to the time that one segment covers.
+    /// Time for which records are kept at least, in nanoseconds; longer by up to the time that one segment covers.
     pub age_ns: Option<u64>,
 }
 
-/// What one round of retention did.
+/// The result of a round of retention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemovedSegments {
     /// Segments removed.
     pub segments: usize,
-    /// Bytes that came back.
+    /// Bytes freed.
     pub bytes: u64,
 }
 
-/// What retention has begun and not finished.
+/// State of an unfinished round.
 #[derive(Debug, Default)]
 pub(super) struct PendingRemovals {
     /// The directory has not been synced since a segment was removed.
     needs_sync: bool,
-    /// Removed, and in no answer yet.
+    /// Removed, and not yet returned.
     unreported: RemovedSegments,
 }
 
 impl<D: Disk> Log<D> {
     /// Removes the segments that need not be kept at `now_ns`, Unix time in nanoseconds. Nothing from `keep_from` on is
-    /// removed, whatever the bounds say: a snapshot may need it. Readers that are in a removed segment finish it.
+    /// removed, whatever the bounds: a snapshot may need it. Readers inside a removed segment finish it.
     ///
-    /// Each removal is made durable before the next, so that a crash never leaves a hole in the middle. One that could not
-    /// be made durable is synced first in the next call.
+    /// Each removal is made durable before the next, so that a crash never leaves a hole in the middle. A removal that
+    /// could not be made durable is synced first in the next call.
     ///
     /// # Errors
-    /// The system's, with the file, if one cannot be removed or that cannot be made durable. The log goes on, and what was
-    /// removed before the error is counted by the next call that succeeds. A file that is not there any more counts as
-    /// removed.
+    /// The system's, with the file, if a segment cannot be removed or the removal cannot be made durable. The log
+    /// continues, and segments removed before the error are counted by the next successful call. A missing file counts
+    /// as removed.
     pub fn retain(
         &mut self,
         retention: &LogRetention,
@@ -57,7 +57,7 @@ impl<D: Disk> Log<D> {
         self.sync_removals()?;
         while let Some(segment) = self.removable(retention, now_ns, keep_from) {
             let (name, size) = (&segment.name, segment.size());
-            // Readers that miss the file from here on know why.
+            // From here on, readers attribute a missing file to retention.
             segment.set_leaving(true);
             let outcome = self.disk().remove(name).or_else(ignore_not_found);
             outcome.map_err(|error| {
@@ -75,7 +75,6 @@ impl<D: Disk> Log<D> {
         Ok(std::mem::take(&mut self.removals.unreported))
     }
 
-    /// The oldest segment, if it need not be kept.
     fn removable(&self, retention: &LogRetention, now_ns: u64, keep_from: u64) -> Option<Arc<Segment>> {
         let list = self.shared().list();
         let [oldest, next, ..] = &list[..] else { return None };

@@ -1,4 +1,4 @@
-//! Payloads that lie in shared blocks: copied beside the thread that writes, in order, and never pinned by a disk.
+//! Payloads in shared blocks: copied beside the writer's thread, in order, and never pinned by a disk.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ fn start(disk: &SimulatedDisk) -> Journal {
     Journal::start(vec![open(disk, 4 << 20).0], LIMITS, Arc::new(Wake::new(|| ()))).expect("threads")
 }
 
-/// Hands over a batch of `count` records. Returns the blocks with their payloads.
+/// Queues a batch of `count` records. Returns the blocks with their payloads.
 fn append(journal: &mut Journal, next: &mut u64, count: u64) -> Vec<BlockWriter> {
     let mut batch = loop {
         match journal.batch() {
@@ -40,7 +40,6 @@ fn drain(journal: &mut Journal) {
     }
 }
 
-/// Waits until no batch refers to the blocks.
 fn assert_let_go(blocks: &[BlockWriter]) {
     for _ in 0..1000 {
         if !blocks.iter().any(BlockWriter::is_shared) {
@@ -51,11 +50,11 @@ fn assert_let_go(blocks: &[BlockWriter]) {
     panic!("blocks are referred to");
 }
 
-/// A disk whose writes hang from now on, until what is returned is dropped.
+/// Makes the disk's writes hang until the returned sender is dropped.
 fn hang(disk: &SimulatedDisk) -> Sender<()> {
     let (resume, waiting) = channel::<()>();
     let waiting = Mutex::new(waiting);
-    // The disk asks before each event.
+    // The disk calls the probe before each event.
     disk.observe_watermark(move || {
         let _ = waiting.lock().expect("no panic").recv();
         0
@@ -63,7 +62,7 @@ fn hang(disk: &SimulatedDisk) -> Sender<()> {
     resume
 }
 
-/// Batches with much to copy take another way than those with little; the stream has them in the order of their sequences.
+/// Batches with much to copy take another channel than those with little; the stream has them in sequence order.
 #[test]
 fn batches_are_written_in_order_whether_they_were_built_by_a_thread_or_at_once() {
     let disk = SimulatedDisk::new();
@@ -136,7 +135,7 @@ fn batches_whose_records_are_referred_to_come_back_and_are_not_free() {
     assert!(journal.close().is_empty());
 }
 
-/// What was on its way to the thread that is no more holds nothing.
+/// Requests to a writer that has panicked hold no blocks.
 #[test]
 fn a_writer_that_dies_lets_go_of_blocks() {
     let disk = SimulatedDisk::new();

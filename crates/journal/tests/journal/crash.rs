@@ -1,5 +1,5 @@
-//! The power goes at every point of a writer's life, with every set of unsynced sectors: nothing that was told is lost,
-//! nothing that was cut off comes back, the order holds.
+//! Power failures at every point of a writer's run, with every set of unsynced sectors: no acknowledged record is lost,
+//! no cut-off record returns, the order holds.
 
 use crate::support::crash::{
     CALLS, SEGMENT_SIZE, append_calls, find_violation, find_violation_after_restart, first_run,
@@ -8,8 +8,8 @@ use crate::support::crash::{
 use crate::support::{XorShift64, batch, open};
 use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 
-/// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". What a reader can see is what the watermark tells, so one
-/// check answers both.
+/// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". Readers see exactly what the watermark covers, so one
+/// check covers both.
 #[test]
 fn a_crash_at_any_point_loses_nothing_that_was_told() {
     let mut states = 0;
@@ -37,7 +37,7 @@ fn a_crash_at_any_point_loses_nothing_that_was_told() {
     assert!(states >= 100_000, "{states} states");
 }
 
-/// What a first crash has cut off is not there after a second life, wherever that is cut off in turn.
+/// Records cut off by a first crash do not return after a second run, wherever that is cut off in turn.
 #[test]
 fn what_was_cut_off_never_comes_back() {
     let (disk, _) = first_run(&CALLS[..7], false);
@@ -53,7 +53,7 @@ fn what_was_cut_off_never_comes_back() {
             let (mut log, recovery) = open(&disk, SEGMENT_SIZE);
             let source = log.source();
             disk.observe_watermark(move || source.durable());
-            // Batches as long as those of the first life: what was cut off would fit exactly.
+            // Batches as long as those of the first run: the cut-off batches would fit exactly.
             append_calls(&mut log, 2, &[&[(1, 10)], &[(2, 4000), (3, 40)]]);
             drop(log);
             let second = disk.history();
@@ -72,8 +72,8 @@ fn what_was_cut_off_never_comes_back() {
     assert!(states > 10_000, "{states} states");
 }
 
-/// Invariant 5: what a process finds in the page cache is made durable before anything builds on it, after a sync that failed
-/// too.
+/// Invariant 5: records that a process finds in the page cache are made durable before others build on them, also after
+/// a failed sync.
 #[test]
 fn what_a_second_process_finds_is_durable_before_it_counts() {
     let mut random = XorShift64(13);
@@ -93,7 +93,7 @@ fn what_a_second_process_finds_is_durable_before_it_counts() {
     assert!(found >= 5, "what could not be synced was found and told {found} times");
 }
 
-/// The same where the first process went on in a new segment.
+/// The same when the first process continued in a new segment.
 #[test]
 fn a_write_that_is_made_again_elsewhere_survives_a_crash_at_any_point() {
     let mut random = XorShift64(17);
@@ -111,7 +111,7 @@ fn a_write_that_is_made_again_elsewhere_survives_a_crash_at_any_point() {
             });
             let mut next = [batch(1, log.next(), 1, 300)];
             if log.append(&mut next).is_err() {
-                // It was the header of a segment that failed.
+                // The header of a segment failed.
                 continue;
             }
             disk.fail(DiskFaults::default());

@@ -1,4 +1,4 @@
-//! Bad bytes: flipped bits, cut files, noise. Every stream opens, everything wrong is told, damage stays where it is.
+//! Damaged bytes: flipped bits, truncated files, noise. Every stream opens, all damage is reported and stays confined.
 
 use crate::support::{LogContent, batch, content, open};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ const SEGMENT_SIZE: u64 = 1 << 20;
 /// Bytes of the journal that is damaged.
 const SIZE: usize = 65_536;
 
-/// A stream of one segment of 64 KiB, cleanly ended: two or three records in each batch but the last, which is empty.
+/// A stream of one segment of 64 KiB, closed cleanly: two or three records in each batch but the last, which is empty.
 fn journal() -> (SimulatedDisk, String, LogContent) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
@@ -26,13 +26,12 @@ fn journal() -> (SimulatedDisk, String, LogContent) {
     (disk, name, whole)
 }
 
-/// Opens and reads everything.
 fn open_and_read(disk: &SimulatedDisk) -> (Recovery, LogContent) {
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     (recovery, content(&log.source()))
 }
 
-/// What is there is what was written, and whatever of it is not there is told by recovery and reader.
+/// Checks that all records read are those written, and that recovery and reader report all missing ones.
 fn check_recovered(whole: &LogContent, (recovery, read): &(Recovery, LogContent), what: &str) {
     let missing: Vec<u64> = whole
         .records
@@ -72,8 +71,7 @@ fn every_flipped_bit_is_told_and_costs_at_most_its_batch() {
                     assert!(!recovery.findings.is_empty(), "bit {bit} goes unseen");
                     let lost: u64 = recovery.findings.entries.iter().map(lost_by).sum();
                     assert!(lost <= 3, "bit {bit} costs {lost} records: {}", recovery.findings);
-                    // Reading everything takes longer than finding the damage: every seventh time is often enough to
-                    // come by each byte.
+                    // Reading everything takes longer than finding the damage: every seventh bit covers each byte.
                     if bit % 7 == 0 {
                         let looked = (recovery, content(&log.source()));
                         check_recovered(whole, &looked, &format!("bit {bit}"));
@@ -97,7 +95,7 @@ fn lost_by(finding: &Finding) -> u64 {
     }
 }
 
-/// "Every truncation": wherever the file is cut, that is told, and all before the cut is there.
+/// "Every truncation": the cut is reported at any position, and everything before it is read.
 #[test]
 fn every_truncation_is_told_and_costs_what_is_behind_it() {
     let (disk, name, whole) = journal();
@@ -114,12 +112,12 @@ fn every_truncation_is_told_and_costs_what_is_behind_it() {
     }
 }
 
-/// Bytes of payloads that are there.
+/// Payload bytes that were read.
 fn bytes_of(whole: &LogContent, read: &LogContent) -> usize {
     read.records.iter().map(|record| whole.records[record.0 as usize - 1].1.len()).sum()
 }
 
-/// Damage in older segments costs no start its time, and is told by whoever reads there.
+/// Damage in older segments does not slow down a start; readers report it.
 #[test]
 fn damage_in_an_older_segment_is_told_by_readers_and_by_verify() {
     let disk = SimulatedDisk::new();
@@ -144,7 +142,8 @@ fn damage_in_an_older_segment_is_told_by_readers_and_by_verify() {
     );
 }
 
-/// A record may contain what looks like a batch; without the stream's id it is none, whatever is damaged around it.
+/// A record may contain bytes like a batch; without the stream's id they are not a batch, whatever is damaged around
+/// them.
 #[test]
 fn a_payload_that_looks_like_a_batch_never_becomes_one() {
     let (other, _, _) = journal();
@@ -155,7 +154,7 @@ fn a_payload_that_looks_like_a_batch_never_becomes_one() {
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let mut batch = stilling_journal::Batch::new(1 << 17);
     batch.begin(1, 1);
-    // The payload begins 76 bytes into the batch, so the forged batches stand at block boundaries of the file.
+    // The payload begins 76 bytes into the batch, so the forged batches are at block boundaries of the file.
     batch.push(&stilling_journal::Record::new(b"", &forged[76..])).expect("it fits");
     log.append(&mut [batch]).expect("nothing fails");
     drop(log);
@@ -169,7 +168,7 @@ fn a_payload_that_looks_like_a_batch_never_becomes_one() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Whatever lies in the directory: the stream opens, is read to its end, and takes records.
+    /// With any content of the directory the stream opens, is read to its end, and accepts records.
     #[test]
     fn noise_opens_and_the_stream_goes_on(
         files in prop::collection::vec((1_u64..60, prop::collection::vec(any::<u8>(), 0..20_000)), 0..4),
@@ -207,7 +206,7 @@ proptest! {
         let tail: Vec<_> = read.records.iter().rev().take(3).map(|record| record.0).collect();
         prop_assert_eq!(tail, [first + 2, first + 1, first]);
     }
-    /// Heads whose checksums are right and whose fields lie: the stream opens, is read to its end, and takes records.
+    /// With intact checksums and wrong header fields the stream opens, is read to its end, and accepts records.
     #[test]
     fn heads_that_lie_open_and_the_stream_goes_on(
         lies in prop::collection::vec((0_usize..16, 0_usize..12, 0_usize..8, any::<u64>(), 0_u32..64), 1..12),
@@ -241,7 +240,7 @@ proptest! {
         }
         disk.put(&name, repaired(bytes));
         let Ok((mut log, recovery)) = Log::open(disk.clone(), "events", LogConfig { segment_size: SEGMENT_SIZE, ..LogConfig::default() }) else {
-            // The version was one of the lies.
+            // The version field was changed.
             return Ok(());
         };
         content(&log.source());
@@ -250,7 +249,7 @@ proptest! {
         if first < (1 << 62) - 3 {
             match log.append(&mut [batch(2, first, 3, 100)]) {
                 Ok(_) => {}
-                // By its head the file is another stream's, and it stands where the next segment would.
+                // By its header the file belongs to another stream, and its name is that of the next segment.
                 Err(frozen) if frozen.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
                 Err(frozen) => panic!("{frozen}"),
             }
@@ -263,7 +262,7 @@ proptest! {
     }
 }
 
-/// Makes the checksums of all heads right.
+/// Corrects the checksums of all headers.
 fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
     for block in bytes.chunks_exact_mut(4096) {
         if block.starts_with(b"STILLSEG") {

@@ -1,4 +1,4 @@
-//! Streams in folders of the machine: for their owner alone, and noticed when they go.
+//! Streams in directories of the machine: restricted to their owner, and removals detected.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, Permissions};
@@ -21,7 +21,7 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// What is written is for the server's user alone, also where an older version has left it readable for all.
+/// Files are restricted to the server's user, also where an older version has left them readable for others.
 #[test]
 fn streams_are_for_their_owner_alone() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -40,7 +40,7 @@ fn streams_are_for_their_owner_alone() {
     }
 }
 
-/// A folder in which there is more than the stream may be one that users share.
+/// A directory with other content may be shared by users.
 #[test]
 fn a_shared_folder_stays_shared() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -53,7 +53,7 @@ fn a_shared_folder_stays_shared() {
     assert_eq!((mode(&shared), mode(&shared.join("notes"))), (0o777, 0o666));
 }
 
-/// Invariant 5: a write into a file that another program has removed succeeds, but is not acknowledged.
+/// Invariant 5: a write to a file that another program has removed succeeds, but is not acknowledged.
 #[test]
 fn nothing_is_acknowledged_into_a_folder_that_was_removed_moved_or_cut() {
     let interfere: [fn(&Path); 4] = [
@@ -79,7 +79,7 @@ fn nothing_is_acknowledged_into_a_folder_that_was_removed_moved_or_cut() {
         log.check_files().expect("all is there");
         interfere(&stream);
         if at == 3 {
-            // Its files are what they were, so only the look at the folder notices it.
+            // Its files are unchanged, so only the check of the directory detects it.
             log.check_files().expect_err("the folder is gone");
         }
         let next = batch(1, 2, 1, 10);
@@ -89,7 +89,7 @@ fn nothing_is_acknowledged_into_a_folder_that_was_removed_moved_or_cut() {
     }
 }
 
-/// A file of which only a part finds room leaves none of it behind.
+/// A file that could be allocated only in part is removed.
 #[test]
 fn a_file_that_finds_no_room_is_not_left_behind() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! A broken disk freezes the stream, a full one has it wait: what was acknowledged stays true and readable, nothing else is
-//! acknowledged, the process lives.
+//! A broken disk freezes the stream, a full one makes it wait: acknowledged records stay durable and readable, no
+//! others are acknowledged, the process continues.
 
 use std::io::ErrorKind;
 
@@ -18,13 +18,13 @@ fn check(faults: DiskFaults, kind: ErrorKind) {
     }
     disk.fail(faults);
     let next = log.next();
-    // Far enough for a segment to be needed.
+    // Enough for another segment.
     let mut batches: Vec<_> = (0..12).map(|at| batch(1, next + at, 1, 4000)).collect();
     let frozen = log.append(&mut batches).expect_err("the disk refuses");
     assert_eq!(frozen.kind(), kind, "{frozen}");
     assert!(frozen.to_string().contains("events") && frozen.to_string().contains("segment"), "{frozen}");
     let durable = log.durable();
-    // The disk is well again, but what it has is unknown.
+    // The disk works again, but its content is unknown.
     disk.fail(DiskFaults::default());
     let again = log.append(&mut [batch(1, durable + 1, 1, 10)]).expect_err("it is frozen for good");
     assert_eq!(again.reason(), frozen.reason());
@@ -32,7 +32,7 @@ fn check(faults: DiskFaults, kind: ErrorKind) {
     let source = log.source();
     assert_eq!(content(&source).records.len() as u64, durable);
     assert!(log.close().is_err());
-    // The next start finds everything that was told, and goes on behind what may have been written.
+    // The next start finds all acknowledged records, and continues after those that may have been written.
     let (mut log, recovery) = open(&disk, 32_768);
     assert!(
         recovery.last >= durable && !recovery.findings.entries.iter().any(stilling_journal::Finding::is_loss)
@@ -42,7 +42,7 @@ fn check(faults: DiskFaults, kind: ErrorKind) {
     assert!(log.append(&mut [batch]).expect("the disk is well") > durable);
 }
 
-/// Where a write fails, the segment after it is tried too; if that fails, nothing is known any more.
+/// A failed write is retried in the next segment; if that fails, the state is unknown.
 #[test]
 fn a_disk_that_refuses_freezes_the_stream_for_good() {
     let kind = std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind();
@@ -54,7 +54,7 @@ fn a_disk_that_refuses_freezes_the_stream_for_good() {
     check(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() }, kind);
 }
 
-/// A stream on a disk without room: nothing is lost, what was handed over is written when there is room.
+/// A stream on a full disk: nothing is lost, queued batches are written when there is space.
 fn check_waiting(faults: DiskFaults) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, 32_768);
@@ -72,7 +72,7 @@ fn check_waiting(faults: DiskFaults) {
         let done = batches.iter().take_while(|batch| batch.next() - 1 <= log.durable()).count();
         batches.drain(..done);
         assert!(log.frozen().is_none());
-        // What was begun and not finished is not left behind.
+        // Unfinished files are removed.
         let files = disk.files();
         assert!(files.iter().all(|(_, bytes)| bytes.iter().any(|byte| *byte != 0)), "a blank file is left");
         assert_eq!(content(&log.source()).records.len() as u64, log.durable());
@@ -88,7 +88,8 @@ fn check_waiting(faults: DiskFaults) {
     assert!(read.records.iter().all(|(sequence, bytes)| *bytes == payload(1, *sequence, bytes.len())));
 }
 
-/// Invariant 5 without a restart: a full disk costs time, whether a segment cannot be made or not be written.
+/// Invariant 5 without a restart: a full disk causes only a delay, whether a segment cannot be created or not be
+/// written.
 #[test]
 fn a_stream_without_room_waits_and_goes_on() {
     for number in [NO_SPACE, QUOTA] {
@@ -102,7 +103,7 @@ fn a_stream_without_room_waits_and_goes_on() {
     }
 }
 
-/// One write, or its sync, that fails costs a segment: what was not acknowledged is written again into the next one.
+/// A single failed write, or its sync, costs a segment: unacknowledged batches are written again into the next one.
 #[test]
 fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
     for is_sync in [false, true] {

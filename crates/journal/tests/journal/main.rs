@@ -1,4 +1,5 @@
-//! What a stream on disk promises: kept whatever happens to the power, the bytes and the disk, and told as it is.
+//! Guarantees of a stream on disk: durability through power failures, damaged bytes and disk errors, with exact
+//! reports.
 #![cfg(not(stilling_planted))]
 
 mod blocks;

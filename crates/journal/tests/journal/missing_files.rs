@@ -1,4 +1,4 @@
-//! Files that another program removes, moves or cuts: nothing is acknowledged into what is gone.
+//! Files that another program removes, moves or truncates: no write to them is acknowledged.
 
 use crate::support::{batch, content, open};
 use stilling_journal::disk::simulated::{DiskFaults, SimulatedDisk};
@@ -6,7 +6,6 @@ use stilling_journal::{Disk, Log};
 
 const SEGMENT_SIZE: u64 = 32_768;
 
-/// A stream of four segments, the last of which has room.
 fn log() -> (SimulatedDisk, Log<SimulatedDisk>, Vec<String>) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
@@ -20,7 +19,7 @@ fn log() -> (SimulatedDisk, Log<SimulatedDisk>, Vec<String>) {
     (disk, log, files)
 }
 
-/// The next batch is not acknowledged, for the reason that is told.
+/// Checks that the next batch is not acknowledged, and that the error contains these words.
 #[track_caller]
 fn check_append(mut log: Log<SimulatedDisk>, words: &[&str]) {
     let durable = log.durable();
@@ -40,7 +39,7 @@ fn check_detected(mut log: Log<SimulatedDisk>, words: &[&str]) {
     log.append(&mut [next]).expect_err("it is frozen");
 }
 
-/// The active segment is looked at before each group is acknowledged.
+/// The active segment is checked before each group is acknowledged.
 #[test]
 fn nothing_is_acknowledged_into_a_segment_that_is_gone_or_cut() {
     let (disk, log, files) = log();
@@ -53,7 +52,7 @@ fn nothing_is_acknowledged_into_a_segment_that_is_gone_or_cut() {
     }
 }
 
-/// The older ones and the folder are looked at once a second.
+/// The older segments and the directory are checked once a second.
 #[test]
 fn a_segment_or_folder_that_is_gone_is_noticed_without_a_write() {
     for at in 0..4 {
@@ -69,7 +68,7 @@ fn a_segment_or_folder_that_is_gone_is_noticed_without_a_write() {
     check_detected(log, &["folder", "gone"]);
 }
 
-/// What retention removes, and what a clean end cuts, is not taken for that.
+/// Removals by retention and the cut of a clean close are no findings.
 #[test]
 fn what_the_log_itself_removes_is_not_missed() {
     let (disk, mut log, _) = log();

@@ -1,4 +1,4 @@
-//! Old records go by bytes, count and age; the newest segment and what a snapshot needs stay.
+//! Retention removes old records by bytes, count and age; the newest segment and records needed by a snapshot stay.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ fn check(retention: LogRetention, now_ns: u64, keep_from: u64, segments_left: us
     let gaps: &[_] = if gone > 0 { &[(1, first - 1, GapCause::Removed)] } else { &[] };
     assert_eq!(read.gaps, gaps);
     assert_eq!(read.records.len() as u64, 61 - first);
-    // What is left opens without a complaint.
+    // The remaining segments open without findings.
     drop(log);
     let (log, recovery) = open(&disk, SEGMENT_SIZE);
     assert!(recovery.findings.is_empty() && recovery.first == first, "{}", recovery.findings);
@@ -57,7 +57,7 @@ fn whole_segments_go_by_bytes_count_and_age() {
     check(LogRetention { records: Some(12), ..all }, 0, far, 2);
     check(LogRetention { records: Some(13), ..all }, 0, far, 3);
     check(LogRetention { records: Some(0), ..all }, 0, far, 1);
-    // The newest batch of the segment at `n` is of the time of `6n + 5`.
+    // The newest batch of the segment at `n` has the time of `6n + 5`.
     check(LogRetention { age_ns: Some(1000), ..all }, time_of(17) + 1000, far, 8);
     check(LogRetention { age_ns: Some(1000), ..all }, time_of(17) + 1001, far, 7);
     check(LogRetention { age_ns: Some(0), ..all }, far, far, 1);
@@ -89,7 +89,7 @@ fn a_reader_in_a_removed_segment_finishes_it() {
     assert!(matches!(reader.read(), Ok(ReadOutcome::Batch(_))));
 }
 
-/// A disk that calls back whenever a file has been removed, before the log knows of it.
+/// A disk that calls back after a file was removed, before the log has updated its list.
 #[derive(Clone)]
 struct CallbackDisk {
     disk: SimulatedDisk,
@@ -163,8 +163,8 @@ impl Disk for CallbackDisk {
     }
 }
 
-/// Row 0.14: a reader that comes to a segment whose file retention has removed a moment ago tells the exact range as removed:
-/// it is no failure to read. A file that is missing for another reason is one.
+/// Row 0.14: a reader at a segment file that retention has just removed reports the exact range as removed, not as a
+/// read error. A file missing for another reason is an error.
 #[test]
 fn a_reader_that_meets_a_segment_while_it_is_removed_tells_a_gap() {
     let disk = CallbackDisk { disk: ten_segments().0, on_removal: Arc::default() };
@@ -190,7 +190,7 @@ fn a_reader_that_meets_a_segment_while_it_is_removed_tells_a_gap() {
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
-/// Wherever the power goes during a round of retention, what is left is the newest records without a hole.
+/// After a power failure at any point of a round of retention, the newest records remain without a hole.
 #[test]
 fn a_crash_during_retention_leaves_no_hole() {
     let (disk, log) = ten_segments();
@@ -215,8 +215,8 @@ fn a_crash_during_retention_leaves_no_hole() {
     assert!(firsts.len() > 5 && firsts.last() == Some(&37), "{firsts:?}");
 }
 
-/// Invariant 6: nothing that lies within the bound is removed, whatever is preallocated, over rolls and restarts, clean and
-/// not; and the files never take more than the bound and one segment.
+/// Invariant 6: nothing within the bound is removed, whatever is preallocated, over segment changes and restarts, clean
+/// or not; and the files never take more than the bound and one segment.
 #[test]
 fn nothing_within_its_bound_is_removed() {
     const MIB: u64 = 1024 * 1024;
@@ -225,7 +225,6 @@ fn nothing_within_its_bound_is_removed() {
         let config = LogConfig::for_retention(Some(bound));
         let retention = LogRetention { bytes_max: Some(bound), ..LogRetention::default() };
         let disk = SimulatedDisk::new();
-        // What each batch takes, with the sequence of its record.
         let mut written: Vec<(u64, u64)> = Vec::new();
         let (mut has_removed, mut random) = (false, XorShift64(bound));
         for run in 0..24 {
@@ -257,11 +256,11 @@ fn nothing_within_its_bound_is_removed() {
     }
 }
 
-/// The issue as it was met: two megabytes of a stream that may have 32, a restart, one record more.
+/// The reported issue: two megabytes of a stream with a bound of 32, a restart, one more record.
 #[test]
 fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
     let bound = 32 * 1024 * 1024;
-    // As it was, too: one segment is longer than what is kept.
+    // As in the report: one segment is longer than the bound.
     let config = LogConfig::default();
     let retention = LogRetention { bytes_max: Some(bound), ..LogRetention::default() };
     let disk = SimulatedDisk::new();
@@ -278,8 +277,8 @@ fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
     assert_eq!(content(&log.source()).records.len(), 201);
 }
 
-/// What lies behind the end of a sealed segment does not count: preallocated space, and what a failed write has left there,
-/// that came back because a crash undid the cut.
+/// Bytes after the end of a sealed segment do not count: preallocated space, and bytes of a failed write that return
+/// because a crash undid the cut.
 #[test]
 fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
     let (disk, log) = ten_segments();
@@ -300,8 +299,8 @@ fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
     assert_eq!(log.retain(&tighter, 0, u64::MAX).expect("nothing fails").segments, 1);
 }
 
-/// A segment that cannot be removed is reported with its name, the stream goes on, and the next round tries again; one that is
-/// gone counts as removed.
+/// A segment that cannot be removed is reported with its name, the stream continues, and the next round retries; a
+/// missing one counts as removed.
 #[test]
 fn a_segment_that_cannot_be_removed_is_reported() {
     let (disk, mut log) = ten_segments();
@@ -317,7 +316,8 @@ fn a_segment_that_cannot_be_removed_is_reported() {
     assert_eq!((removed.segments, disk.files().len(), log.frozen().is_none()), (8, 2, true));
 }
 
-/// A removal that could not be made durable is synced by the next round, also if that has nothing to remove, and counted once.
+/// A removal that could not be made durable is synced by the next round, also if that has nothing to remove, and
+/// counted once.
 #[test]
 fn a_removal_that_could_not_be_synced_is_synced_later() {
     let (disk, log) = ten_segments();
@@ -345,7 +345,8 @@ fn a_removal_that_could_not_be_synced_is_synced_later() {
     assert_eq!(disk.history().points(), history.points(), "nothing is left to sync");
 }
 
-/// The creation time of a stream is that of its first segment, or what the first opening was told, and outlives both.
+/// The creation time of a stream is that of its first segment, or the one given to the first opening, and survives
+/// both.
 #[test]
 fn a_stream_keeps_its_creation_time() {
     let disk = SimulatedDisk::new();
@@ -371,7 +372,7 @@ fn a_stream_keeps_its_creation_time() {
     assert_eq!(log.created_ns(), time_of(1));
 }
 
-/// A newest segment with a damaged header takes neither the stream's creation time nor its window away.
+/// A damaged header of the newest segment affects neither the stream's creation time nor its window.
 #[test]
 fn a_damaged_newest_header_leaves_creation_time_and_window() {
     let disk = SimulatedDisk::new();

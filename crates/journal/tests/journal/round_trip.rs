@@ -1,4 +1,4 @@
-//! What was appended is read back: over segments and lives, from any place, by readers beside the writer.
+//! Appended records are read back: over segments and runs, from any position, by readers beside the writer.
 
 use crate::support::{batch, content, content_from, open, payload, time_of};
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -49,7 +49,7 @@ fn check_runs<D: Disk>(disk: &D, records: u64) {
         }
         assert!(content_from(&source, StartAt::Sequence(log.next())).records.is_empty());
         assert!(content_from(&source, StartAt::Time(time_of(log.next()))).records.is_empty());
-        // Every other life ends without a word.
+        // Every other run ends without a clean close.
         if run % 2 == 0 {
             log.close().expect("nothing fails");
         }
@@ -59,13 +59,13 @@ fn check_runs<D: Disk>(disk: &D, records: u64) {
     assert_eq!(verdict.records, ends[4] - 1);
 }
 
-/// Rows 2.12 and 2.15: order and times come back, over segments and lives, with and without a clean end.
+/// Rows 2.12 and 2.15: order and times are preserved over segments and runs, with and without a clean close.
 #[test]
 fn what_was_appended_is_read_back_in_order() {
     check_runs(&SimulatedDisk::new(), 300);
 }
 
-/// Row 2.6: the same on a file system, written round the page cache where that is possible, else through it.
+/// Row 2.6: the same on a file system, with direct writes where supported and through the page cache.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_of_the_machine_keep_the_same_promises() {
@@ -81,7 +81,7 @@ fn files_of_the_machine_keep_the_same_promises() {
     check_runs(&disk.clone().with(disk.method().clone(), FreshSpace::Unzeroed), 80);
 }
 
-/// Row 2.13: a stream to which nobody writes writes nothing, not even a file.
+/// Row 2.13: an idle stream writes nothing, not even a file.
 #[test]
 fn an_idle_stream_leaves_the_disk_alone() {
     let disk = SimulatedDisk::recording();
@@ -93,7 +93,7 @@ fn an_idle_stream_leaves_the_disk_alone() {
     assert_eq!(disk.history().events(), []);
 }
 
-/// Row 2.14: the time of a batch stands before its records, however long nothing came before.
+/// Row 2.14: the time of a batch precedes its records, however long the stream was idle before.
 #[test]
 fn a_time_precedes_every_record() {
     let disk = SimulatedDisk::new();
@@ -122,7 +122,7 @@ fn a_reader_beside_the_writer_sees_what_is_durable_and_then_the_rest() {
     assert!(reader.next_sequence() == 201 && log.source().first() == Some(1));
 }
 
-/// A record of any size that fits into a batch has a segment that it fits into.
+/// A record of any size that fits a batch gets a segment that it fits.
 #[test]
 fn a_batch_longer_than_a_segment_gets_one_of_its_own() {
     let disk = SimulatedDisk::new();
@@ -134,7 +134,7 @@ fn a_batch_longer_than_a_segment_gets_one_of_its_own() {
     assert_eq!(disk.files().len(), 3);
 }
 
-/// "Two servers on one directory": the second is refused, and told whom to stop.
+/// "Two servers on one directory": the second is refused, with the process id of the first.
 #[test]
 fn a_directory_has_one_writer() {
     let check = |first: Result<(), OpenError>| {
@@ -158,7 +158,7 @@ fn a_directory_has_one_writer() {
     }
 }
 
-/// "A journal of another version": refused with the way out, and untouched.
+/// "A journal of another version": refused with advice, and unchanged.
 #[test]
 fn another_version_is_refused_with_a_clear_message() {
     let disk = SimulatedDisk::new();
@@ -191,7 +191,7 @@ fn what_is_not_ours_is_left_alone_and_named() {
     assert_eq!(recovery.findings.entries.len(), 2, "{}", recovery.findings);
     let told = recovery.findings.to_string();
     assert!(told.contains("notes.txt") && told.contains("another name"), "{told}");
-    // It stands where the first segment would: the stream cannot go on, and does not overwrite it.
+    // Its name is that of the first segment: the stream cannot continue, and does not overwrite it.
     let frozen = log.append(&mut [batch(0, 1, 1, 10)]).expect_err("the file is there");
     assert!(frozen.to_string().contains(&foreign.0), "{frozen}");
     assert!(disk.files().contains(&foreign));
@@ -218,7 +218,7 @@ fn segments_missing_in_the_middle_are_told_with_their_sequences() {
     assert_eq!(read.records.len() as u64, whole.records.len() as u64 - (last - first + 1));
 }
 
-/// Catching up costs what is caught up with: a reader does not read a segment from its beginning each time.
+/// Catching up costs in proportion to the records read: a reader does not scan a segment from its beginning each time.
 #[test]
 fn looking_for_a_sequence_reads_little_of_what_lies_before_it() {
     const LITTLE: u64 = 3 << 20;
@@ -239,7 +239,7 @@ fn looking_for_a_sequence_reads_little_of_what_lies_before_it() {
     for sequence in [1, 777, 5000, 9999] {
         check(&log, sequence, LITTLE);
     }
-    // After a start the first reader reads the segment, the others know their way.
+    // After a start the first reader scans the segment, and the others use its marks.
     drop(log);
     let (log, _) = open(&disk, 64 << 20);
     check(&log, 9999, 64 << 20);

@@ -1,4 +1,4 @@
-//! The journal thread: group commit over several streams, answers in order, memory that goes round.
+//! The journal thread: group commit over several streams, answers in order, memory that circulates.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +16,7 @@ struct JournalWriter {
     watermarks: Vec<u64>,
     frozen: Vec<bool>,
     retained: usize,
-    /// For each stream, how often it was reported as waiting and as going on.
+    /// For each stream, the number of `Waiting` and `Resumed` notices.
     waits: Vec<(usize, usize)>,
     failed_writes: usize,
 }
@@ -31,7 +31,6 @@ impl JournalWriter {
         JournalWriter { journal, wake, watermarks, frozen, retained: 0, waits, failed_writes: 0 }
     }
 
-    /// Waits for an answer.
     fn handle_answer(&mut self) {
         let answer = loop {
             if let Some(answer) = self.journal.next_answer() {
@@ -69,7 +68,6 @@ impl JournalWriter {
         }
     }
 
-    /// Hands over a batch of `count` records.
     fn append(&mut self, stream: u32, next: &mut u64, count: u64) {
         let mut batch = loop {
             match self.journal.batch() {
@@ -97,7 +95,7 @@ impl JournalWriter {
     }
 }
 
-/// Row 2.15 with many streams: everything handed over becomes durable, in order, and is there after the end.
+/// Row 2.15 with many streams: all queued batches become durable, in order, and are present after the close.
 #[test]
 fn all_streams_become_durable_through_one_thread() {
     let disks: Vec<_> = (0..5).map(|_| SimulatedDisk::new()).collect();
@@ -130,7 +128,7 @@ fn all_streams_become_durable_through_one_thread() {
     }
 }
 
-/// What was handed over before the writer went is written.
+/// Batches queued before the drop are written.
 #[test]
 fn a_dropped_journal_writes_what_it_was_given() {
     let disk = SimulatedDisk::new();
@@ -144,7 +142,7 @@ fn a_dropped_journal_writes_what_it_was_given() {
     assert_eq!(content(&open(&disk, 200_000).0.source()).records.len(), 24);
 }
 
-/// "ENOSPC and EIO freeze the stream": only that one, and the others go on.
+/// "ENOSPC and EIO freeze the stream": only that one, and the others continue.
 #[test]
 fn a_frozen_stream_leaves_the_others_alone() {
     let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
@@ -170,8 +168,8 @@ fn a_frozen_stream_leaves_the_others_alone() {
     assert!(frozen.len() == 1 && frozen[0].reason.contains("segment"), "{frozen:?}");
 }
 
-/// A full disk costs its own stream time and nothing else: it is reported once, also when it ends, and what was handed over
-/// meanwhile is written then.
+/// A full disk delays its own stream only: the start and the end of the wait are each reported once, and batches queued
+/// meanwhile are written then.
 #[test]
 fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
     let faults = [
@@ -213,7 +211,7 @@ fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
     }
 }
 
-/// A stream that still waits when the journal ends is not acknowledged, and holds nothing up.
+/// A stream that still waits when the journal closes is not acknowledged, and does not delay the close.
 #[test]
 fn a_stream_without_room_does_not_keep_the_journal_from_ending() {
     let disk = SimulatedDisk::new();
@@ -230,7 +228,7 @@ fn a_stream_without_room_does_not_keep_the_journal_from_ending() {
     assert_eq!(writer.watermarks, [0]);
 }
 
-/// A write that fails once is reported although the stream goes on.
+/// A single failed write is reported although the stream continues.
 #[test]
 fn a_write_that_failed_and_was_made_again_is_reported() {
     let disk = SimulatedDisk::new();
@@ -250,7 +248,7 @@ fn a_write_that_failed_and_was_made_again_is_reported() {
     assert_eq!((writer.failed_writes, writer.waits[0]), (1, (0, 0)), "nothing was waited for");
 }
 
-/// A failed write whose retry finds no room is reported as both, and so is the end of the wait.
+/// A failed write that finds no space when retried is reported as both, and so is the end of the wait.
 #[test]
 fn a_failed_write_that_then_waits_for_room_is_reported_as_both() {
     let disk = SimulatedDisk::new();
@@ -275,7 +273,7 @@ fn a_failed_write_that_then_waits_for_room_is_reported_as_both() {
     assert_eq!(writer.watermarks, [2]);
 }
 
-/// What another program does to the files of a stream to which nothing is written is reported too, once and without a batch.
+/// Changes by another program to the files of an idle stream are reported, too, once and without a batch.
 #[test]
 fn files_that_are_gone_are_noticed_while_nothing_is_written() {
     let disk = SimulatedDisk::new();
@@ -296,8 +294,8 @@ fn files_that_are_gone_are_noticed_while_nothing_is_written() {
     assert!(frozen.len() == 1 && frozen[0].reason.contains("gone"), "{frozen:?}");
 }
 
-/// Invariant 5: nothing is acknowledged by a thread that is no more, and nobody waits for it: whatever was with it is
-/// answered, and whatever comes later.
+/// Invariant 5: a thread that has panicked acknowledges nothing and leaves no caller waiting: batches at the thread and
+/// later ones are answered.
 #[test]
 fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
     for others in 0..3 {
@@ -318,7 +316,7 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
         assert!(writer.journal.is_quiet() && writer.journal.next_answer().is_none());
         let watermarks = writer.watermarks.clone();
         assert!(watermarks[0] >= 3 && watermarks[1] == 0, "{watermarks:?}");
-        // More than there are places in the mailbox, which nobody empties.
+        // More than the mailbox holds, which is not read any more.
         for _ in 0..10 {
             writer.frozen = vec![false; 2];
             writer.append(0, &mut next[0], 1);
@@ -331,7 +329,7 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
     }
 }
 
-/// Invariant 5: what lay in the directory acknowledges nothing of a writer that numbers otherwise.
+/// Invariant 5: records in the directory do not acknowledge those of a writer with other sequences.
 #[test]
 fn records_of_another_numbering_acknowledge_nothing() {
     let disk = SimulatedDisk::new();
@@ -361,11 +359,12 @@ fn records_of_another_numbering_acknowledge_nothing() {
     assert!(matches!(answer, JournalAnswer::Frozen { stream: 0, watermark: 0, .. }), "{answer:?}");
 }
 
-/// Row 2.15: where the window of message ids begins holds for what is durable, whichever segment a crash leaves as the last one.
+/// Row 2.15: the start of the window of message ids matches the durable records, whichever segment is the last after a
+/// crash.
 #[test]
 fn a_segment_carries_the_window_of_what_was_durable_before_it() {
     let disk = SimulatedDisk::new();
-    // A batch in each segment.
+    // One batch per segment.
     let (log, _) = open(&disk, 8192);
     let mut journal =
         Journal::start(vec![log], JournalLimits { batches: 4, batch_size: 4096 }, Arc::new(Wake::new(|| ())))
@@ -380,7 +379,7 @@ fn a_segment_carries_the_window_of_what_was_durable_before_it() {
             }
             journal.append_with_dedup_start(0, batch, from).expect("there is room");
         }
-        // Both are of one round.
+        // Both batches are in one round.
         journal.publish();
         while journal.outstanding() > 0 {
             if journal.next_answer().is_none() {

@@ -1,5 +1,5 @@
-//! Bytes that the system cannot read are neither blank nor torn nor damaged: opening fails, readers try again, and nothing is
-//! cut off.
+//! Bytes that the system cannot read are neither blank nor torn nor damaged: opening fails, readers retry, and nothing
+//! is cut off.
 
 use crate::support::{LogContent, batch, content, open};
 use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
@@ -13,7 +13,7 @@ const SEGMENT_SIZE: u64 = 65_536;
 /// More than any of these tests reads.
 const READS_MAX: u32 = 40;
 
-/// A stream of several segments that was not ended, and what is in it.
+/// A stream of several segments that was not closed, and its content.
 fn written() -> (SimulatedDisk, LogContent) {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
@@ -25,17 +25,17 @@ fn written() -> (SimulatedDisk, LogContent) {
     (disk, content)
 }
 
-/// Fails two reads in a row, since a long read that fails is tried once more as a short one.
+/// Fails two reads in a row, since a failed long read is retried as a short one.
 fn failing(disk: &SimulatedDisk, after: u32) {
     disk.fail(DiskFaults { reads: Some((after, 2, INPUT_OUTPUT)), ..DiskFaults::default() });
 }
 
-/// The same stream without its older segments, so that reading it takes few reads.
+/// A copy of the disk.
 fn copy(disk: &SimulatedDisk) -> SimulatedDisk {
     SimulatedDisk::with_files(disk.files())
 }
 
-/// Whichever read of an opening fails: it says so, changes nothing, and the next opening finds everything.
+/// For each failing read of an opening: it returns the error, changes nothing, and the next opening finds everything.
 #[test]
 fn an_opening_that_cannot_read_fails_and_cuts_nothing_off() {
     let (disk, before) = written();
@@ -68,7 +68,6 @@ fn an_opening_that_cannot_read_fails_and_cuts_nothing_off() {
     assert!(failed >= 6, "{failed} openings failed");
 }
 
-/// Everything there is, and how often a read failed on the way.
 fn read_with_retries<D: Disk>(source: &LogSource<D>) -> (LogContent, u32) {
     let mut reader = source.read_from(StartAt::Sequence(1));
     let (mut content, mut failures) = (LogContent::default(), 0);
@@ -87,7 +86,7 @@ fn read_with_retries<D: Disk>(source: &LogSource<D>) -> (LogContent, u32) {
     }
 }
 
-/// Whichever read of a reader fails: the same call again goes on where it was, and nothing is passed over.
+/// For each failing read of a reader: the next call continues at the same position, and nothing is skipped.
 #[test]
 fn a_reader_that_cannot_read_tries_again_and_passes_nothing_over() {
     let (disk, before) = written();
@@ -102,7 +101,7 @@ fn a_reader_that_cannot_read_tries_again_and_passes_nothing_over() {
     assert!(failed >= 6, "{failed} reads failed");
 }
 
-/// A chunk tells a failure apart from a gap and from the end, and says where to go on.
+/// A chunk distinguishes a failure from a gap and from the end, and tells where to continue.
 #[test]
 fn a_chunk_that_cannot_be_read_is_neither_a_gap_nor_the_end() {
     let (disk, before) = written();
@@ -130,7 +129,7 @@ fn a_chunk_that_cannot_be_read_is_neither_a_gap_nor_the_end() {
     assert!(failed >= 6, "{failed} chunks failed");
 }
 
-/// `verify` does not say that all is well when it could not look.
+/// `verify` reports no success when it could not read.
 #[test]
 fn what_cannot_be_read_is_not_verified() {
     let (disk, _) = written();
@@ -149,8 +148,8 @@ fn what_cannot_be_read_is_not_verified() {
     assert!(failed >= 6, "{failed} looks failed");
 }
 
-/// A last batch that went bad looks like a write that a crash cut off, but it may have been acknowledged: `verify` says so
-/// also when the stream has gone on since.
+/// A damaged last batch looks like a write that a crash cut off, but it may have been acknowledged: `verify` reports it
+/// also after the stream has continued.
 #[test]
 fn a_damaged_last_batch_is_reported_after_later_starts_too() {
     let (disk, before) = written();
@@ -179,12 +178,12 @@ fn a_damaged_last_batch_is_reported_after_later_starts_too() {
     assert!(matches!(gaps[..], [(first, _, GapCause::Torn)] if first == last - 1), "{gaps:?}");
 }
 
-/// A segment of another stream behind the newest one takes its place and hides it: that is no small matter.
+/// A segment of another stream that is newer than all others takes their place and hides them: that is damage.
 #[test]
 fn a_foreign_segment_that_hides_others_is_damage() {
     let (disk, _) = written();
     let other = SimulatedDisk::new();
-    // Another stream of this name: the number that tells them apart is drawn.
+    // Another stream of this name: its id is drawn again.
     let _ = other.unpredictable();
     let (mut log, _) = open(&other, SEGMENT_SIZE);
     let first = batch(1, 1, 1, 10);

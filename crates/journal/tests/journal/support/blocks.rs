@@ -1,4 +1,4 @@
-//! A writer whose payloads lie in shared blocks, and readers that refer to the records of written batches.
+//! A writer with payloads in shared blocks, and readers that refer to the records of written batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) fn payload_of(sequence: u64) -> Vec<u8> {
     payload(1, sequence, (sequence * 7919 % 9000) as usize)
 }
 
-/// Begins a batch with as many records, whose payloads lie in two new blocks.
+/// Begins a batch with `count` records and their payloads in two new blocks.
 pub(crate) fn fill(batch: &mut Batch, next: &mut u64, count: u64) -> Vec<BlockWriter> {
     batch.begin(*next, time_of(*next));
     let mut blocks = vec![BlockWriter::new(256 * 1024), BlockWriter::new(256 * 1024)];
@@ -45,7 +45,7 @@ impl BatchReference {
     }
 }
 
-/// What goes wrong in the life of a journal in steps, if something does.
+/// Runs a journal in steps; returns the first violation, if any.
 pub(crate) fn find_violation(seed: u64) -> Option<String> {
     let disk = SimulatedDisk::new();
     let limits = JournalLimits { batches: 4, batch_size: 128 * 1024 };

@@ -1,16 +1,16 @@
-//! Cutting the power at every point of a history, with every set of sectors that may have reached the disk.
+//! Power failures at every point of a history, with every set of sectors that may have reached the disk.
 
 use stilling_journal::disk::simulated::{CrashPoint, DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{GapCause, Log};
 
 use super::{XorShift64, batch, content, open, payload};
 
-/// Most sets of one point that are all tried: of sixteen pending things, or of so many as give fewer.
+/// Up to this number of pending changes all sets of one point are tried.
 const EXHAUSTIVE_MAX: u32 = 16;
-/// Bytes of the segments: a header and seven blocks.
+/// Bytes of a segment: a header and seven blocks.
 pub(crate) const SEGMENT_SIZE: u64 = 32_768;
 
-/// What a writer hands over with one call: for each batch its number of records and their size.
+/// The batches of one call: for each its number of records and their size.
 pub(crate) type AppendCall<'a> = &'a [(u64, usize)];
 
 /// Writes of one to five blocks, alone and several at a time, over the ends of segments.
@@ -27,7 +27,7 @@ pub(crate) const CALLS: [AppendCall<'static>; 10] = [
     &[(2, 20), (1, 30)],
 ];
 
-/// Appends as told. What is written is all a function of life and sequence.
+/// Appends these calls. All content is a function of run and sequence.
 pub(crate) fn append_calls(log: &mut Log<SimulatedDisk>, run: u64, calls: &[AppendCall<'_>]) {
     for call in calls {
         let mut next = log.next();
@@ -43,7 +43,7 @@ pub(crate) fn append_calls(log: &mut Log<SimulatedDisk>, run: u64, calls: &[Appe
     }
 }
 
-/// A disk that has recorded one life from the beginning, and how many records were written.
+/// A disk that has recorded one run from the beginning, and the number of records written.
 pub(crate) fn first_run(calls: &[AppendCall<'_>], is_ended: bool) -> (SimulatedDisk, u64) {
     let disk = SimulatedDisk::recording();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
@@ -57,8 +57,8 @@ pub(crate) fn first_run(calls: &[AppendCall<'_>], is_ended: bool) -> (SimulatedD
     (disk, written)
 }
 
-/// A disk that has recorded a process whose write `at` could not be synced, and a second process that came after it without a
-/// power failure in between: it finds what the first one wrote in the page cache. Returns how many records were written.
+/// A disk that has recorded a process that failed to sync write `at`, followed by a second process without a power
+/// failure in between: it finds the bytes of the first one in the page cache. Returns the number of records written.
 pub(crate) fn restarted_run(at: usize) -> (SimulatedDisk, u64) {
     let disk = SimulatedDisk::recording();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
@@ -72,14 +72,14 @@ pub(crate) fn restarted_run(at: usize) -> (SimulatedDisk, u64) {
     drop(log);
     disk.fail(DiskFaults::default());
     let (log, _) = open(&disk, SEGMENT_SIZE);
-    // What a message that is sent again would be told: it is stored.
+    // A retried message would be acknowledged as stored.
     let source = log.source();
     disk.observe_watermark(move || source.durable());
     (disk, next + 2)
 }
 
-/// Calls `state` with each set of pending things that is tried at one point: all if they are few, else the telling
-/// ones and `sample` others.
+/// Calls `state` with the sets of pending changes at one point: all if they are few, else the significant ones and
+/// `sample` others.
 pub(crate) fn for_each_crash_state(
     point: &CrashPoint,
     sample: u64,
@@ -100,20 +100,20 @@ pub(crate) fn for_each_crash_state(
         state(&point.disk(|at| at != edge));
     }
     for _ in 0..sample.min(2000) {
-        // From almost nothing to almost everything.
+        // From few changes to nearly all.
         let share = random.below(15) + 1;
         state(&point.disk(|_| random.below(16) < share));
     }
 }
 
-/// What is wrong with what recovery makes of a crash of the first life, if anything.
+/// A violation in the recovery from a crash of the first run, if any.
 pub(crate) fn find_violation(disk: &SimulatedDisk, acknowledged: u64, written: u64) -> Option<String> {
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     let read = content(&log.source());
     if let Some(loss) = recovery.findings.entries.iter().find(|finding| finding.is_loss()) {
         return Some(format!("a crash is taken for damage: {loss}"));
     }
-    // Behind what counts there may be what the crash cut off.
+    // The cut-off write may follow the counted content.
     let torn = (recovery.last + 1, recovery.next - 1, GapCause::Torn);
     if let Some(gap) = read.gaps.iter().find(|gap| **gap != torn) {
         return Some(format!("{gap:?} among what counts"));
@@ -133,8 +133,8 @@ pub(crate) fn find_violation(disk: &SimulatedDisk, acknowledged: u64, written: u
     None
 }
 
-/// What is wrong after a second life that went on from `first_last` and ended in a crash, if anything: nothing that was
-/// cut off the first time may be there now.
+/// A violation after a second run that continued from `first_last` and ended in a crash, if any: records cut off the
+/// first time must not exist.
 pub(crate) fn find_violation_after_restart(
     disk: &SimulatedDisk,
     acknowledged: u64,

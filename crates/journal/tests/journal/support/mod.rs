@@ -1,4 +1,4 @@
-//! What the tests of the journal share: records that can be told apart, and reading everything back.
+//! Support for the journal's tests: distinguishable records, and reading a whole stream.
 
 pub(crate) mod blocks;
 pub(crate) mod crash;
@@ -12,7 +12,7 @@ pub(crate) const fn time_of(sequence: u64) -> u64 {
     1_700_000_000_000_000_000_u64.wrapping_add(sequence.wrapping_mul(1_000_000))
 }
 
-/// The payload of the record `sequence` in the life `run` of its writer: no two are equal, nor are their lengths.
+/// The payload of the record `sequence` in the run `run` of its writer: all payloads differ, and so do their lengths.
 pub(crate) fn payload(run: u64, sequence: u64, size: usize) -> Vec<u8> {
     let mut bytes = format!("{run}/{sequence}:").into_bytes();
     let mut state = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ run;
@@ -23,7 +23,6 @@ pub(crate) fn payload(run: u64, sequence: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// A batch of `count` records of `size` bytes from `first` on.
 pub(crate) fn batch(run: u64, first: u64, count: u64, size: usize) -> Batch {
     let mut batch = Batch::new(256 * 1024);
     batch.begin(first, time_of(first));
@@ -36,19 +35,19 @@ pub(crate) fn batch(run: u64, first: u64, count: u64, size: usize) -> Batch {
     batch
 }
 
-/// What reading a whole stream gives.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LogContent {
     pub(crate) records: Vec<(u64, Vec<u8>)>,
     pub(crate) gaps: Vec<(u64, u64, GapCause)>,
 }
 
-/// Everything from the first kept record on. Checks that each sequence is told once, in order: as record or in a gap.
+/// Everything from the first stored record on. Checks that each sequence occurs once, in order: as a record or in a
+/// gap.
 pub(crate) fn content<D: Disk>(source: &LogSource<D>) -> LogContent {
     content_from(source, StartAt::Sequence(source.first().unwrap_or(1)))
 }
 
-/// Everything from there on, checked as [`content`].
+/// Everything from `from` on, checked as in [`content`].
 pub(crate) fn content_from<D: Disk>(source: &LogSource<D>, from: StartAt) -> LogContent {
     let mut content = LogContent::default();
     let mut reader = source.read_from(from);
@@ -73,7 +72,7 @@ pub(crate) fn content_from<D: Disk>(source: &LogSource<D>, from: StartAt) -> Log
         }
     }
     if let Some(expected) = expected {
-        // Behind what is durable there is at most what a crash cut off.
+        // At most a cut-off write follows the durable records.
         let torn = content
             .gaps
             .last()
@@ -83,13 +82,12 @@ pub(crate) fn content_from<D: Disk>(source: &LogSource<D>, from: StartAt) -> Log
     content
 }
 
-/// A log with segments of `segment_size` bytes.
 pub(crate) fn open<D: Disk>(disk: &D, segment_size: u64) -> (Log<D>, stilling_journal::Recovery) {
     Log::open(disk.clone(), "events", LogConfig { segment_size, ..LogConfig::default() })
         .expect("any bytes open")
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 pub(crate) struct XorShift64(pub(crate) u64);
 
 impl XorShift64 {

@@ -1,4 +1,4 @@
-//! What idle consumers and leaving clients cost the others, in processor time.
+//! Costs of idle consumers and disconnecting clients for other clients, in processor time.
 //!
 //! `cargo run --release -p stilling-hub --example costs`
 #![expect(clippy::print_stdout, reason = "it is what the program is for")]
@@ -11,7 +11,7 @@ use stilling_hub::{
     Publication, PublicationBatch, Retention, RoutedBatch, ShardTable, StreamConfig, UnixNanos,
 };
 
-/// Shards that take everything at once and forget it.
+/// Outlets that take and discard everything at once.
 struct NullOutlets;
 
 impl Outlets for NullOutlets {
@@ -34,14 +34,14 @@ fn hub() -> MemoryHub {
     Hub::new(config, &[], (JournalStorage::default(), NullOutlets), 1, (HashKey(1, 2), UnixNanos::EPOCH))
 }
 
-/// Processor time of this thread, to which other programs do not add; it moves on with the kernel's tick, some milliseconds.
+/// Processor time of this thread, without other programs; it advances with the kernel's tick of some milliseconds.
 fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let word = text.split(' ').next().and_then(|word| word.parse().ok());
     Duration::from_nanos(word.expect("nanoseconds"))
 }
 
-/// Has the shard's table and the hub subscribe a client to filters.
+/// Subscribes a client to filters, in the shard's table and the hub.
 fn subscribe(hub: &mut MemoryHub, table: &mut ShardTable, token: u64, filters: impl Iterator<Item = String>) {
     let mut publication_batch = PublicationBatch::new();
     for (number, filter) in filters.enumerate() {
@@ -58,7 +58,7 @@ fn subscribe(hub: &mut MemoryHub, table: &mut ShardTable, token: u64, filters: i
     }
 }
 
-/// Has the hub take requests of a client, and everything that follows from them. Returns the time of all turns, and how many.
+/// Runs requests of a client and all their effects. Returns the time and number of the turns.
 fn ask(hub: &mut MemoryHub, token: u64, requests: &[HubRequest<'_>], now_ns: u64) -> (Duration, u32) {
     let client_options = ClientOptions { headers: true, no_responders: true, no_echo: false };
     let mut publication_batches = VecDeque::new();

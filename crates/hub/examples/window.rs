@@ -1,8 +1,8 @@
-//! What a full de-duplication window costs: the longest turn while it fills, and the start with 1,000,000 ids on disk.
+//! Costs of a full de-duplication window: the longest turn while it fills, and a start with 1,000,000 ids on disk.
 //!
 //! `cargo run --release -p stilling-hub --example window -- FOLDER`
 //!
-//! `FOLDER` is made and removed again; it should be on the disk that is to be measured. Records have no payload but their id.
+//! `FOLDER` is created and removed; it should be on the disk to be measured. Records consist of their ids.
 #![expect(clippy::print_stdout, reason = "it is what the program is for")]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ const IDS: u64 = 1_000_000;
 const KEY: HashKey = HashKey(1, 2);
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// Shards that take everything at once and forget it.
+/// Outlets that take and discard everything at once.
 struct DroppingOutlets;
 
 impl Outlets for DroppingOutlets {
@@ -38,7 +38,7 @@ fn stream(durability: Durability) -> StreamConfig {
     StreamConfig { durability, retention: Retention::of(durability), ..StreamConfig::default() }
 }
 
-/// The longest publication of a million with ids, and all of them.
+/// Returns the longest of a million publications with ids, and the total time.
 fn fill() -> (Duration, Duration) {
     let config = HubConfig { streams: vec![stream(Durability::None)], ..HubConfig::default() };
     let mut hub =
@@ -72,7 +72,7 @@ fn open(folder: &Path) -> Log<FileDisk> {
     Log::open(disk, "events", config).expect("it opens").0
 }
 
-/// A stream with a million ids, all within 100 seconds.
+/// Writes a stream with a million ids within 100 seconds.
 fn write(folder: &Path) {
     let mut log = open(folder);
     let mut batches = [Batch::new(256 * 1024)];

@@ -1,13 +1,13 @@
-//! The ends of connections: those that close when they have been answered, and those that have left.
+//! Connections that close after their acknowledgements, and clients that have disconnected.
 //!
 //! ```text
-//!   Farewell ─▶ closed when each stream has given the answers that waited in it, or is not waited for any more
-//!   Leave    ─▶ at once:    no subscription of the client counts
-//!               each turn:  LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made
+//!   CloseAfterAcks ─▶ closed when each stream has sent its pending answers, or is no longer waited for
+//!   Disconnect     ─▶ at once:    no subscription of the client counts
+//!                     each turn:  DEPARTED_CONSUMER_STEPS_PER_TURN steps, each for one consumer
 //! ```
 //!
-//! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
-//! client from its first request on.
+//! A client is identified by its shard and token; the token has a generation, so the next connection in the same slot
+//! is another client.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,31 +17,28 @@ use crate::limits::DEPARTED_CONSUMER_STEPS_PER_TURN;
 use crate::publication_batch::ClientId;
 use crate::router::Router;
 
-/// Connections that come to their end.
 #[derive(Debug)]
 pub(crate) struct ClosingClients {
-    /// Connections that are to be closed, and how many streams still have answers for each.
+    /// Connections to close, with the number of streams that still have answers for them.
     closing: HashMap<ClientId, u32, HashKey>,
-    /// Clients that have left, and whose consumers are to be dealt with.
+    /// Disconnected clients with consumers to handle.
     departures: VecDeque<Departure>,
-    /// Steps for them that this turn may still do.
     steps: usize,
     steps_done: u64,
 }
 
-/// A client that has left, and how far its consumers are dealt with.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     client: ClientId,
     departure_stage: DepartureStage,
 }
 
-/// The kind of consumers that comes next, from this number on.
+/// Kind of the next consumers to handle, from this number on.
 #[derive(Clone, Copy, Debug)]
 enum DepartureStage {
-    /// Consumers that wait for the client, or hold requests of it.
+    /// Consumers that wait for the client, or hold its pull requests.
     Attached(u32),
-    /// Consumers that it made.
+    /// Consumers that the client created.
     Owned(u32),
 }
 
@@ -55,7 +52,7 @@ impl ClosingClients {
         }
     }
 
-    /// Has a connection wait until so many streams have answered it. Returns whether it is to be closed now.
+    /// Defers a connection's close until `streams` streams have answered. Returns whether to close it now.
     pub(crate) fn close_after(&mut self, client: ClientId, streams: u32) -> bool {
         if streams > 0 {
             self.closing.insert(client, streams);
@@ -63,7 +60,7 @@ impl ClosingClients {
         streams == 0
     }
 
-    /// A stream has answered a connection, or is not waited for any more. Returns whether it is to be closed now.
+    /// Notes that a stream has answered a connection or is no longer waited for. Returns whether to close it now.
     pub(crate) fn note_answered(&mut self, client: ClientId) -> bool {
         let Some(streams) = self.closing.get_mut(&client) else { return false };
         *streams -= 1;
@@ -74,7 +71,7 @@ impl ClosingClients {
         is_last
     }
 
-    /// A connection is gone. Its subscriptions stop counting at once.
+    /// Handles a disconnect. The client's subscriptions stop counting at once.
     pub(crate) fn leave(&mut self, client: ClientId, consumers: &mut ConsumerTable, router: &mut Router) {
         self.closing.remove(&client);
         router.leave(client);
@@ -84,23 +81,20 @@ impl ClosingClients {
         self.step_departures(consumers, router);
     }
 
-    /// Begins a turn, in which as many steps may be done.
     pub(crate) fn begin_turn(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
         self.steps = DEPARTED_CONSUMER_STEPS_PER_TURN;
         self.step_departures(consumers, router);
     }
 
-    /// Whether consumers of clients that have left are still to be dealt with.
     pub(crate) fn has_departures(&self) -> bool {
         !self.departures.is_empty()
     }
 
-    /// How many steps were done for clients that have left.
     pub(crate) fn steps_done(&self) -> u64 {
         self.steps_done
     }
 
-    /// Deals with the consumers of clients that have left, as far as this turn allows.
+    /// Handles the consumers of disconnected clients within this turn's budget.
     fn step_departures(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
         while self.steps > 0
             && let Some(cost) = self.step_departure(consumers, router)
@@ -109,7 +103,7 @@ impl ClosingClients {
         }
     }
 
-    /// Does one step for a client that has left. Returns what that cost; none if there is no such client.
+    /// Does one step for a disconnected client. Returns its cost, or `None` without such a client.
     pub(crate) fn step_departure(
         &mut self,
         consumers: &mut ConsumerTable,
@@ -172,7 +166,7 @@ mod tests {
         assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64);
         clients.begin_turn(&mut consumers, &mut router);
         assert!(!clients.has_departures());
-        // One more step for each kind of consumers, in which there is none left.
+        // One more step per kind, which finds no further consumer.
         assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64 + 10 + 2);
         assert_eq!(consumers.first_left(), Some(0));
     }

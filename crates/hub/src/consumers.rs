@@ -1,16 +1,16 @@
 //! Consumers: readers that follow a stream from a position, record by record.
 //!
 //! ```text
-//!   asleep ──somebody listens──▶ reading ──chunk──▶ sending ──all of it──▶ gone ahead ──it has left──┐
-//!                                   ▲                                                             │
-//!                                   └──────────── more is visible ────────────────────────────────┤
-//!                                following ◀───────────── nothing more is visible ────────────────┘
+//!   idle ──subscriber or pull──▶ reading ──chunk──▶ sending ──whole chunk──▶ awaiting mark ──mark reached──┐
+//!                                   ▲                                                                      │
+//!                                   └──────────── more is visible ─────────────────────────────────────────┤
+//!                                following ◀───────────── nothing more is visible ─────────────────────────┘
 //! ```
 //!
-//! What lies behind is read in chunks, one at a time. The next one is asked for when the shard returns the mark behind
-//! the last one: at once if the connection's output is not held up, else when it has gone. So a consumer that reads
-//! slowly costs a chunk and what a shard holds for it, however far it is behind. One that has caught up gets each
-//! record as it becomes visible.
+//! A consumer that is behind reads in chunks, one at a time. It reads the next chunk when the shard returns the mark
+//! behind the last one: at once if the connection's output is not blocked, otherwise when the output has been sent. A
+//! slow consumer therefore costs one chunk and its shard's buffer, however far it is behind. A consumer that has caught
+//! up gets each record as it becomes visible.
 
 use stilling_journal::Record;
 
@@ -34,17 +34,15 @@ mod upkeep;
 /// Nanoseconds between two checks for consumers that have expired.
 const CONSUMER_CHECK_EVERY_NS: u64 = 50_000_000;
 
-/// All consumers.
 #[derive(Debug)]
 pub(crate) struct Consumers {
     pub(crate) table: ConsumerTable,
-    /// Filters that were compared with records of chunks in this turn.
+    /// Filters compared with records of chunks in this turn.
     compared: usize,
-    /// Consumers to which a record was offered.
     offered: u64,
-    /// Consumers that want a record; memory that is used again.
+    /// Consumers that match a record; reused buffer.
     found: Vec<u32>,
-    /// Headers without their status; memory that is used again.
+    /// Headers without their status; reused buffer.
     stripped: Vec<u8>,
 }
 
@@ -59,17 +57,17 @@ impl Consumers {
         }
     }
 
-    /// Begins a turn, in which as many filters may be compared.
+    /// Begins a turn with a new budget of filter comparisons.
     pub(crate) fn begin_turn(&mut self) {
         self.compared = 0;
     }
 
-    /// How often a record was offered to a consumer, whether it was sent or not.
+    /// Returns how often a record was offered to a consumer, sent or not.
     pub(crate) fn offered(&self) -> u64 {
         self.offered
     }
 
-    /// The longest span, in nanoseconds, before consumers have to be looked after.
+    /// Maximum nanoseconds until the next check of the consumers.
     pub(crate) fn next_check_in(&self) -> Option<u64> {
         (!self.table.is_empty()).then_some(CONSUMER_CHECK_EVERY_NS)
     }
@@ -85,7 +83,7 @@ pub(crate) struct ConsumerDelivery<'a, S, O> {
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Whether the shards to which a consumer's next message goes can be handed more, and nothing that was begun waits.
+    /// Returns whether the shards of a consumer's next message have room and no unfinished send waits.
     #[inline]
     pub(crate) fn has_room_for(&mut self, number: u32) -> bool {
         if !self.finish_unsent() {
@@ -98,7 +96,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         target.is_none_or(|target| self.fan_out.has_room_for(self.router, target))
     }
 
-    /// Hands out what waits for shards, and goes on with what was begun. Returns whether that came to its end.
+    /// Hands out what waits for shards and resumes unfinished sends. Returns whether all of them are finished.
     #[inline]
     pub(crate) fn finish_unsent(&mut self) -> bool {
         self.fan_out.advance();
@@ -127,7 +125,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         !self.fan_out.has_unfinished()
     }
 
-    /// Sends a message without payload that says something about the consumer itself.
     fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
         self.fan_out.send_by_subject(
             self.router,
@@ -136,7 +133,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 }
 
-/// Where a flow control request is answered to.
+/// Reply subject of a flow control request.
 fn flow_subject(stream: &str, consumer: &str) -> Vec<u8> {
     format!("$JS.FC.{stream}.{consumer}").into_bytes()
 }
@@ -156,7 +153,7 @@ mod tests {
     const NOW: Now = Now::simulated(0);
     const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
-    /// A shard that forgets what it is handed, if it takes it.
+    /// Outlets that discard routed batches if `has_room`.
     struct DiscardingOutlets {
         has_room: bool,
     }
@@ -170,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The parts of a hub with one stream, in memory, and a client that listens to `push`.
+    /// The parts of a hub with one memory stream, and a client subscribed to `push`.
     struct DeliveryFixture {
         consumers: Consumers,
         storage: JournalStorage,
@@ -198,7 +195,7 @@ mod tests {
             ConsumerDelivery { consumers, storage, streams, router, fan_out }
         }
 
-        /// Adds a consumer that has everything pushed.
+        /// Adds a consumer that gets everything pushed.
         fn add(&mut self, name: usize) -> u32 {
             let spec =
                 ConsumerSpec { deliver: Some(b"push".to_vec()), ..ConsumerSpec::of_everything(0, name) };

@@ -1,18 +1,17 @@
-//! Sequences that have been counted, so that each counts once however many readers come to it.
+//! Counted sequences: each counts once, however many readers reach it.
 
 use std::collections::BTreeMap;
 
 use crate::limits::DAMAGED_RANGES_MAX;
 
-/// Disjoint ranges of sequences.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountedRanges {
-    /// The last sequence of each range by its first.
+    /// Last sequence of each disjoint range, by its first.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl CountedRanges {
-    /// Adds a range. Returns how many of its sequences are new.
+    /// Adds a range. Returns the number of its sequences that are new.
     pub(crate) fn add(&mut self, first: u64, last: u64) -> u64 {
         let (mut start, mut end, mut known) = (first, last, 0);
         while let Some((&its_first, &its_last)) = self.ranges.range(..=last.saturating_add(1)).next_back()
@@ -28,7 +27,7 @@ impl CountedRanges {
         (last + 1).saturating_sub(first + known)
     }
 
-    /// Forgets ranges of which nothing is kept any more.
+    /// Drops ranges that lie before the first kept sequence.
     pub(crate) fn forget_before(&mut self, first: u64) {
         while let Some(range) = self.ranges.first_entry()
             && *range.get() < first
@@ -37,7 +36,6 @@ impl CountedRanges {
         }
     }
 
-    /// The first and the last sequence of each range.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().map(|(&first, &last)| (first, last))
     }
@@ -49,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// Against a set of single sequences.
+    /// Compared with a set of single sequences.
     #[test]
     fn each_sequence_counts_once() {
         let (mut ranges, mut all, mut random) = (CountedRanges::default(), BTreeSet::new(), 7_u64);

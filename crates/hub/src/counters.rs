@@ -1,4 +1,4 @@
-//! What the hub has done, to be read by other threads.
+//! Counters of the hub, readable by other threads.
 
 use crate::loss::Loss;
 use crate::loss_counts::LossCounts;
@@ -6,116 +6,116 @@ use crate::publication_batch::Ingress;
 use crate::stream_health::SharedHealth;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that one thread changes and all may read.
+/// A number that one thread changes and all threads may read.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets it; for the one thread that changes it.
+    /// Sets the number; called by its one writing thread.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// What the hub has done since the start, as of its last turn.
+/// Counters of the hub since its start, as of its last turn.
 #[derive(Debug, Default)]
 pub struct HubCounters {
-    /// Messages that came in.
+    /// Messages received.
     pub messages: Gauge,
     /// Bytes of their headers and payloads.
     pub bytes: Gauge,
     /// Acknowledgements and refusals sent to publishers.
     pub publish_outcomes: Gauge,
-    /// Messages that were in their stream already.
+    /// Messages already in their stream.
     pub duplicates: Gauge,
-    /// Messages that no stream wanted and nobody listened to.
+    /// Messages without a stream and without subscribers.
     pub undelivered: Gauge,
-    /// Filters and members of queues that shards have registered.
+    /// Filters and queue members registered by shards.
     pub registrations: Gauge,
-    /// Registrations for which there was no room.
+    /// Registrations refused because there was no room.
     pub registrations_refused: Gauge,
-    /// Connections that are parked because their stream is full.
+    /// Connections currently parked because their stream is full.
     pub parked: Gauge,
-    /// Requests of such connections that have ever waited.
+    /// Requests that have ever been parked.
     pub parked_requests: Gauge,
-    /// Bytes that wait for shards which have all their pieces of deliveries.
+    /// Bytes queued for shards that hold all their routed batches.
     pub queued: Gauge,
-    /// Consumers that there are.
+    /// Current consumers.
     pub consumers: Gauge,
-    /// Times that a record was offered to a consumer, whether it was sent or not: what consumers cost.
+    /// Records offered to consumers, sent or not: the cost of consumers.
     pub offered: Gauge,
-    /// Steps in which the registrations and consumers of connections that have left were taken apart.
+    /// Steps that removed registrations and consumers of disconnected clients.
     pub left: Gauge,
-    /// Times that a message would have matched a registration of a connection that has left and that was not removed yet.
+    /// Matches of messages with registrations of disconnected clients before their removal.
     pub left_matches: Gauge,
-    /// Log lines that were dropped because the log was written too slowly; counted by the hub's runner.
+    /// Log lines dropped because the log was written too slowly; counted by the hub's runner.
     pub log_lines_dropped: Gauge,
-    /// What the shards have done, by their numbers.
+    /// Counters of the shards, by number.
     pub shards: Vec<ShardCounters>,
     losses: [[Gauge; Loss::ALL.len()]; Ingress::ALL.len()],
-    /// The streams, by their numbers.
+    /// Counters of the streams, by number.
     pub streams: Vec<StreamCounters>,
 }
 
-/// What one shard has done with what the hub has handed to it.
+/// Counters of one shard.
 #[derive(Debug, Default)]
 pub struct ShardCounters {
     /// Messages sent to subscriptions.
     pub delivered: Gauge,
-    /// Subscriptions that there are.
+    /// Current subscriptions.
     pub subscriptions: Gauge,
 }
 
-/// One stream's state.
+/// State of one stream.
 #[derive(Debug, Default)]
 pub struct StreamCounters {
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
-    /// The first sequence that is kept.
+    /// First sequence kept.
     pub first: Gauge,
-    /// The last sequence that was given.
+    /// Last sequence assigned.
     pub last: Gauge,
-    /// The last sequence that everybody may see.
+    /// Last visible sequence.
     pub visible: Gauge,
     /// Messages that wait for the disk.
     pub pending: Gauge,
-    /// The most that ever waited.
+    /// Maximum of [`pending`](Self::pending) so far.
     pub pending_max: Gauge,
     /// Message ids in the de-duplication window.
     pub ids: Gauge,
-    /// Message ids that were forgotten before their time because there were too many.
+    /// Message ids forgotten early because there were too many.
     pub ids_evicted: Gauge,
-    /// Records that consumers did not get because retention had removed them.
+    /// Records that consumers missed because retention had removed them.
     pub skipped_removed: Gauge,
-    /// The same because their bytes are damaged.
+    /// Records that consumers missed because their bytes are damaged.
     pub skipped_damaged: Gauge,
-    /// 1 when it is frozen.
+    /// 1 while the stream is frozen.
     pub frozen: Gauge,
-    /// 1 while its folder is not open.
+    /// 1 while the stream's directory is not open.
     pub closed: Gauge,
-    /// 1 while it waits for room on its disk.
+    /// 1 while the stream waits for room on its disk.
     pub waiting: Gauge,
-    /// How often it has waited for room.
+    /// Times that the stream waited for room on its disk.
     pub waits: Gauge,
-    /// Writes that failed and were done again in a new segment, or are to be.
+    /// Failed writes that were or will be repeated in a new segment.
     pub failed_writes: Gauge,
     /// Writes that took longer than a second.
     pub slow_writes: Gauge,
-    /// Records that are not what was written, each counted once, by the first reader that came to it.
+    /// Damaged records, each counted once, by the first reader that reaches it.
     pub damaged: Gauge,
-    /// Sequences that writes cut off by crashes may have had, counted the same way.
+    /// Sequences that writes cut off by crashes may have had, each counted once.
     pub torn: Gauge,
-    /// Reads that failed.
+    /// Failed reads.
     pub read_failures: Gauge,
     /// Rounds of retention that could not remove everything.
     pub retention_failures: Gauge,
-    /// The condition of its disk, and why it is so.
+    /// Condition of the stream's disk, and its reason.
     pub health: SharedHealth,
 }
 
@@ -126,19 +126,19 @@ impl HubCounters {
         HubCounters { streams, shards, ..HubCounters::default() }
     }
 
-    /// Messages sent to subscriptions.
+    /// Returns the messages sent to subscriptions of all shards.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.shards.iter().map(|shard| shard.delivered.get()).sum()
     }
 
-    /// Subscriptions that there are.
+    /// Returns the current subscriptions of all shards.
     #[must_use]
     pub fn subscriptions(&self) -> u64 {
         self.shards.iter().map(|shard| shard.subscriptions.get()).sum()
     }
 
-    /// How many messages that came by this door were lost for this reason.
+    /// Returns the messages that entered through `ingress` and were lost for this reason.
     #[must_use]
     pub fn losses(&self, ingress: Ingress, loss: Loss) -> u64 {
         self.losses[ingress as usize][loss as usize].get()

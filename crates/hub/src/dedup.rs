@@ -1,32 +1,32 @@
-//! The de-duplication window of a stream: which message ids it has taken lately, and under which sequences.
+//! The de-duplication window of a stream: recent message ids and their sequences.
 //!
-//! An id is kept for a time, counted by a clock that is never set, so a change of the calendar neither forgets ids nor
-//! keeps them. Records without an id do not count. At [`DEDUP_IDS_MAX`] ids the oldest is forgotten early, and counted.
+//! An id is kept for a time measured by a monotonic clock, so a change of the calendar neither drops ids nor keeps
+//! them. Records without an id do not count. At [`DEDUP_IDS_MAX`] ids the oldest is forgotten early, and counted.
 //!
-//! After a restart the window is built again from the journal, by the times of its records:
+//! After a restart the window is rebuilt from the journal, by the times of its records:
 //!
-//! - Between two records of one server life, the difference of their times has passed, never less than nothing.
-//! - Between two lives, and between the newest record and the restart, no time has passed: whether the server was idle or
-//!   not running there is not known.
+//! - Between two records of one server run, the difference of their times has passed, at least 0.
+//! - Between two runs, and between the newest record and the restart, no time has passed: idle and stopped time is
+//!   unknown.
 //!
-//! So an id is recognised for at least its time, longer by what was not counted, and what a publisher sends again after an
-//! outage is still recognised. It reaches back as far as retention has kept records. Two things make a rebuilt window know
-//! less than the lost one: a calendar that was set forward is taken for time that passed, and the maximum. An id beyond
-//! the maximum that is within its time at the end of the rebuild counts as forgotten early; the others do not.
+//! An id is therefore recognised for at least its time, also after an outage, as far back as retention has kept
+//! records. A rebuilt window knows less than the lost one in two cases: a calendar set forward counts as passed time,
+//! and the maximum applies. An id beyond the maximum counts as forgotten early only if its time is not over at the end
+//! of the rebuild.
 //!
 //! ```text
 //!   numbers   │ expired, to be removed │ live                                        │
 //!             begin                    live_from                                     end
 //!   marks                              │ latest │ latest │ … one per 1/128 of the time
-//!   tables    │ old, as long as it is not empty │ ◀ moved down │ new                │
+//!   tables    │ old, until it is empty │ ◀ moved down │ new                          │
 //!             begin                             moved                              end
 //! ```
 //!
-//! A table is a ring of entries and slots (name → index in the ring, linear probing, at most half full). When it is full,
-//! another of twice the size takes its place, and each new id moves [`DEDUP_MOVED_PER_ID`] entries there: no id waits for
-//! all the others.
+//! A table is a ring of entries and slots (name → index in the ring, linear probing, at most half full). A full table
+//! is replaced by one of twice the size, and each new id moves [`DEDUP_MOVED_PER_ID`] entries there, so that no id pays
+//! for all others.
 //!
-//! An id is kept as a keyed hash of 128 bits: 24 bytes of an entry and 4 bytes for each of two slots, 32 bytes per id of
+//! An id is a keyed hash of 128 bits: 24 bytes per entry and 4 bytes for each of two slots, 32 bytes per id of
 //! capacity, which is a power of two. A full window takes 32 MiB, and 48 MiB while entries move to the last table.
 
 use std::collections::VecDeque;
@@ -38,55 +38,50 @@ use crate::hash_key::HashKey;
 use crate::limits::{DEDUP_IDS_MAX, DEDUP_MOVED_PER_ID, DEDUP_REMOVED_PER_TURN, DISK_STALL_TIMEOUT_NS};
 use crate::time::{SteadyNanos, UnixNanos};
 
-/// Parts of the time that have one mark each. An id is kept for up to one part longer.
+/// Parts of the time with one mark each. An id is kept for up to one part longer.
 const DEDUP_MARKS: u64 = 128;
 
-/// Entries for which there is room at first.
 const CAPACITY_LEAST: usize = 64;
 
-/// A slot that holds nothing; the others hold an index and one. Memory of zeroes costs nothing before it is used.
+/// An empty slot; others hold an index plus one. Zeroed memory costs nothing before its first use.
 const EMPTY: u32 = 0;
 
-/// The ids of a window.
 #[derive(Debug)]
 pub(crate) struct DedupWindow {
     key: HashKey,
-    /// How long an id is kept; 0: not at all.
+    /// Nanoseconds that an id is kept; 0 disables the window.
     time_ns: u64,
     ids_max: u64,
     table: DedupTable,
-    /// The table that was full: it has the entries from `begin` to `moved`, the other one those from there on.
+    /// The previous, full table: entries from `begin` to `moved`; the other table has those from `moved` on.
     old: DedupTable,
     moved: u64,
-    /// Numbers of entries, from 0 on: the oldest in the tables, the oldest that is still known, the next.
+    /// Numbers of entries, from 0 on: the oldest in the tables, the oldest live one, the next.
     begin: u64,
     live_from: u64,
     end: u64,
-    /// The time of those before it is over; others before `live_from` were forgotten because there were too many.
+    /// Entries before this one have expired; others before `live_from` were evicted because there were too many.
     expired_to: u64,
     marks: VecDeque<DedupMark>,
-    /// The window's own clock: nanoseconds that have passed, of which those before a restart are known from the journal.
+    /// The window's own clock: nanoseconds passed, those before a restart taken from the journal.
     clock_ns: u64,
     observed_ns: Option<SteadyNanos>,
     replayed: Option<(u64, UnixNanos)>,
     evicted: u64,
 }
 
-/// The halves of a name, and a sequence. An array: a vector of zeroed arrays is memory that the system gives when it is used.
+/// The halves of a name, and a sequence. A vector of zeroed arrays costs no memory before it is used.
 type DedupEntry = [u64; 3];
 
-/// Entries that came within one part of the time.
 #[derive(Clone, Copy, Debug)]
 struct DedupMark {
-    /// The number behind the last one.
     end: u64,
     started_ns: u64,
-    /// When the last one came.
     latest_ns: u64,
 }
 
 impl DedupWindow {
-    /// A window that keeps ids for `time_ns`; with 0 it keeps none.
+    /// Creates a window that keeps ids for `time_ns`; with 0 it keeps none.
     pub(crate) fn new(key: HashKey, time_ns: u64) -> DedupWindow {
         DedupWindow {
             key,
@@ -107,12 +102,12 @@ impl DedupWindow {
         }
     }
 
-    /// The number that stands for an id. An empty one is none, and stands for nothing.
+    /// Returns the hash that stands for an id; `None` for an empty id.
     pub(crate) fn name(&self, id: &[u8]) -> Option<u128> {
         (!id.is_empty()).then(|| self.key.wide(id))
     }
 
-    /// The sequence of the record with this id, if it came within the time.
+    /// Returns the sequence of the record with this id, if the id has not expired.
     pub(crate) fn find(&mut self, name: u128, now_ns: SteadyNanos) -> Option<u64> {
         self.observe(now_ns);
         let name = halves(name);
@@ -121,13 +116,12 @@ impl DedupWindow {
         (number >= self.live_from).then_some(sequence)
     }
 
-    /// Notes that `sequence` has this id.
     pub(crate) fn note(&mut self, name: u128, sequence: u64, now_ns: SteadyNanos) {
         self.observe(now_ns);
         self.insert(name, sequence);
     }
 
-    /// Notes the ids of a batch that was kept before the start, one batch after the other.
+    /// Notes the ids of a batch in the journal; called with one batch after the other at start.
     pub(crate) fn restore_ids(&mut self, batch: BatchView<'_>) {
         self.replay_batch(batch.epoch, UnixNanos::from_nanos(batch.time_ns));
         for (sequence, record) in batch.records {
@@ -138,12 +132,12 @@ impl DedupWindow {
         }
     }
 
-    /// Begins with a batch that was kept before the start; its records follow, each with [`replay`](Self::replay).
+    /// Begins a batch from the journal; its records follow, each with [`replay`](Self::replay).
     fn replay_batch(&mut self, epoch: u64, time_ns: UnixNanos) {
         if let Some((_, before_ns)) = self.replayed.filter(|(before, _)| *before == epoch) {
             self.clock_ns = self.clock_ns.saturating_add(time_ns.since(before_ns));
-            // A batch has the time at which it was begun: ids in it may have come until the next one was, as long as the
-            // hub waits for a disk.
+            // A batch has the time of its beginning: its ids may have arrived until the next batch began, at most the
+            // stall timeout of the disk later.
             if let Some(mark) = self.marks.back_mut() {
                 mark.latest_ns = self.clock_ns.min(mark.latest_ns.saturating_add(DISK_STALL_TIMEOUT_NS));
             }
@@ -152,12 +146,12 @@ impl DedupWindow {
         self.replayed = Some((epoch, time_ns));
     }
 
-    /// Notes a record of that batch.
     fn replay(&mut self, name: u128, sequence: u64) {
         self.insert(name, sequence);
     }
 
-    /// The sequence from which on records have to be read to know the same after a restart; `next` if there are none.
+    /// Returns the sequence from which records must be read to rebuild the window after a restart; `next` if there are
+    /// none.
     pub(crate) fn first(&self, next: u64) -> u64 {
         if self.live_from == self.end {
             return next;
@@ -167,17 +161,16 @@ impl DedupWindow {
         sequence
     }
 
-    /// How many ids it knows.
     pub(crate) fn len(&self) -> u64 {
         self.end - self.live_from
     }
 
-    /// How many ids were forgotten before their time because there were too many.
+    /// Number of ids forgotten early because there were too many.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Frees memory of ids whose time is over, a bounded number at once.
+    /// Frees memory of expired ids, a bounded number per call.
     pub(crate) fn sweep(&mut self, now_ns: SteadyNanos) {
         if self.begin < self.end {
             self.observe(now_ns);
@@ -185,7 +178,7 @@ impl DedupWindow {
         }
     }
 
-    /// In how many nanoseconds there is something to [`sweep`](Self::sweep).
+    /// Returns the nanoseconds until there is something to [`sweep`](Self::sweep).
     pub(crate) fn sweep_in(&self) -> Option<u64> {
         if self.begin < self.live_from {
             return Some(0);
@@ -196,7 +189,7 @@ impl DedupWindow {
 
     fn observe(&mut self, now_ns: SteadyNanos) {
         let before = self.observed_ns.replace(now_ns).unwrap_or_else(|| {
-            // The end of the rebuild: those that would have been forgotten by now in any case break no promise.
+            // The end of the rebuild: ids that would have expired by now do not count as evicted early.
             self.evicted += self.live_from.saturating_sub(self.expired_to);
             now_ns
         });
@@ -225,7 +218,7 @@ impl DedupWindow {
             self.live_from += 1;
             self.evicted += u64::from(self.observed_ns.is_some());
         }
-        // Two for one: what has expired never adds to what is live.
+        // Two per insertion: expired entries never add to the live ones.
         self.reclaim(2);
         self.move_down(DEDUP_MOVED_PER_ID);
         if (self.end - self.begin) as usize == self.table.ring.len() {
@@ -245,7 +238,6 @@ impl DedupWindow {
         }
     }
 
-    /// Removes expired entries, at most so many.
     fn reclaim(&mut self, most: u64) {
         let until = self.live_from.min(self.begin + most);
         while self.begin < until {
@@ -259,7 +251,7 @@ impl DedupWindow {
         }
     }
 
-    /// Moves entries of the old table, at most so many, the latest first.
+    /// Moves at most `most` entries of the old table, the latest first.
     fn move_down(&mut self, most: u64) {
         let until = self.begin.max(self.moved.saturating_sub(most));
         while self.moved > until {
@@ -270,17 +262,15 @@ impl DedupWindow {
         self.drop_old();
     }
 
-    /// Gives up the old table when nothing is left in it.
     fn drop_old(&mut self) {
         if self.moved <= self.begin && !self.old.ring.is_empty() {
             self.old = DedupTable::default();
         }
     }
 
-    /// Has a table of twice the size take the place of the full one.
     fn grow(&mut self) {
         let capacity = (2 * self.table.ring.len()).max(CAPACITY_LEAST);
-        // Nothing: twice as many ids came since the last time as there were to be moved.
+        // Moves nothing: since the last growth, more insertions came than moves were needed.
         self.move_down(u64::MAX);
         self.old = std::mem::replace(&mut self.table, DedupTable::new(capacity));
         self.moved = self.end;
@@ -288,11 +278,11 @@ impl DedupWindow {
     }
 }
 
-/// Entries of consecutive numbers, no more of them than its capacity, and where they are by their names. Of several with one
-/// name the slots know the latest.
+/// Entries of consecutive numbers up to the capacity, and their positions by name. Of entries with the same name the
+/// slots refer to the latest.
 #[derive(Debug, Default)]
 struct DedupTable {
-    /// Each entry lies at its number modulo the capacity, a power of two.
+    /// An entry's index is its number modulo the capacity, a power of two.
     ring: Vec<DedupEntry>,
     slots: Vec<u32>,
 }
@@ -302,14 +292,13 @@ impl DedupTable {
         DedupTable { ring: vec![[0; 3]; capacity], slots: vec![EMPTY; 2 * capacity] }
     }
 
-    /// The latest entry with this name: its number and its sequence. No number is below `base`.
+    /// Returns number and sequence of the latest entry with this name. No number is below `base`.
     fn find(&self, name: [u64; 2], base: u64) -> Option<(u64, u64)> {
         let index = self.slots[self.slot_of(name)?] - 1;
         let behind = u64::from(index).wrapping_sub(base) & (self.ring.len() as u64 - 1);
         Some((base + behind, self.ring[index as usize][2]))
     }
 
-    /// Adds an entry behind all others.
     fn put(&mut self, number: u64, entry: DedupEntry) {
         let (index, name) = (self.index(number), name_of(entry));
         self.ring[index] = entry;
@@ -327,17 +316,15 @@ impl DedupTable {
         }
     }
 
-    /// Removes the first entry.
     fn remove(&mut self, number: u64) {
         let index = self.index(number);
-        // The same id may have come again meanwhile; its slot leads to the later one.
+        // A later entry with the same id keeps its slot.
         let slot = self.slot_of(name_of(self.ring[index]));
         if let Some(slot) = slot.filter(|slot| self.slots[*slot] == index as u32 + 1) {
             self.empty_slot(slot);
         }
     }
 
-    /// Where the entry of a number lies.
     fn index(&self, number: u64) -> usize {
         number as usize & (self.ring.len() - 1)
     }
@@ -370,7 +357,7 @@ impl DedupTable {
         slot
     }
 
-    /// Empties a slot and moves up what would not be found behind it any more.
+    /// Empties a slot and moves up the entries that a probe would no longer reach.
     fn empty_slot(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
         let mut slot = (hole + 1) & mask;
@@ -448,7 +435,7 @@ mod tests {
         assert_eq!((window.first(250), window.table.ring.len()), (150, 128));
     }
 
-    /// The memory of many ids that expire at once is freed bit by bit, and none of them is known meanwhile.
+    /// Many ids that expire at once are unknown at once, and their memory is freed in bounded steps.
     #[test]
     fn what_has_expired_is_unknown_at_once_and_freed_later() {
         let mut window = window(1);
@@ -469,7 +456,7 @@ mod tests {
         assert!(window.table.ring.is_empty() && window.table.slots.is_empty());
     }
 
-    /// Against a table and a list, with ids that come again, at many times, below and at the maximum.
+    /// Compared with a plain map: repeated ids at many times, below and at the maximum.
     #[test]
     fn it_knows_what_a_plain_table_knows() {
         const TIME: u64 = 12_800;
@@ -482,7 +469,7 @@ mod tests {
             random ^= random >> 7;
             random ^= random << 17;
             now += random % 40 * u64::from(random.is_multiple_of(3));
-            // All of one home are neighbours in the table.
+            // Ids with the same home are neighbours in the table.
             let name = u128::from((random >> 20) % 700 % 64) | u128::from((random >> 20) % 700) << 64;
             let expected = known.get(&name).copied();
             match (window.find(name, at(now)), expected) {
@@ -506,18 +493,18 @@ mod tests {
         assert!(window.table.ring.len() <= 1024, "{}", window.table.ring.len());
     }
 
-    /// A table that grows moves a bounded number of entries with each new id, and knows all of them meanwhile; so does one from
-    /// which ids expire while it grows.
+    /// A growing table moves a bounded number of entries per new id and finds all of them meanwhile, also while ids
+    /// expire.
     #[test]
     fn a_window_that_grows_moves_a_bounded_number_of_ids_at_once() {
-        // Each home belongs to some of them.
+        // Several ids share each home.
         let name =
             |number: u64| u128::from(number) << 64 | u128::from((number / 3).wrapping_mul(0x9e37_79b9));
         for seconds in [120, 1] {
             let mut window = window(seconds);
             let (mut growths, mut now) = (0, 0);
             for number in 0..100_000_u64 {
-                // Within the second case 20,000 ids are live.
+                // In the second case 20,000 ids are live.
                 now += SECOND / 20_000;
                 let (capacity, moved) = (window.table.ring.len(), window.moved);
                 window.note(name(number), number, at(now));
@@ -535,7 +522,7 @@ mod tests {
         }
     }
 
-    /// Ids that the rebuild has no room for count as forgotten early only if their time is not over at its end.
+    /// Ids beyond the maximum count as forgotten early only if their time is not over at the end of the rebuild.
     #[test]
     fn a_rebuild_counts_evictions_that_break_the_promise() {
         for (later, evicted) in [(60, 50), (400, 0)] {
@@ -552,20 +539,20 @@ mod tests {
         }
     }
 
-    /// However often the server restarts, and however long it is idle or not running, an id is known for its time.
+    /// An id is recognised for its time across restarts and idle times.
     #[test]
     fn a_rebuilt_window_knows_an_id_for_at_least_its_time() {
         let mut window = window(120);
         window.replay_batch(1, on(1000 * SECOND));
         window.replay(1, 1);
-        // A day without a server; then two records of another life, 100 seconds apart.
+        // A day without a server, then two records of another run, 100 seconds apart.
         window.replay_batch(2, on(90_000 * SECOND));
         window.replay_batch(2, on(90_100 * SECOND));
         window.replay(2, 2);
-        // It is idle for an hour, and restarted once more.
+        // An idle hour and another restart.
         let start = 7 * SECOND;
         assert_eq!((window.find(1, at(start)), window.find(2, at(start))), (Some(1), Some(2)));
-        // At least 20 seconds are left of one, and all of the time of the other.
+        // At least 20 seconds remain for one id, and the whole time for the other.
         let left = start + 20 * SECOND - 1;
         assert_eq!((window.find(1, at(left)), window.find(2, at(left))), (Some(1), Some(2)));
         let later = start + 20 * SECOND + DISK_STALL_TIMEOUT_NS;
@@ -579,18 +566,16 @@ mod tests {
         let mut window = window(120);
         window.replay_batch(1, on(1000 * SECOND));
         window.replay(1, 1);
-        // The calendar is set back by 900 seconds.
         window.replay_batch(1, on(100 * SECOND));
         window.replay(2, 2);
         window.replay_batch(1, on(219 * SECOND));
         window.replay(3, 3);
-        // An hour without a server.
         window.replay_batch(2, on(3819 * SECOND));
         window.replay(4, 4);
         let start = 7 * SECOND;
         let known = |window: &mut DedupWindow, now| [1, 2, 3, 4].map(|name| window.find(name, at(now)));
         assert_eq!(known(&mut window, start), [Some(1), Some(2), Some(3), Some(4)]);
-        // The second batch may have been open for a while when its id came, but not for 119 seconds.
+        // The second batch may have been open when its id arrived, but not for 119 seconds.
         let open_ns = DISK_STALL_TIMEOUT_NS;
         assert_eq!(known(&mut window, start + open_ns), [Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!(known(&mut window, start + SECOND + open_ns), [None, None, Some(3), Some(4)]);

@@ -1,4 +1,4 @@
-//! What a shard makes of what the hub hands to it: ready bytes for its connections, in order, and verdicts.
+//! Delivery batches: a shard's ready bytes for its connections, in order, and publish outcomes.
 //!
 //! ```text
 //!   bytes      │ MSG a.b 1 5␍␊hello␍␊ │ MSG a.b 2 5␍␊ │ PONG␍␊ │ MSG a.c 1 4096␍␊ │ …
@@ -6,11 +6,11 @@
 //!   blocks     [ block 0 ] …
 //! ```
 //!
-//! A message that goes to several connections of a shard has its payload in there once. What goes to one connection in a
-//! row is one entry. A payload that lies in a shared block stays there.
+//! The payload of a message for several connections of a shard is stored once. Consecutive items for one connection
+//! form one entry. A payload in a shared block stays there.
 //!
-//! A shard looks at a piece connection by connection, since it sends what one gets in a row from one place; what alternates
-//! it would have to copy together. Only the order for each connection means something.
+//! A shard processes a batch connection by connection, so that consecutive bytes of a connection are sent from one
+//! place. Only the order per connection is significant.
 
 use std::ops::Range;
 
@@ -19,76 +19,78 @@ use stilling_ring::SharedBlock;
 use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::payload::{Payload, keep_block};
 
-/// What became of a message.
+/// Result of publishing a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishOutcome {
-    /// A stream took it, and it is as durable as the stream is.
+    /// A stream stored the message, as durably as the stream is configured.
     Stored {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
-        /// The sequence.
+        /// Sequence of the record.
         sequence: u64,
-        /// It was there already.
+        /// The message was already in the stream.
         duplicate: bool,
     },
-    /// No stream wants the subject; whoever listened was sent it.
+    /// No stream matches the subject; the message was sent to its subscribers.
     Forwarded {
-        /// How many subscriptions that were.
+        /// Number of these subscriptions.
         subscriptions: u32,
     },
-    /// It was not taken.
+    /// The message was not accepted.
     Refused(RefusalReason),
 }
 
-/// Why a message was not taken.
+/// Reason why a message was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalReason {
-    /// The stream is frozen after an error of the disk.
+    /// The stream is frozen after a disk error.
     Frozen {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
-    /// The disk has not answered for so long that nothing more is kept waiting for it. It may be sent again later.
+    /// The disk has not responded within the stall timeout, and nothing more waits for it. The message may be sent
+    /// again later.
     Hung {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
-    /// The disk has had no room for so long that nothing more is kept waiting for it. It may be sent again later.
+    /// The disk has had no room within the stall timeout, and nothing more waits for it. The message may be sent again
+    /// later.
     NoRoom {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
-    /// The stream's directory is not open yet. It may be sent again later.
+    /// The stream's directory is not open yet. The message may be sent again later.
     Closed {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
-    /// It is longer than the stream takes.
+    /// The message exceeds the stream's maximum size.
     TooLarge {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
-    /// It names the sequence that should be the stream's last, and another one is.
+    /// The message expects another last sequence of the stream.
     WrongLastSequence {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
-        /// The last sequence.
+        /// The stream's last sequence.
         last: u64,
     },
-    /// It expects another stream.
+    /// The message expects another stream.
     WrongStream {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
-    /// It has a condition that is not known here.
+    /// The message has an unknown condition.
     UnknownCondition {
-        /// Which stream, by its number.
+        /// Number of the stream.
         stream: u32,
     },
 }
 
 impl RefusalReason {
-    /// The stream's number.
+    /// Returns the number of the stream.
     #[must_use]
     pub const fn stream(self) -> u32 {
         match self {
@@ -104,28 +106,28 @@ impl RefusalReason {
     }
 }
 
-/// Something for a connection.
+/// An item for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveryItem<'a> {
     /// Bytes to send: the first part, then the second.
     Bytes(&'a [u8], &'a [u8]),
-    /// A message whose payload lies in a shared block: its line and headers, its payload, its end.
+    /// A message with its payload in a shared block: line and headers, payload, terminator.
     Message(&'a [u8], Payload<'a>, &'static [u8]),
-    /// What became of a message.
+    /// The outcome of a published message.
     PublishOutcome {
-        /// The number that the connection gave it.
+        /// Ticket that the connection gave the message.
         ticket: u32,
-        /// What became of it.
         outcome: PublishOutcome,
     },
-    /// Ask the hub to go on ([`HubRequest::MarkReached`](crate::HubRequest::MarkReached)) when all before it has left.
+    /// Send [`HubRequest::MarkReached`](crate::HubRequest::MarkReached) to the hub when everything before has been
+    /// sent.
     Mark(u64),
-    /// The connection's input is not to be read: what it has published waits for a stream that is full.
+    /// Stop reading the connection: its publications wait for a full stream.
     Pause,
-    /// Its input may be read again.
+    /// Read the connection again.
     Resume,
-    /// The connection has to be closed behind what it was sent: it has asked for that with
-    /// [`CloseAfterAcks`](crate::HubRequest::CloseAfterAcks), and all that it had published is answered.
+    /// Close the connection after what it was sent: it requested [`CloseAfterAcks`](crate::HubRequest::CloseAfterAcks),
+    /// and all its publications are answered.
     Close,
 }
 
@@ -135,32 +137,28 @@ pub struct DeliveryBatch {
     bytes: Vec<u8>,
     entries: Vec<DeliveryEntry>,
     next: usize,
-    /// The last body without headers, and the last one with headers: where it lies, and of which message it is.
-    /// Subscribers with headers and without may alternate.
+    /// Span and message number of the last body without headers and the last one with headers. Subscribers with and
+    /// without headers may alternate.
     bodies: [(ByteSpan, u64); 2],
-    /// The blocks of payloads that are passed on by reference.
+    /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
-    /// Bytes of these payloads, those of each message once.
     shared_size: usize,
-    /// The message whose payload was counted last, if any.
     counted: Option<u64>,
-    /// The entries of some connection may not stand in a row.
+    /// Entries of a connection may not be consecutive.
     is_mixed: bool,
 }
 
-/// What stands behind the line of a message: the same for all subscribers that take headers, and for all that do not.
+/// The part after a message's line, shared by all subscribers with headers or all without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MessageBody {
-    /// The number of the message.
     pub(crate) message: u64,
     pub(crate) has_headers: bool,
 }
 
-/// What ends a message.
 const MESSAGE_END: &[u8] = b"\r\n";
 
-/// A place in `bytes`, which are never more than [`DELIVERY_BATCH_SIZE`] and the last message: the hub looks whether there is
-/// room before each, and a message is far below 4 GiB.
+/// A range of `bytes`, which holds at most [`DELIVERY_BATCH_SIZE`] and one message: the hub checks for room before
+/// each, and a message is far below 4 GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ByteSpan {
     start: u32,
@@ -176,7 +174,6 @@ impl ByteSpan {
 #[derive(Clone, Copy, Debug)]
 struct DeliveryEntry {
     to: u64,
-    /// Its place when it was added.
     number: u32,
     kind: DeliveryKind,
 }
@@ -202,33 +199,33 @@ enum DeliveryKind {
 }
 
 impl DeliveryBatch {
-    /// An empty piece. Its memory comes with its first use.
+    /// Creates an empty batch. It allocates at its first use.
     #[must_use]
     pub fn new() -> DeliveryBatch {
         DeliveryBatch::default()
     }
 
-    /// Whether it is as full as it should be.
+    /// Returns whether the batch has reached [`DELIVERY_BATCH_SIZE`].
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.size() >= DELIVERY_BATCH_SIZE
     }
 
-    /// Bytes that it counts for, payloads in shared blocks included.
+    /// Bytes that the batch counts for, payloads in shared blocks included.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.shared_size + self.entries.len() * size_of::<DeliveryEntry>()
     }
 
-    /// Whether nothing is left in it.
+    /// Returns whether no entries remain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.next == self.entries.len()
     }
 
-    /// Appends bytes for the connection `to`, as `write` makes them.
+    /// Appends bytes for the connection `to`, written by `write`.
     ///
-    /// The caller checks before whether it [is full](DeliveryBatch::is_full).
+    /// The caller checks [`is_full`](DeliveryBatch::is_full) first.
     #[inline]
     pub fn bytes(&mut self, to: u64, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len() as u32;
@@ -237,8 +234,8 @@ impl DeliveryBatch {
         self.add_bytes(to, ByteSpan { start, end }, ByteSpan::default());
     }
 
-    /// Appends a line for the connection `to`, and behind it the body of a message, which `write` makes when it is not
-    /// there yet. Numbers of messages are not used twice before [`clear`](DeliveryBatch::clear).
+    /// Appends a line for the connection `to`, followed by the body of a message, which `write` produces if the batch
+    /// does not contain it yet. Message numbers are unique until [`clear`](DeliveryBatch::clear).
     #[inline]
     pub(crate) fn message(
         &mut self,
@@ -261,8 +258,8 @@ impl DeliveryBatch {
         self.add_bytes(to, whole, ByteSpan::default());
     }
 
-    /// Appends a line, headers included, for the connection `to`, and behind it a range of a block, the payload of the
-    /// message `number`, and the end of a message. Numbers are those of [`message`](DeliveryBatch::message).
+    /// Appends a line with headers for the connection `to`, followed by a block range as the payload of message
+    /// `number`, and the terminator. Numbers are those of [`message`](DeliveryBatch::message).
     pub(crate) fn shared_message(
         &mut self,
         to: u64,
@@ -303,7 +300,7 @@ impl DeliveryBatch {
         self.add(to, DeliveryKind::Bytes(first, second));
     }
 
-    /// Appends a verdict.
+    /// Appends a publish outcome.
     pub fn outcome(&mut self, to: u64, ticket: u32, outcome: PublishOutcome) {
         self.add(to, DeliveryKind::PublishOutcome { ticket, outcome });
     }
@@ -313,17 +310,17 @@ impl DeliveryBatch {
         self.add(to, DeliveryKind::Mark(mark));
     }
 
-    /// Has a connection's input not read until it is [resumed](Self::resume).
+    /// Stops reading a connection until it is [resumed](Self::resume).
     pub fn pause(&mut self, to: u64) {
         self.add(to, DeliveryKind::Pause);
     }
 
-    /// Has a connection's input read again.
+    /// Reads a connection again.
     pub fn resume(&mut self, to: u64) {
         self.add(to, DeliveryKind::Resume);
     }
 
-    /// Has a connection closed.
+    /// Closes a connection.
     pub fn close(&mut self, to: u64) {
         self.add(to, DeliveryKind::Close);
     }
@@ -334,25 +331,24 @@ impl DeliveryBatch {
         self.entries.push(DeliveryEntry { to, number, kind });
     }
 
-    /// Puts what goes to one connection in a row, in its order. To be called before the first entry is looked at, by who
-    /// adds no more.
+    /// Groups the entries by connection, in the order of each. Called before the first entry is read, when the batch is
+    /// complete.
     pub fn group(&mut self) {
         if std::mem::take(&mut self.is_mixed) && self.next == 0 {
-            // In place: a stable sort would need memory.
+            // In place: a stable sort allocates.
             self.entries.sort_unstable_by_key(|entry| (entry.to, entry.number));
         }
     }
 
-    /// Moves on to the next entry, and says which connection it is for; it is then looked at by
-    /// [`current`](DeliveryBatch::current).
+    /// Advances to the next entry and returns its connection; [`current`](DeliveryBatch::current) returns the entry.
     pub fn advance(&mut self) -> Option<u64> {
         let entry = self.entries.get(self.next)?;
         self.next += 1;
         Some(entry.to)
     }
 
-    /// Moves on to the next entry if that is a message with a shared payload, for the same connection as the current one. Each
-    /// such message is an entry of its own.
+    /// Advances to the next entry if it is a message with a shared payload for the same connection as the current one.
+    /// Each such message is a separate entry.
     #[inline]
     pub fn advance_message(&mut self) -> bool {
         let Some(current) = self.next.checked_sub(1).and_then(|at| self.entries.get(at)) else {
@@ -366,13 +362,13 @@ impl DeliveryBatch {
         is_next
     }
 
-    /// The entry that was moved on to last.
+    /// Returns the current entry.
     #[must_use]
     pub fn current(&self) -> Option<DeliveryItem<'_>> {
         Some(self.delivery(self.entries.get(self.next.checked_sub(1)?)?))
     }
 
-    /// The entries behind it, in order, with their connections.
+    /// Returns the entries after the current one, in order, with their connections.
     pub fn rest(&self) -> impl Iterator<Item = (u64, DeliveryItem<'_>)> {
         self.entries[self.next..].iter().map(|entry| (entry.to, self.delivery(entry)))
     }
@@ -397,7 +393,7 @@ impl DeliveryBatch {
         }
     }
 
-    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
+    /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.shared_size = 0;
@@ -507,7 +503,7 @@ mod tests {
         for (to, number) in [(2, 1), (1, 1), (2, 2)] {
             deliveries.shared_message(to, number, write("line "), (writer.shared(), range.clone()));
         }
-        // The same message may be inline for another connection, and its body is then there.
+        // Another connection may need the same message inline, with its own body.
         deliveries.message(1, plain(2), write("line "), write("body "));
         deliveries.message(2, plain(2), write("line "), write("body "));
         deliveries.bytes(2, write("PONG "));
@@ -571,7 +567,7 @@ mod tests {
         assert!(deliveries.is_full());
     }
 
-    /// Clients that take headers and clients that do not may have subscribed alternately.
+    /// Clients with and without headers may have subscribed alternately.
     #[test]
     fn a_message_is_there_and_counts_once_however_its_encodings_alternate() {
         let mut deliveries = DeliveryBatch::new();

@@ -1,13 +1,13 @@
-//! How long a disk has not answered.
+//! Timers of unresponsive disks.
 //!
-//! When a stream on disk can take no more, its publishers are parked, and slowed down: nothing is lost to a disk that is slow.
-//! But their later requests, which may have nothing to do with that disk, wait with them. So a disk that has not answered for
-//! [`DISK_STALL_TIMEOUT_NS`] counts as hung; until it answers, its streams refuse what they cannot take, as a frozen stream does.
+//! A full disk stream parks its publishers: a slow disk causes no loss. Their later requests wait too, even those
+//! unrelated to that disk. A disk that completes nothing for [`DISK_STALL_TIMEOUT_NS`] therefore counts as hung; until
+//! it responds, its streams refuse what they cannot take, like a frozen stream.
 
 use crate::limits::{DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS};
 use crate::time::SteadyNanos;
 
-/// Measures a stall. Time in which the process stood still does not count.
+/// Measures a stall. Time in which the process was stopped does not count.
 #[derive(Debug, Default)]
 pub(crate) struct DiskStallTimer {
     stall: Option<DiskStall>,
@@ -20,17 +20,17 @@ struct DiskStall {
 }
 
 impl DiskStallTimer {
-    /// Starts with something that has to wait until the disk has written, unless the timer runs.
+    /// Starts the timer, unless it runs, because something waits for a write.
     pub(crate) fn begin(&mut self, now_ns: SteadyNanos) {
         self.stall.get_or_insert(DiskStall { waited_ns: 0, observed_ns: now_ns });
     }
 
-    /// Stops because the disk has answered. Returns how long it had not.
+    /// Stops the timer because the disk has responded. Returns the measured nanoseconds.
     pub(crate) fn end(&mut self) -> u64 {
         self.stall.take().map_or(0, |stall| stall.waited_ns)
     }
 
-    /// Lets time pass, since the last call at most two intervals of observation.
+    /// Adds the time since the last call, at most two check intervals.
     pub(crate) fn observe(&mut self, now_ns: SteadyNanos) {
         if let Some(stall) = &mut self.stall {
             stall.waited_ns += now_ns.since(stall.observed_ns).min(2 * DISK_CHECK_EVERY_NS);
@@ -38,28 +38,24 @@ impl DiskStallTimer {
         }
     }
 
-    /// Whether something waits.
     pub(crate) fn is_running(&self) -> bool {
         self.stall.is_some()
     }
 
-    /// Whether the disk counts as hung.
     pub(crate) fn is_hung(&self) -> bool {
         self.waited_ns() >= DISK_STALL_TIMEOUT_NS
     }
 
-    /// How long it has waited, in nanoseconds.
     pub(crate) fn waited_ns(&self) -> u64 {
         self.stall.as_ref().map_or(0, |stall| stall.waited_ns)
     }
 }
 
-/// How long publications have waited for each journal, which has answered nothing since.
+/// Stall timers of all journals: how long publications have waited without any response.
 #[derive(Debug)]
 pub(crate) struct WriterStalls {
-    /// Of streams that are not open yet.
+    /// Timer of streams that are not open yet.
     opening: DiskStallTimer,
-    /// By index of the journal.
     writers: Vec<DiskStallTimer>,
 }
 
@@ -69,19 +65,17 @@ impl WriterStalls {
         WriterStalls { opening: DiskStallTimer::default(), writers: timers.collect() }
     }
 
-    /// The timer of a journal; without one, that of streams which are not open.
+    /// Returns the timer of a journal, or with `None` that of streams that are not open.
     pub(crate) fn of(&mut self, writer: Option<usize>) -> &mut DiskStallTimer {
         let timer = writer.and_then(|writer| self.writers.get_mut(writer));
         timer.unwrap_or(&mut self.opening)
     }
 
-    /// Lets time pass.
     pub(crate) fn observe(&mut self, now_ns: SteadyNanos) {
         self.opening.observe(now_ns);
         self.writers.iter_mut().for_each(|timer| timer.observe(now_ns));
     }
 
-    /// Whether a publication waits for one of them.
     pub(crate) fn is_any_running(&self) -> bool {
         self.opening.is_running() || self.writers.iter().any(DiskStallTimer::is_running)
     }

@@ -1,20 +1,20 @@
-//! What goes out: messages, bytes and verdicts for each shard, in order, and what had no room.
+//! Fan-out: messages, bytes and publish outcomes for each shard, in order, with bounded queues for full shards.
 //!
 //! ```text
-//!                ┌─▶ shard 0: [ piece ]
-//!   message ─────┼─▶ shard 1: [ piece ] [ piece ] …  waits for shard 1 alone
-//!   verdict, … ──┴─▶ shard 2: [ piece ]
+//!                ┌─▶ shard 0: [ batch ]
+//!   message ─────┼─▶ shard 1: [ batch ] [ batch ] …  waits for shard 1 alone
+//!   outcome, … ──┴─▶ shard 2: [ batch ]
 //!
-//!   one record or question makes more than a queue may have ─▶ unsent: [ record, its last 7 consumers ] [ mark ]
+//!   one record or API request produces more than a queue may hold ─▶ unsent: [ record, its last 7 consumers ] [ mark ]
 //! ```
 //!
-//! A shard that has all its pieces holds up what goes to itself: that waits in a [queue](shard_queue) of this shard, bounded
-//! by [`HubConfig::shard_queue_size_max`](crate::HubConfig). Over the bound the hub takes no publication that would add to
-//! the queue, and none of the shard's own.
+//! A shard that holds all its routed batches delays only its own deliveries: they wait in the [queue](shard_queue) of
+//! this shard, bounded by [`HubConfig::shard_queue_size_max`](crate::HubConfig). Over the bound the hub processes no
+//! publication that would add to the queue, and no request of this shard.
 //!
-//! One record may go to thousands of consumers with thousands of listeners each: what that makes must not stand in memory at
-//! once. So it is handed out one consumer after the other. When a queue comes to twice its bound meanwhile, the rest is `unsent`,
-//! and the hub takes nothing more before it has gone out.
+//! One record may go to thousands of consumers with thousands of subscribers each, too much to hold in memory at once.
+//! It is therefore sent consumer by consumer. When a queue reaches twice its bound meanwhile, the rest becomes
+//! `unsent`, and the hub processes nothing more until the rest has been sent.
 
 use std::collections::VecDeque;
 
@@ -34,60 +34,55 @@ use crate::router::Router;
 mod shard_queue;
 mod unsent;
 
-/// Carries deliveries to shards.
+/// Carries routed batches to shards.
 pub trait Outlets {
-    /// Takes a full piece for a shard and puts an empty one in its place. Returns whether there was an empty one.
+    /// Takes a full batch for a shard and replaces it by an empty one. Returns `false` if there is no empty one.
     fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool;
 
-    /// Whether a shard has ended: nothing comes back from it, and what waits for it is dropped.
+    /// Returns whether a shard has ended: it returns no batches, and what waits for it is dropped.
     fn is_gone(&self, _shard: usize) -> bool {
         false
     }
 }
 
-/// The connection that has published a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MessageSender {
     pub(crate) client: ClientId,
-    /// It does not get the message back.
+    /// The publisher does not get the message back.
     pub(crate) no_echo: bool,
-    /// How many requests its shard had made before the message, if that is sent in their order: subscriptions that the shard has
-    /// made behind it do not get it.
+    /// Number of its shard's requests before the message, if it is sent in their order: later subscriptions of the
+    /// shard do not get it.
     pub(crate) position: Option<u64>,
 }
 
-/// A message on its way to registrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MessageDispatch {
-    /// Numbers messages, so that each is in a shard's piece once.
+    /// Message number; a routed batch contains each message once.
     pub(crate) number: u64,
-    /// The connection that does not get it.
     pub(crate) silent: Option<ClientId>,
-    /// The shard of its publisher, and [the position](MessageSender::position).
+    /// Shard and [position](MessageSender::position) of the publisher.
     pub(crate) position: Option<(u32, u64)>,
 }
 
-/// What goes out to all shards.
 #[derive(Debug)]
 pub(crate) struct FanOut<O> {
     outlets: O,
     shards: Vec<ShardQueue>,
-    /// Bytes that may wait for one shard.
     queue_size_max: usize,
-    /// A shard that had no room has some since the last turn.
+    /// A shard without room has gained some since the last turn.
     has_regained_room: bool,
-    /// What was begun when a queue came over its bound, in order.
+    /// Unfinished work from when a queue exceeded its bound, in order.
     unsent: VecDeque<UnsentItem>,
-    /// Numbers messages, so that each is in a shard's piece once.
+    /// Last message number; a routed batch contains each message once.
     messages: u64,
-    /// What takes a subject, what a message goes to, and which registrations end with it; memory that is used again.
+    /// Matches of a subject, recipients of a message, and registrations that end with it; reused buffers.
     found: Vec<u32>,
     to: Vec<u32>,
     ended: Vec<u32>,
 }
 
 impl<O: Outlets> FanOut<O> {
-    /// For so many shards, for each of which so many bytes may wait.
+    /// Creates the fan-out for `shards` shards with at most `queue_size_max` bytes waiting for each.
     pub(crate) fn new(outlets: O, shards: usize, queue_size_max: usize) -> FanOut<O> {
         FanOut {
             outlets,
@@ -110,13 +105,11 @@ impl<O: Outlets> FanOut<O> {
         &mut self.outlets
     }
 
-    /// Messages that were sent, whether there was room or not.
     #[cfg(test)]
     pub(crate) fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Bytes that wait for shards.
     pub(crate) fn waiting_size(&self) -> usize {
         self.shards.iter().map(ShardQueue::size).sum()
     }
@@ -131,12 +124,11 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    /// Whether a shard that had no room had some when the turn began.
+    /// Returns whether a shard without room had room at the beginning of the turn.
     pub(crate) fn has_regained_room(&self) -> bool {
         self.has_regained_room
     }
 
-    /// Hands out what waits for shards that have given pieces back.
     #[inline]
     pub(crate) fn advance(&mut self) {
         for queue in self.shards.iter_mut().filter(|queue| queue.is_waiting()) {
@@ -144,24 +136,23 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    /// Sets how many requests of a shard are processed; what is sent to it says so.
+    /// Sets the number of processed requests of a shard, which later batches report.
     pub(crate) fn set_processed(&mut self, shard: u32, processed: u64) {
         self.shards[shard as usize].processed = processed;
     }
 
-    /// Tells a shard how many of its requests are processed, behind everything that it was sent.
+    /// Sends a shard the number of its processed requests, after everything sent before.
     pub(crate) fn sync(&mut self, shard: u32) {
         let queue = &mut self.shards[shard as usize];
         let processed = queue.processed;
         queue.open_piece(&mut self.outlets).processed(processed);
     }
 
-    /// Tells a shard that there was no room for a registration.
+    /// Notifies a shard that there was no room for a registration.
     pub(crate) fn refuse_registration(&mut self, shard: u32, id: RegistrationId) {
         self.shards[shard as usize].open_piece(&mut self.outlets).refused(id);
     }
 
-    /// Ends a turn: hands what there is to the shards.
     pub(crate) fn flush(&mut self) {
         self.advance();
         for queue in &mut self.shards {
@@ -169,18 +160,16 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    /// Whether there is something for a shard that could not be handed out.
     pub(crate) fn has_piece_for(&self, shard: usize) -> bool {
         self.shards[shard].has_any()
     }
 
-    /// Whether every shard can be handed more.
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
         self.shards.iter_mut().all(|queue| queue.has_room(&mut self.outlets))
     }
 
-    /// Whether every shard with subscriptions that take `subject` can be handed more.
+    /// Returns whether every shard with subscriptions that match `subject` has room.
     pub(crate) fn has_room_for(&mut self, router: &Router, subject: &[u8]) -> bool {
         if self.has_room() {
             return true;
@@ -193,36 +182,33 @@ impl<O: Outlets> FanOut<O> {
         has_room
     }
 
-    /// Whether a shard that had no room has some by now.
+    /// Returns whether a shard without room may have room now.
     pub(crate) fn has_room_again(&self) -> bool {
         self.shards.iter().any(|queue| queue.is_stalled && queue.may_have_room())
     }
 
-    /// Whether something waits for a shard.
     pub(crate) fn is_waiting(&self) -> bool {
         self.shards.iter().any(ShardQueue::is_waiting)
     }
 
-    /// Whether the queue of a shard is over its bound.
     #[inline]
     pub(crate) fn is_over(&self, shard: u32) -> bool {
         self.shards[shard as usize].is_over(self.queue_size_max)
     }
 
-    /// Whether the queue of any shard is over its bound.
     #[inline]
     pub(crate) fn is_any_over(&self) -> bool {
         self.shards.iter().any(|queue| queue.is_over(self.queue_size_max))
     }
 
-    /// Whether the queue of any shard has twice its bound: what was begun within it does not go on.
+    /// Returns whether any shard's queue has reached twice its bound: unfinished work then stops.
     #[inline]
     pub(crate) fn is_any_far_over(&self) -> bool {
         self.shards.iter().any(|queue| queue.is_over(2 * self.queue_size_max))
     }
 
-    /// Whether a message to the subscriptions `found` may add to a queue that is over its bound, those of the client `own`
-    /// aside.
+    /// Returns whether a message to the registrations `found`, except those of client `own`, may add to a queue over
+    /// its bound.
     pub(crate) fn is_over_for(&self, router: &Router, found: &[u32], own: Option<ClientId>) -> bool {
         router.registered(found).any(|to| {
             let is_own = own.is_some() && own == to.single();
@@ -230,7 +216,7 @@ impl<O: Outlets> FanOut<O> {
         })
     }
 
-    /// The same of a message to the subscriptions that take a subject.
+    /// As [`is_over_for`](Self::is_over_for), for the registrations that match a subject.
     pub(crate) fn is_over_for_subject(
         &mut self,
         router: &Router,
@@ -252,32 +238,29 @@ impl<O: Outlets> FanOut<O> {
         self.shards[to.shard as usize].open_piece(&mut self.outlets)
     }
 
-    /// Appends bytes of the hub's own for a connection.
     pub(crate) fn bytes(&mut self, to: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         self.piece(to).bytes(to.token, write);
     }
 
-    /// Appends a verdict.
     pub(crate) fn outcome(&mut self, to: ClientId, ticket: u32, outcome: PublishOutcome) {
         self.piece(to).outcome(to.token, ticket, outcome);
     }
 
-    /// Has a connection's input not read until it is [resumed](Self::resume).
+    /// Stops reading a connection until it is [resumed](Self::resume).
     pub(crate) fn pause(&mut self, client: ClientId) {
         self.piece(client).pause(client.token);
     }
 
-    /// Has a connection's input read again.
     pub(crate) fn resume(&mut self, client: ClientId) {
         self.piece(client).resume(client.token);
     }
 
-    /// Has a connection closed behind what it was sent.
+    /// Closes a connection after what it was sent.
     pub(crate) fn close(&mut self, client: ClientId) {
         self.piece(client).close(client.token);
     }
 
-    /// Appends a mark, behind what waits.
+    /// Appends a mark, after unfinished work.
     pub(crate) fn mark(&mut self, to: SubscriberTarget, mark: u64) {
         if self.has_unfinished() {
             self.unsent.push_back(UnsentItem::Mark { to, mark });
@@ -286,7 +269,7 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    /// Appends a mark that has waited.
+    /// Appends a mark directly.
     pub(crate) fn push_mark(&mut self, to: SubscriberTarget, mark: u64) {
         let (shard, target) = match to {
             SubscriberTarget::ClientId(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
@@ -295,8 +278,8 @@ impl<O: Outlets> FanOut<O> {
         self.shards[shard as usize].open_piece(&mut self.outlets).mark(target, mark);
     }
 
-    /// Sends a message to the registrations `found`, one of each queue; what there is no room for waits for
-    /// its shard. Returns to how many connections, at least.
+    /// Sends a message to the registrations `found`, one per queue group; without room it waits for its shard. Returns
+    /// a lower bound of the number of connections.
     pub(crate) fn send(
         &mut self,
         router: &mut Router,
@@ -322,7 +305,7 @@ impl<O: Outlets> FanOut<O> {
         count
     }
 
-    /// Sends a message of the hub's own to the subscriptions that take its subject; to none if it has none.
+    /// Sends the hub's own message to the subscriptions that match its subject; to none if that is empty.
     pub(crate) fn send_by_subject(&mut self, router: &mut Router, message: &OutboundMessage<'_>) {
         if message.subject.is_empty() {
             return;
@@ -333,7 +316,7 @@ impl<O: Outlets> FanOut<O> {
         self.found = found;
     }
 
-    /// Sends a message of the hub's own to the reply subject that a client has given.
+    /// Sends the hub's own message to the reply subject of a client.
     pub(crate) fn send_reply(
         &mut self,
         router: &mut Router,
@@ -346,8 +329,8 @@ impl<O: Outlets> FanOut<O> {
         self.found = found;
     }
 
-    /// Sends a message to the subscriptions that take `subject`, which may differ from its own. Returns one of those that it
-    /// goes to; none if there are none.
+    /// Sends a message to the subscriptions that match `subject`, which may differ from the message's own. Returns one
+    /// recipient, or `None` without any.
     pub(crate) fn send_to_subject(
         &mut self,
         router: &mut Router,
@@ -364,7 +347,7 @@ impl<O: Outlets> FanOut<O> {
         recipient
     }
 
-    /// Sends a message to registrations that may be gone.
+    /// Sends a message to registrations that may have been removed.
     pub(crate) fn send_to_all(
         &mut self,
         router: &mut Router,
@@ -383,12 +366,11 @@ impl<O: Outlets> FanOut<O> {
         self.ended.drain(..).for_each(|slot| router.forget(slot));
     }
 
-    /// Whether something that was begun waits for room.
+    /// Returns whether unfinished work waits for room.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Has a record wait for the rest of the consumers that want it.
     pub(crate) fn queue_record(
         &mut self,
         visible: VisibleRecord,
@@ -398,19 +380,18 @@ impl<O: Outlets> FanOut<O> {
         self.unsent.push_back(UnsentItem::of_record(visible, record, to));
     }
 
-    /// Has statuses wait, behind what waits already.
     pub(crate) fn queue_statuses(&mut self, ended: VecDeque<EndedPull>) {
         self.unsent.push_back(UnsentItem::Statuses(ended));
     }
 
-    /// Takes the first that waits, and the others behind it. What the first leaves behind when it is sent waits before the
-    /// others, which are to be [put back](Self::put_back).
+    /// Takes the first unfinished item, and the others separately. What the first leaves unfinished stays in front of
+    /// the others, which the caller [puts back](Self::put_back).
     pub(crate) fn take_unsent(&mut self) -> Option<(UnsentItem, VecDeque<UnsentItem>)> {
         let first = self.unsent.pop_front()?;
         Some((first, std::mem::take(&mut self.unsent)))
     }
 
-    /// Has the others wait again. Returns whether the first was sent to its end.
+    /// Queues the others again. Returns whether the first was sent completely.
     pub(crate) fn put_back(&mut self, mut others: VecDeque<UnsentItem>) -> bool {
         let is_sent = !self.has_unfinished();
         self.unsent.append(&mut others);

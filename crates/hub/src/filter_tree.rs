@@ -1,4 +1,4 @@
-//! Which filters take a subject: a tree of tokens.
+//! The filters that match a subject: a tree of tokens.
 //!
 //! ```text
 //!   root ─ orders ─┬─ eu ─ new      [3]        orders.eu.new
@@ -6,9 +6,9 @@
 //!                  └─ >             [1, 2]     orders.>
 //! ```
 //!
-//! A subject follows its own token and `*` at each step, and collects every `>` that it passes. That visits at most as many
-//! nodes as there are filters with such beginnings. Adding and removing a filter visits one node for each of its tokens,
-//! however many filters are equal to it.
+//! A lookup follows the subject's token and `*` at each step, and collects every `>` on the way. It visits at most as
+//! many nodes as there are filters with such beginnings. Inserting or removing a filter visits one node per token,
+//! regardless of the number of equal filters.
 
 use std::collections::HashMap;
 
@@ -17,52 +17,49 @@ use stilling_wire::nats::{Filter, Tokens};
 use crate::hash_key::HashKey;
 use crate::short_bytes::ShortBytes;
 
-/// The owner of a filter; what the numbers mean is the caller's.
+/// Number of a filter's owner; its meaning is the caller's.
 type FilterOwner = u32;
 
-/// The tree.
+/// A set of filters with their owners, indexed by token.
 #[derive(Debug)]
 pub struct FilterTree {
     key: HashKey,
     nodes: Vec<TreeNode>,
-    /// Nodes that are in no tree.
     free: Vec<u32>,
-    /// Where each entry stands in the list of its node.
+    /// Index of each entry in its node's list.
     positions: Vec<u32>,
     free_entries: Vec<u32>,
-    /// How often filters have come and gone, and one.
+    /// One plus the number of insertions and removals.
     version: u64,
 }
 
-/// A filter in the tree, to be removed by it.
+/// Identifies an inserted filter for its removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilterHandle(u32);
 
-/// Nodes, and entries, whose memory stays when no filter is left.
+/// Nodes and entries for which memory is kept when the tree is empty.
 const NODES_KEPT: usize = 1024;
 
-/// The root, which is nobody's child.
+/// The root; no node has it as a child, so it also stands for "no child".
 const ROOT: u32 = 0;
 
 #[derive(Debug)]
 struct TreeNode {
     children: HashMap<ShortBytes, u32, HashKey>,
-    /// The child for any one token; the root if there is none.
+    /// Child for `*`; `ROOT` if there is none.
     any: u32,
-    /// Filters that end here.
     here: FilterList,
-    /// Filters that have `>` here.
+    /// Filters with `>` here.
     rest: FilterList,
 }
 
-/// A filter in the list of its node.
 #[derive(Clone, Copy, Debug)]
 struct FilterEntry {
     id: FilterOwner,
     entry: u32,
 }
 
-/// The filters of a node. Most nodes have one, which is stored inline: a subject that is looked up follows one pointer less.
+/// Filters of a node. Most nodes have one, stored inline to save a pointer per lookup.
 #[derive(Debug)]
 enum FilterList {
     None,
@@ -87,7 +84,6 @@ impl FilterList {
         }
     }
 
-    /// Removes the filter at `position`; the last one moves there.
     fn swap_remove(&mut self, position: usize) {
         match self {
             FilterList::Many(all) if all.len() > 1 => {
@@ -117,7 +113,7 @@ impl TreeNode {
 }
 
 impl FilterTree {
-    /// A tree without filters.
+    /// Creates a tree without filters.
     #[must_use]
     pub fn new(key: HashKey) -> FilterTree {
         FilterTree {
@@ -130,12 +126,12 @@ impl FilterTree {
         }
     }
 
-    /// Another number whenever a filter has come or gone; never 0.
+    /// Returns a number that changes with every insertion and removal; never 0.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Adds a filter of `id`.
+    /// Inserts a filter of owner `id`.
     pub fn insert(&mut self, filter: Filter<'_>, id: FilterOwner) -> FilterHandle {
         self.version += 1;
         let mut at = ROOT;
@@ -169,7 +165,7 @@ impl FilterTree {
         FilterHandle(entry)
     }
 
-    /// Removes the `filter` that is the `entry`. Returns whether it was there.
+    /// Removes `filter`, inserted as `entry`. Returns whether it was present.
     pub fn remove(&mut self, filter: Filter<'_>, entry: FilterHandle) -> bool {
         self.version += 1;
         let was_there = self.remove_below(ROOT, filter.tokens(), entry.0);
@@ -184,13 +180,13 @@ impl FilterTree {
         was_there
     }
 
-    /// Appends to `into` the owners of all filters that take the checked `subject`, once for each such filter.
+    /// Appends to `into` the owners of all filters that match the checked `subject`, once per filter.
     #[inline]
     pub fn find(&self, subject: &[u8], into: &mut Vec<FilterOwner>) {
         self.find_below(ROOT, subject, into);
     }
 
-    /// The same; returns whether it is so for every subject that differs in its last token alone.
+    /// As [`find`](Self::find); returns whether the result holds for every subject that differs only in its last token.
     pub(crate) fn find_for_all(&self, subject: &[u8], into: &mut Vec<FilterOwner>) -> bool {
         self.find_below(ROOT, subject, into)
     }
@@ -198,7 +194,7 @@ impl FilterTree {
     fn find_below(&self, at: u32, rest: &[u8], into: &mut Vec<FilterOwner>) -> bool {
         let node = &self.nodes[at as usize];
         into.extend(node.rest.as_slice().iter().map(|listed| listed.id));
-        // Tokens are a few bytes long; a search by words would cost more to set up.
+        // Tokens are a few bytes long: setting up a wordwise search would cost more.
         let (token, behind) = match rest.iter().position(|&byte| byte == b'.') {
             Some(dot) => (&rest[..dot], Some(&rest[dot + 1..])),
             None => (rest, None),
@@ -239,7 +235,7 @@ impl FilterTree {
         child
     }
 
-    /// Takes an entry out of the list of a node; the last one of the list takes its position.
+    /// Removes an entry from a node's list; the list's last entry takes its position.
     fn unlist(&mut self, at: u32, is_rest: bool, entry: u32) -> bool {
         let node = &mut self.nodes[at as usize];
         let list = if is_rest { &mut node.rest } else { &mut node.here };
@@ -268,7 +264,7 @@ impl FilterTree {
                     } else {
                         node.children.remove(token);
                     }
-                    // Its place waits for the next one without the memory that it had.
+                    // The slot is reused without its former memory.
                     self.nodes[child as usize] = TreeNode::new(self.key);
                     self.free.push(child);
                     if self.free.len() + 1 == self.nodes.len() {
@@ -356,7 +352,7 @@ mod tests {
     }
 
     proptest! {
-        /// The tree says of every subject what asking each filter says, whatever came and went before.
+        /// The tree gives the same answers as matching each filter, after any sequence of insertions and removals.
         #[test]
         fn the_tree_agrees_with_its_filters(
             steps in prop::collection::vec((any_filter(), any::<bool>()), 1..60),

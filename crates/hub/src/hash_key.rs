@@ -1,16 +1,16 @@
-//! Hashing with a key that peers do not know, so that they cannot choose names that collide; and that a simulation can fix.
+//! Keyed hashing: peers cannot choose colliding names, and a simulation can fix the key.
 
 use std::hash::{BuildHasher, Hasher as _};
 
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13Wide};
 
-/// A key for all tables of a hub.
+/// Key of a hub's hash tables.
 #[derive(Clone, Copy, Debug)]
 pub struct HashKey(pub u64, pub u64);
 
 impl HashKey {
-    /// A number that stands for `bytes`: two that differ have the same one with a probability of 2⁻¹²⁸.
+    /// Returns a 128-bit hash of `bytes`; two different inputs collide with a probability of 2⁻¹²⁸.
     #[must_use]
     pub fn wide(&self, bytes: &[u8]) -> u128 {
         let mut hasher = SipHasher13Wide::new_with_keys(self.0, self.1);

@@ -1,7 +1,7 @@
-//! The log of a stream's condition: one line for each change.
+//! Log lines about a stream's condition, one per change.
 //!
-//! Log lines are limited to one per stream and kind within [`NOTICE_EVERY_NS`]. A change within that time is not dropped:
-//! the latest one of its kind is reported when the time is over, with the number of those before it.
+//! Each stream logs at most one line per kind within [`NOTICE_EVERY_NS`]. Changes in between are not lost: the latest
+//! of its kind is logged afterwards, with the number of those before it.
 
 use std::fmt::Write;
 use std::io;
@@ -14,7 +14,6 @@ use crate::limits::NOTICE_EVERY_NS;
 use crate::stream_health::{SharedHealth, StreamCondition, StreamHealth};
 use crate::time::SteadyNanos;
 
-/// What a log line is about.
 #[derive(Clone, Copy, Debug)]
 enum LogTopic {
     Freeze,
@@ -29,24 +28,23 @@ enum LogTopic {
 
 const LOG_TOPICS: usize = 8;
 
-/// The health of one stream with its log lines.
 #[derive(Debug, Default)]
 pub(crate) struct HealthLog {
     health: StreamHealth,
     is_changed: bool,
     lines: [LogLine; LOG_TOPICS],
     pending: u32,
-    /// The damaged and torn sequences that have been counted.
+    /// Damaged and torn sequences already counted.
     counted: CountedRanges,
-    /// How many there were: reads that failed, rounds of retention that failed, damaged records and sequences cut off by
-    /// crashes that readers met (each once), writes that took longer than a second, waits for room.
+    /// Failed reads, failed rounds of retention, damaged records and torn sequences (each counted once), writes slower
+    /// than a second, waits for room.
     pub(crate) read_failures: u64,
     pub(crate) retention_failures: u64,
     pub(crate) damaged: u64,
     pub(crate) torn: u64,
     pub(crate) slow_writes: u64,
     pub(crate) waits: u64,
-    /// Writes that failed and were done again in a new segment, or are to be.
+    /// Failed writes that were or will be repeated in a new segment.
     pub(crate) failed_writes: u64,
 }
 
@@ -54,14 +52,12 @@ pub(crate) struct HealthLog {
 struct LogLine {
     sent_ns: Option<SteadyNanos>,
     text: Option<String>,
-    /// The cause of a wait of which no line has told yet.
+    /// Cause of a wait that no line has reported yet.
     wait: Option<String>,
-    /// Lines that this one has replaced.
     replaced: u64,
 }
 
 impl HealthLog {
-    /// The stream is frozen.
     pub(crate) fn freeze(&mut self, reason: &str, kind: io::ErrorKind) {
         if self.health.condition == StreamCondition::Frozen {
             return;
@@ -76,7 +72,7 @@ impl HealthLog {
         self.set(StreamCondition::Frozen, Some(reason));
     }
 
-    /// The folder of the stream is not open, and is not waited for.
+    /// Notes that the stream's directory is not open and publications are refused.
     pub(crate) fn close(&mut self, reason: &str) {
         if self.health.condition == StreamCondition::Closed && self.health.reason.as_deref() == Some(reason) {
             return;
@@ -85,7 +81,7 @@ impl HealthLog {
         self.set(StreamCondition::Closed, Some(reason.to_owned()));
     }
 
-    /// The folder of the stream has been opened; `found` is what was found there.
+    /// Notes that the stream's directory has been opened; `found` is the health found there.
     pub(crate) fn open(&mut self, found: HealthLog) {
         if self.health.condition == StreamCondition::Closed {
             self.log(LogTopic::Opening, "is open".to_owned());
@@ -111,7 +107,6 @@ impl HealthLog {
         }
     }
 
-    /// The stream waits for room.
     pub(crate) fn wait(&mut self, reason: &str, kind: io::ErrorKind) {
         let what_to_do = match kind {
             io::ErrorKind::QuotaExceeded => "raise the quota of its user",
@@ -125,18 +120,18 @@ impl HealthLog {
         self.set(StreamCondition::Waiting, Some(reason));
     }
 
-    /// A write has failed; what it had is written again in a new segment.
+    /// Notes a failed write; its records are written again in a new segment.
     pub(crate) fn write_failed(&mut self, reason: &str) {
         self.failed_writes += 1;
         let what_follows = "its records are written again in a new segment; check its disk";
         self.log(LogTopic::Write, format!("a write failed: {reason}; {what_follows}"));
     }
 
-    /// It is written again after so long.
+    /// Notes that the stream is written again after a wait of `waited_ns`.
     pub(crate) fn resume(&mut self, waited_ns: u64) {
         if self.health.condition == StreamCondition::Waiting {
             let end = format!("has room and is written again after {}", seconds(waited_ns));
-            // The line of its beginning is replaced by this one, which therefore has the cause too.
+            // This line replaces the one about the beginning of the wait, so it includes the cause.
             let text = match self.lines[LogTopic::Room as usize].wait.take() {
                 Some(cause) => format!("{end} of waiting for it: {cause}"),
                 None => end,
@@ -146,7 +141,6 @@ impl HealthLog {
         }
     }
 
-    /// A write has not returned for so long.
     pub(crate) fn slow(&mut self, waited_ns: u64) {
         if self.health.condition == StreamCondition::Open {
             self.slow_writes += 1;
@@ -156,7 +150,6 @@ impl HealthLog {
         }
     }
 
-    /// A slow write has returned.
     pub(crate) fn end_slow(&mut self, waited_ns: u64) {
         if self.health.condition == StreamCondition::Slow {
             self.log(LogTopic::Speed, format!("the slow write has returned after {}", seconds(waited_ns)));
@@ -164,7 +157,6 @@ impl HealthLog {
         }
     }
 
-    /// Damage was found when the stream was opened.
     pub(crate) fn found_at_start(&mut self, findings: &str) {
         let findings = findings.trim_end();
         let text = match &self.health.damage {
@@ -175,8 +167,8 @@ impl HealthLog {
         self.is_changed = true;
     }
 
-    /// A reader came to records that are not there. Those that retention has removed are no damage, and what another reader
-    /// has come to before is neither counted nor logged again.
+    /// Notes records that a reader could not get. Removed records are not damage, and a range that another reader has
+    /// reached is neither counted nor logged again.
     pub(crate) fn skipped(&mut self, gap: Gap) {
         let Gap { first, last, cause } = gap;
         if cause == GapCause::Removed {
@@ -199,12 +191,10 @@ impl HealthLog {
         self.is_changed = true;
     }
 
-    /// Retention has removed everything before a sequence.
     pub(crate) fn removed_before(&mut self, first: u64) {
         self.counted.forget_before(first);
     }
 
-    /// Reading has failed, and is tried again.
     pub(crate) fn read_failed(&mut self, error: &io::Error) {
         self.read_failures += 1;
         let text = format!("could not be read and is tried again: {error}; check its disk");
@@ -213,12 +203,10 @@ impl HealthLog {
         self.is_changed = true;
     }
 
-    /// Reading has succeeded.
     pub(crate) fn read_succeeded(&mut self) {
         self.is_changed |= self.health.reading.take().is_some();
     }
 
-    /// Old records could not be removed, or nothing kept them from it.
     pub(crate) fn retained(&mut self, error: Option<&io::Error>) {
         let Some(error) = error else {
             self.is_changed |= self.health.retention.take().is_some();
@@ -233,7 +221,7 @@ impl HealthLog {
         self.is_changed = true;
     }
 
-    /// Writes its figures and its health to where other threads see them.
+    /// Publishes figures and health for other threads.
     pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
         to.waits.set(self.waits);
         to.failed_writes.set(self.failed_writes);
@@ -251,12 +239,11 @@ impl HealthLog {
         }
     }
 
-    /// Whether there are lines that were not taken.
     pub(crate) fn has_lines(&self) -> bool {
         self.pending > 0
     }
 
-    /// The next line whose time has come.
+    /// Takes the next line that may be logged.
     pub(crate) fn next_line(&mut self, stream: &str, now_ns: SteadyNanos) -> Option<String> {
         if self.pending == 0 {
             return None;
@@ -325,14 +312,14 @@ mod tests {
              its volume, no restart is needed (20 earlier changes are not shown)"
         );
         assert!(!log.has_lines() && log.waits == 11);
-        // Another kind has a limit of its own.
+        // Another kind has its own limit.
         log.freeze("EIO", io::ErrorKind::Other);
         log.freeze("EIO", io::ErrorKind::Other);
         assert!(log.next_line("events", at(5)).is_some_and(|line| line.contains("is frozen")));
         assert!(!log.has_lines());
     }
 
-    /// Damage that was met while a stream was opened is logged, and counts once with what readers meet later.
+    /// Damage found while a stream is opened is logged, and counts once together with later findings of readers.
     #[test]
     fn damage_met_at_the_opening_is_logged_and_counted_once() {
         let (mut log, mut found, shared) =

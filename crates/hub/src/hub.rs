@@ -1,16 +1,17 @@
-//! The single writer: takes what shards hand in, one request after the other, and says what goes out.
+//! The single writer: processes the shards' requests one after the other and produces deliveries.
 //!
 //! ```text
-//!   intakes ─▶ take ─▶ route ─┬─▶ plain: subscriptions ─────────────────────────▶ deliveries
-//!                             └─▶ stream ─▶ batch ─▶ storage ─▶ turn ─▶ release ─▶ deliveries
-//!                                 (refused, duplicate, expected: verdicts)   records to subscriptions, then verdicts
+//!   publication batches ─▶ process ─▶ route ─┬─▶ plain: subscriptions ────────────────────────────▶ routed batches
+//!                                            └─▶ stream ─▶ batch ─▶ storage ─▶ poll ─▶ release ───▶ routed batches
+//!                        (refused, duplicate, condition failed: outcomes)   records, then outcomes
 //! ```
 //!
-//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
-//! has no room, or that asks more of the API than fits into a turn, is parked: its requests wait, and others go on. A shard that
-//! has all the deliveries it may have holds up what goes to itself alone, as long as the queue of that is within its bound. When
-//! the hub cannot go on with a request, because of a queue over its bound or because nothing more can be parked,
-//! [`take`](Hub::process_requests) stops in the middle of the intake; calling it again later goes on there.
+//! Passive: the caller passes the time and carries batches. The hub never waits. A connection that publishes to a full
+//! stream, or exceeds its share of the API in a turn, is parked: its requests wait, and other connections continue. A
+//! shard that holds all its routed batches delays only its own deliveries while its queue is within its bound. When a
+//! request cannot be processed because a queue exceeds its bound or nothing more can be parked,
+//! [`process_requests`](Hub::process_requests) stops in the middle of the publication batch; a later call continues
+//! there.
 
 use std::sync::Arc;
 
@@ -49,14 +50,14 @@ mod timers;
 
 pub use sending::describe;
 
-/// How a hub behaves.
+/// Hub configuration.
 #[derive(Clone, Debug)]
 pub struct HubConfig {
-    /// The streams; their numbers are their places.
+    /// Streams; a stream's number is its index.
     pub streams: Vec<StreamConfig>,
-    /// Bytes of a batch of a stream in memory.
+    /// Bytes of a memory stream's batch.
     pub memory_batch_size: usize,
-    /// Bytes that may wait for one shard which has all its pieces ([`SHARD_QUEUE_SIZE_MAX`]).
+    /// Bytes that may wait for a shard that holds all its routed batches ([`SHARD_QUEUE_SIZE_MAX`]).
     pub shard_queue_size_max: usize,
 }
 
@@ -70,7 +71,7 @@ impl Default for HubConfig {
     }
 }
 
-/// The hub.
+/// Single writer of all streams and subscriptions.
 pub struct Hub<S: Storage, O: Outlets> {
     storage: S,
     fan_out: FanOut<O>,
@@ -86,31 +87,26 @@ pub struct Hub<S: Storage, O: Outlets> {
     scratch: HubScratch,
 }
 
-/// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
 struct RequestOrigin {
     client: ClientId,
     client_options: ClientOptions,
-    /// How many requests its shard had made before it.
     position: u64,
 }
 
 impl RequestOrigin {
-    /// The publisher of a message that is sent in the order of its shard's requests.
+    /// Returns the publisher of a message that is sent in the order of its shard's requests.
     fn publisher(self) -> MessageSender {
         let RequestOrigin { client, client_options, position } = self;
         MessageSender { client, no_echo: client_options.no_echo, position: Some(position) }
     }
 }
 
-/// Memory that is used again.
 #[derive(Debug, Default)]
 struct HubScratch {
-    /// What takes a subject.
     found: Vec<u32>,
-    /// Headers without their status.
     stripped: Vec<u8>,
-    /// What a publisher is told.
+    /// Answer to a publisher.
     json: Vec<u8>,
 }
 
@@ -125,7 +121,8 @@ struct HubTotals {
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// A hub for so many shards, whose streams go on where `resumed` says; a stream without an entry begins.
+    /// Creates a hub for `shards` shards with streams that continue at `resumed`; a stream without a resume point
+    /// starts empty.
     pub fn new(
         config: HubConfig,
         resumed: &[ResumePoint],
@@ -154,19 +151,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Where its streams are kept.
+    /// Returns the storage of the streams.
     pub fn storage_mut(&mut self) -> &mut S {
         &mut self.storage
     }
 
-    /// What carries its deliveries.
+    /// Returns the outlets that carry routed batches to the shards.
     pub fn outlets_mut(&mut self) -> &mut O {
         self.fan_out.outlets_mut()
     }
 
-    /// Whether nothing can be done before a request comes, a shard gives deliveries back or the storage answers.
+    /// Returns whether the hub has no work until a request arrives, a shard returns a routed batch or the storage
+    /// answers.
     pub fn is_quiet(&self) -> bool {
-        // A shard had given a piece back by the end of the turn: the hub is not woken for what was full and has gone out since.
+        // If a shard returned a batch before the end of the turn, no wake-up follows for deliveries that were blocked
+        // then.
         if self.fan_out.has_room_again() {
             return false;
         }
@@ -174,7 +173,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return true;
         }
         let is_over = self.fan_out.is_any_over();
-        // What is read for the API waits for the shards then; answers of the disk are taken in.
+        // Reads for the API wait for such shards; disk answers are still received.
         let has_work = if is_over {
             self.api.has_deferred() || self.storage.has_answer()
         } else {
@@ -186,19 +185,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             && !self.consumers.table.can_resume
     }
 
-    /// Whether there are deliveries for a shard that could not be handed out.
+    /// Returns whether deliveries for a shard could not be handed out.
     pub fn has_unsent(&self, shard: usize) -> bool {
         self.fan_out.has_piece_for(shard)
     }
 
-    /// What carries its deliveries.
+    /// Returns the outlets that carry routed batches to the shards.
     pub fn outlets(&self) -> &O {
         self.fan_out.outlets()
     }
 
-    /// Whether all that was taken is durable, and all that follows from it has been handed out.
+    /// Returns whether everything processed is durable and all its effects have been handed out.
     pub fn is_settled(&self) -> bool {
-        // No marker can be written to a stream that is not open. One that waits for room has acknowledged nothing of it.
+        // A closed stream takes no marker. A stream that waits for room has acknowledged nothing it waits for.
         let is_settled = |(number, stream): (usize, &StreamWriter)| {
             let is_marked = !self.losses.has_unmarked(number) || stream.closed.is_some();
             stream.is_settled() && is_marked || stream.waiting_since.is_some()
@@ -208,13 +207,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         !has_unsent && self.streams.iter().enumerate().all(is_settled)
     }
 
-    /// What it has done.
+    /// Returns the hub's counters.
     pub fn counters(&self) -> Arc<HubCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
-    /// has to be called again when deliveries have come back or the storage has answered.
+    /// Processes the requests of a shard from index `from` on. Returns the index of the first unprocessed request; if
+    /// that is not the end, call again when a routed batch has come back or the storage has answered.
     pub fn process_requests(
         &mut self,
         shard: usize,
@@ -223,7 +222,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now: Now,
     ) -> usize {
         if !self.streams.releasing().is_empty() {
-            // What waits has the first use of new room, and parked connections that of the batches.
+            // Waiting records use new room first, then parked connections use the freed batches.
             self.release_all(now.steady_ns);
             self.unpark(now);
         }
@@ -241,7 +240,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         at
     }
 
-    /// Takes what the storage says, and lets go what has become durable.
+    /// Receives the storage's answers and releases what has become durable.
     pub fn poll_storage(&mut self, now: Now) {
         self.fan_out.begin_turn();
         self.api.begin_turn();
@@ -251,9 +250,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if !self.delivery().finish_unsent() {
             return;
         }
-        // Before that answers of the storage may lie unread, and their time does not count against the disk.
+        // Answers that were unread until now do not count as disk stall time.
         self.streams.stalls().observe(now.steady_ns);
-        // Behind what was begun: that names subscriptions by their numbers, which may be used again.
+        // After the unfinished sends: these refer to registrations by number, and numbers are reused.
         self.clients.begin_turn(&mut self.consumers.table, &mut self.router);
         self.router.begin_turn(now.steady_ns);
         while let Some((number, opening)) = self.storage.next_opening() {
@@ -274,7 +273,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.answer_read(chunk);
             }
         }
-        // Consumers are the first to read.
+        // Consumers read first.
         if !self.consumers.table.is_empty() {
             self.delivery().run_upkeep(now.steady_ns);
         }
@@ -284,7 +283,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.check_disk_stalls(now.steady_ns);
     }
 
-    /// Ends a turn: hands batches to the storage and deliveries to their shards.
+    /// Ends a turn: hands batches to the storage and routed batches to the shards.
     pub fn flush(&mut self) {
         self.streams.flush(&mut self.storage);
         self.storage.publish();
@@ -319,13 +318,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.streams.publish_figures(&counters.streams);
     }
 
-    /// Whether what was read may be sent to whatever shard asked for it.
+    /// Returns whether records that were read may be sent to any shard.
     fn may_answer(&mut self) -> bool {
         self.delivery().finish_unsent() && !self.fan_out.is_any_over()
     }
 
-    /// Whether a publication waits for a shard: what comes of it at once would add to a queue that is over its bound. Records of
-    /// a stream on disk come later, and wait by themselves.
+    /// Returns whether a publication waits for a shard: its immediate effects would add to a queue over its bound.
+    /// Records of a disk stream are released later and wait on their own.
     fn waits_for_shard(
         &mut self,
         client: ClientId,
@@ -342,13 +341,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         match to {
             None => false,
             Some((Some(stream), _)) if streams[stream].config.durability == Durability::Disk => false,
-            // Consumers may send it anywhere.
+            // Consumers may send it to any shard.
             Some((Some(stream), _)) if consumers.table.has_following(stream) => true,
             Some((_, found)) => fan_out.is_over_for(router, found, None),
         }
     }
 
-    /// Consumers with what they read from and send through.
+    /// Returns the consumers with the parts they read from and send through.
     #[inline]
     fn delivery(&mut self) -> ConsumerDelivery<'_, S, O> {
         let Hub { consumers, storage, streams, router, fan_out, .. } = self;
@@ -375,7 +374,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(())
     }
 
-    /// Notes what the connections of a shard are subscribed to.
     fn change_interest(&mut self, client: ClientId, change: InterestChange<'_>) {
         let (id, registered) = match change {
             InterestChange::Register { id, filter, queue } => {

@@ -1,14 +1,15 @@
 //! Subjects, streams, subscriptions and acknowledgements: one writer, one total order.
 //!
-//! The hub is a passive state machine. Shards hand it [`PublicationBatch`]s, whoever runs it calls [`Hub::process_requests`], [`Hub::poll_storage`] and
-//! [`Hub::flush`], and [`RoutedBatch`] pieces go back to the shards through [`Outlets`]; a shard's [`ShardTable`] makes
-//! [`DeliveryBatch`] for its connections of them. What is to be kept goes through
-//! [`Storage`] to the journal. It knows no sockets, threads or clocks.
+//! The hub is a passive state machine without sockets, threads or clocks. Shards fill [`PublicationBatch`]es; the
+//! caller runs [`Hub::process_requests`], [`Hub::poll_storage`] and [`Hub::flush`]; [`RoutedBatch`]es go back to the
+//! shards through [`Outlets`], and a shard's [`ShardTable`] turns them into [`DeliveryBatch`]es for its connections.
+//! Records go to the journal through [`Storage`].
 //!
-//! - **Nothing of a stream on disk is seen or acknowledged before it is durable**, and nothing of it after a failed sync.
-//! - **The hub never waits.** Without room for more deliveries, or without a free batch, it stops between two requests; so
-//!   shards that read too much find their intakes with the hub, and stop reading those who publish.
-//! - **Bounded**: see [`limits`].
+//! - **Nothing of a disk stream is visible or acknowledged before it is durable**, and nothing of it after a failed
+//!   sync.
+//! - **The hub never waits.** Without room for deliveries or without a free batch it stops between two requests; when
+//!   the hub holds all its publication batches, a shard stops reading publishers.
+//! - **Every queue is bounded**: see [`limits`].
 #![forbid(unsafe_code)]
 
 mod clients;

@@ -1,30 +1,30 @@
-//! The reasons why something did not arrive.
+//! Reasons why messages were not stored.
 
-/// Why something did not arrive.
+/// Reason why a message was not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// Its stream is frozen.
+    /// The stream is frozen.
     Frozen,
-    /// It is longer than a record can be.
+    /// The message exceeds the maximum size.
     TooLarge,
-    /// It named a condition that does not hold.
+    /// A condition of the message does not hold.
     Condition,
-    /// It was shed before the hub: its source was over its budget.
+    /// The message was shed before the hub: its source exceeded its budget.
     Shed,
-    /// It could not be understood.
+    /// The message could not be parsed.
     Malformed,
-    /// Its source is not allowed.
+    /// The source is not allowed.
     Forbidden,
-    /// The disk of its stream did not answer for too long.
+    /// The stream's disk did not respond within the stall timeout.
     Hung,
-    /// The disk of its stream had no room for too long.
+    /// The stream's disk had no room within the stall timeout.
     NoRoom,
-    /// Its connection ended inside it. What had come is stored, unless the connection failed.
+    /// The connection ended inside the message. The received part is stored, unless the connection failed.
     Cut,
 }
 
 impl Loss {
-    /// All of them, in the order of their numbers.
+    /// All reasons in numeric order.
     pub const ALL: [Loss; 9] = [
         Loss::Frozen,
         Loss::TooLarge,
@@ -37,7 +37,7 @@ impl Loss {
         Loss::Cut,
     ];
 
-    /// Its name in metrics and marker records.
+    /// Returns the reason's name in metrics and loss markers.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

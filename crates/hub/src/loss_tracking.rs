@@ -1,12 +1,12 @@
-//! What was lost: the ledger, the markers that streams get for it, and log lines that wait to be taken.
+//! Losses: counts, pending markers of streams, and pending log lines.
 //!
-//! A reader of a stream sees that something is missing, where it is missing. A marker is a record of its own kind:
+//! A loss marker shows the reader of a stream where messages are missing. It is a record of its own kind:
 //!
 //! ```text
 //!   1 <13>a   2 <13>b   3 {"lost":120,"reason":"shed","from":"2026-…","to":"2026-…"}   4 <11>c
 //! ```
 //!
-//! Markers must not become a flood of their own: a stream gets one at once and the next a second later, with the sum.
+//! Markers are rate-limited: a stream gets one at once and the next a second later, with the sum.
 
 use std::collections::VecDeque;
 
@@ -16,28 +16,24 @@ use crate::loss_counts::LossCounts;
 use crate::publication_batch::{Ingress, LossReport};
 use crate::time::{SteadyNanos, UnixNanos, rfc3339};
 
-/// Losses of all streams.
 #[derive(Debug)]
 pub(crate) struct LossTracker {
     loss_counts: LossCounts,
-    /// By the streams' numbers.
+    /// By stream number.
     markers: Vec<LossMarkers>,
-    /// Log lines that were not taken.
     notices: VecDeque<String>,
 }
 
 #[derive(Debug, Default)]
 struct LossMarkers {
-    /// What was lost since the last marker.
     next: Option<LossMarker>,
-    /// When the last one was written.
     last_ns: Option<SteadyNanos>,
 }
 
-/// What a marker reports: messages that would have been a stream's.
+/// Content of a marker: losses of messages that belong to a stream.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct LossMarker {
-    /// That of the first of them.
+    /// Subject of the first lost message.
     subject: Vec<u8>,
     loss: Loss,
     count: u64,
@@ -46,12 +42,10 @@ pub(crate) struct LossMarker {
 }
 
 impl LossMarker {
-    /// The subject of its record.
     pub(crate) fn subject(&self) -> &[u8] {
         &self.subject
     }
 
-    /// The payload of its record.
     pub(crate) fn payload(&self) -> String {
         format!(
             "{{\"lost\":{},\"reason\":\"{}\",\"from\":\"{}\",\"to\":\"{}\"}}",
@@ -64,7 +58,6 @@ impl LossMarker {
 }
 
 impl LossTracker {
-    /// No losses of so many streams.
     pub(crate) fn new(streams: usize) -> LossTracker {
         let markers = (0..streams).map(|_| LossMarkers::default()).collect();
         LossTracker { loss_counts: LossCounts::default(), markers, notices: VecDeque::new() }
@@ -74,12 +67,11 @@ impl LossTracker {
         &self.loss_counts
     }
 
-    /// Counts losses.
     pub(crate) fn count(&mut self, ingress: Ingress, loss: Loss, count: u64) {
         self.loss_counts.add(ingress, loss, count);
     }
 
-    /// Adds losses, which have been counted, to the next marker of a stream.
+    /// Adds losses, already counted, to the next marker of a stream.
     pub(crate) fn add_to_marker(&mut self, stream: usize, lost: &LossReport<'_>) {
         let &LossReport { subject, loss, count, from_ns, to_ns, .. } = lost;
         let sum = self.markers[stream].next.get_or_insert_with(|| LossMarker {
@@ -94,12 +86,12 @@ impl LossTracker {
         sum.to_ns = sum.to_ns.max(to_ns);
     }
 
-    /// Whether a stream has losses that no marker reports yet.
+    /// Returns whether a stream has losses without a marker.
     pub(crate) fn has_unmarked(&self, stream: usize) -> bool {
         self.markers[stream].next.is_some()
     }
 
-    /// The same for any stream.
+    /// Returns whether any stream has losses without a marker.
     pub(crate) fn has_any_unmarked(&self) -> bool {
         self.markers.iter().any(|markers| markers.next.is_some())
     }
@@ -113,27 +105,23 @@ impl LossTracker {
         markers.next.take()
     }
 
-    /// Puts a marker back that its stream has no room for now.
     pub(crate) fn put_marker_back(&mut self, stream: usize, marker: LossMarker) {
         self.markers[stream].next = Some(marker);
     }
 
-    /// Notes that a stream has got its marker.
     pub(crate) fn note_marked(&mut self, stream: usize, now_ns: SteadyNanos) {
         self.markers[stream].last_ns = Some(now_ns);
     }
 
-    /// Whether there is room for one more log line.
     pub(crate) fn has_room_for_notice(&self) -> bool {
         self.notices.len() < NOTICES_MAX
     }
 
-    /// Keeps a log line, for which there is [room](Self::has_room_for_notice).
+    /// Appends a log line; requires [room](Self::has_room_for_notice).
     pub(crate) fn push_notice(&mut self, line: String) {
         self.notices.push_back(line);
     }
 
-    /// Takes the oldest log line.
     pub(crate) fn next_notice(&mut self) -> Option<String> {
         self.notices.pop_front()
     }

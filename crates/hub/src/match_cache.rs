@@ -1,21 +1,21 @@
-//! What takes the subjects that a client uses again, so that the tree of filters is not searched for each message.
+//! Cache of the matches of a client's recent subject, to avoid a filter tree lookup per message.
 //!
-//! A publisher often sends many messages to one subject. It has its acknowledgements sent to `_INBOX.<its own>.<number>`, and
-//! what takes one of these subjects takes all of them as long as no filter names the last token: of these the subject without
-//! its last token is remembered, in a cache of their own. A change of any filter makes all entries void.
+//! A publisher often sends many messages to one subject. Its acknowledgements go to `_INBOX.<own>.<number>`, where all
+//! subjects have the same matches unless a filter names the last token; a separate cache stores such subjects without
+//! their last token. Any change of a filter invalidates all entries.
 
 use crate::publication_batch::ClientId;
 
-/// Clients of which something may be remembered at the same time; others take their places.
+/// Cache entries; a client's entry may be replaced by another client's.
 const SLOTS: usize = 64;
 
-/// Bytes of a subject. Nothing is remembered of longer ones.
+/// Maximum bytes of a cached subject.
 const SUBJECT_SIZE: usize = 64;
 
-/// Streams and subscriptions that take a subject. Where there are more nothing is remembered.
+/// Maximum streams and subscriptions that match a cached subject.
 const MATCHES_MAX: usize = 2;
 
-/// What was found for one client each.
+/// Matches of one recent subject per client.
 #[derive(Debug)]
 pub(crate) struct MatchCache {
     slots: Box<[CacheSlot; SLOTS]>,
@@ -23,7 +23,7 @@ pub(crate) struct MatchCache {
 
 #[derive(Clone, Copy, Debug)]
 struct CacheSlot {
-    /// That of the filters by which it was found.
+    /// Version of the filters at insertion.
     version: u64,
     subject: [u8; SUBJECT_SIZE],
     size: usize,
@@ -38,7 +38,7 @@ impl MatchCache {
         MatchCache { slots: Box::new([empty; SLOTS]) }
     }
 
-    /// What takes a subject, if it is remembered by these filters.
+    /// Returns the cached matches of a subject for this version of the filters.
     #[inline]
     pub(crate) fn get(&self, client: ClientId, subject: &[u8], version: u64) -> Option<&[u32]> {
         let slot = &self.slots[slot_of(client)];
@@ -46,7 +46,7 @@ impl MatchCache {
         is_known.then_some(&slot.found[..slot.count])
     }
 
-    /// Remembers it, if it is short. No version is 0.
+    /// Caches the matches if subject and list are short. No version is 0.
     pub(crate) fn put(&mut self, client: ClientId, subject: &[u8], version: u64, found: &[u32]) {
         if subject.len() > SUBJECT_SIZE || found.len() > MATCHES_MAX {
             return;
@@ -60,7 +60,7 @@ impl MatchCache {
 }
 
 fn slot_of(ClientId { shard, token }: ClientId) -> usize {
-    // A token has a number that counts from 0 in one half and a generation in the other.
+    // A token has an index in one half and a generation in the other.
     let mixed = token ^ (token >> 32);
     mixed.wrapping_add(u64::from(shard) * 29) as usize % SLOTS
 }

@@ -2,7 +2,7 @@
 
 use crate::payload::Payload;
 
-/// The parts of a message that is sent to subscriptions.
+/// Parts of a message to subscriptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OutboundMessage<'a> {
     pub(crate) subject: &'a [u8],

@@ -1,13 +1,13 @@
-//! Connections whose stream is full: each waits alone, with its requests in order, while others go on. So does a
-//! connection whose question finds the API's share of the turn used up.
+//! Parked connections: each waits alone for a full stream, its requests in order, while others continue. A connection
+//! with an API request beyond the turn's budget waits the same way.
 //!
 //! ```text
-//!   a publication finds its stream full ─▶ its connection is parked: paused, and its later requests wait behind it
-//!   the stream has room, or refuses     ─▶ the requests are processed; with none left the connection is resumed
-//!   the connection leaves               ─▶ nothing is sent to it from now on; what it has published keeps its place
+//!   a publication finds its stream full ─▶ its connection is parked and paused; its later requests wait behind it
+//!   the stream has room, or refuses     ─▶ the requests are processed; after the last one the connection is resumed
+//!   the connection disconnects          ─▶ nothing is sent to it any more; its publications keep their place
 //! ```
 //!
-//! Requests are copied when they are parked, so a stream that waits for a disk keeps neither intakes nor shared blocks.
+//! Requests are copied when parked, so a stream that waits for a disk holds neither publication batches nor blocks.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,40 +20,36 @@ use crate::limits::{
 };
 use crate::publication_batch::{ClientId, ClientOptions, HubRequest, Publication, PublicationBatch};
 
-/// Why a request cannot be processed now, and what its connection waits for when it is parked.
+/// Reason why a request cannot be processed now; a parked connection waits for it to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StallReason {
     /// This stream has no room.
     Stream(usize),
-    /// The API has done enough in this turn.
+    /// The API's budget of this turn is used up.
     Api,
     /// The queue of a shard is over its bound.
     Shard,
 }
 
-/// The requests of a parked connection.
 #[derive(Debug, Default)]
 struct ParkedRequests {
-    /// They are all of one connection, and not shared.
+    /// All of one connection, payloads copied.
     publication_batch: PublicationBatch,
-    /// How many requests of the shard were made before each.
+    /// Number of the shard's requests before each one.
     positions: Vec<u64>,
-    /// What the connection waits for.
     queue: usize,
-    /// The first that is not processed.
     next: usize,
-    /// Bytes that those which are not processed count for.
+    /// Cost of the unprocessed requests in bytes.
     size: usize,
-    /// Bytes that all in the intake count for.
+    /// Cost of all requests in the batch in bytes.
     held: usize,
-    /// Barriers that were parked without room.
+    /// Barriers parked without room.
     barriers: usize,
-    /// The connection is gone.
     has_left: bool,
 }
 
 impl ParkedRequests {
-    /// Whether a request is parked although there is no room: it is small, and there are few of a connection.
+    /// Returns whether a request is parked without room: such requests are small and few per connection.
     fn is_exempt_from_limit(&mut self, request: &HubRequest<'_>) -> bool {
         match request {
             HubRequest::CloseAfterAcks | HubRequest::Disconnect => true,
@@ -65,7 +61,7 @@ impl ParkedRequests {
         }
     }
 
-    /// Frees the memory of those that are processed, when they are at least half of it.
+    /// Frees the memory of processed requests once they are at least half.
     fn free_processed(&mut self) {
         if self.size > self.held / 2 {
             return;
@@ -80,33 +76,29 @@ impl ParkedRequests {
     }
 }
 
-/// Parked connections.
 #[derive(Debug)]
 pub(crate) struct ParkedClients {
     requests: HashMap<ClientId, ParkedRequests, HashKey>,
-    /// The connections that wait for each stream, and in the last queue for the API; the one that has waited longest is
-    /// in front.
+    /// Connections that wait for each stream, and in the last queue for the API; the longest-waiting one is in front.
     queues: Vec<VecDeque<ClientId>>,
-    /// Bytes of all requests, and of those in each queue.
+    /// Cost of all requests, and of those in each queue.
     size: usize,
     sizes: Vec<usize>,
-    /// Requests that have ever been parked.
     parked: u64,
     turn: TurnBudget,
-    /// The queue that is the first in the next turn, when one has ended before all had theirs.
+    /// First queue of the next turn, when a turn ends before all queues had theirs.
     first_queue: usize,
 }
 
-/// What a turn of the hub has processed of the parked requests.
+/// Parked requests processed in a turn of the hub.
 #[derive(Clone, Copy, Debug, Default)]
 struct TurnBudget {
     requests: usize,
     size: usize,
-    /// A request was put off because of them.
+    /// A request was deferred because the budget was used up.
     is_cut_short: bool,
 }
 
-/// Bytes that a request counts for.
 fn cost(request: &HubRequest<'_>) -> usize {
     PARKED_REQUEST_SIZE
         + match request {
@@ -123,9 +115,8 @@ fn cost(request: &HubRequest<'_>) -> usize {
         }
 }
 
-/// Whether a request has to keep its place among those of its connection. Reports about what was sent to it, and about what
-/// was lost before the hub, need not, nor what its shard says of its subscriptions: a message says which of the shard's
-/// requests it came behind.
+/// Returns whether a request keeps its place among its connection's requests. Reports about sent messages and losses
+/// need no order, nor do subscription changes of the shard: a message carries its position among the shard's requests.
 fn is_ordered(request: &HubRequest<'_>) -> bool {
     match request {
         HubRequest::Interest(_)
@@ -150,32 +141,31 @@ impl ParkedClients {
         }
     }
 
-    /// Begins a turn, in which as much may be processed.
     pub(crate) fn begin_turn(&mut self) {
         self.turn = TurnBudget::default();
     }
 
-    /// Whether one more request may be processed in this turn.
+    /// Returns whether a further request may be processed in this turn.
     pub(crate) fn has_turn(&mut self) -> bool {
         let TurnBudget { requests, size, .. } = self.turn;
         self.turn.is_cut_short |= requests >= UNPARKED_PER_TURN || size >= UNPARKED_SIZE_PER_TURN;
         !self.turn.is_cut_short
     }
 
-    /// A request of so many bytes was processed.
+    /// Counts a processed request of `size` bytes against the turn's budget.
     pub(crate) fn note_processed(&mut self, size: usize) {
         self.turn.requests += 1;
         self.turn.size += size;
     }
 
-    /// The queues in which connections may wait, in the order of this turn; none if it has processed enough.
+    /// Returns the queues in the order of this turn; none if its budget is used up.
     pub(crate) fn queues_of_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, all) = (self.first_queue, self.queues.len());
         let count = if self.is_empty() || self.turn.is_cut_short { 0 } else { all };
         (0..count).map(move |at| (first + at) % all)
     }
 
-    /// Whether this turn has processed enough. Then the next one begins behind `queue`.
+    /// Returns whether the turn's budget is used up. The next turn then begins after `queue`.
     pub(crate) fn ends_turn_at(&mut self, queue: usize) -> bool {
         if self.turn.is_cut_short {
             self.first_queue = (queue + 1) % self.queues.len();
@@ -183,30 +173,27 @@ impl ParkedClients {
         self.turn.is_cut_short
     }
 
-    /// Whether none is parked.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// How many are parked.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Requests that have ever been parked.
     pub(crate) fn total(&self) -> u64 {
         self.parked
     }
 
-    /// Whether a request has to wait behind others of its connection.
+    /// Returns whether a request must wait behind others of its connection.
     #[inline]
     pub(crate) fn is_behind(&self, client: ClientId, request: &HubRequest<'_>) -> bool {
         !self.is_empty() && self.requests.contains_key(&client) && is_ordered(request)
     }
 
-    /// Parks a connection with the request that could not be processed, before which its shard had made `position` others.
-    /// Returns whether there is room; never for a shard.
+    /// Parks a connection with a request that could not be processed; `position` is the number of its shard's requests
+    /// before it. Returns whether there is room; never for a shard.
     #[must_use]
     pub(crate) fn park(
         &mut self,
@@ -227,19 +214,18 @@ impl ParkedClients {
         self.push((client, client_options), request, position)
     }
 
-    /// Whether so many bytes more may wait in a queue: as much as all queues leave free.
+    /// Returns whether a queue has room for `size` bytes: as much as all queues leave free.
     fn has_room(&self, queue: usize, size: usize) -> bool {
         self.sizes[queue] + size <= PARKED_SIZE_MAX.saturating_sub(self.size)
     }
 
-    /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is
-    /// parked.
+    /// Notes that a connection has disconnected: from now on only its publications count. Returns whether it is parked.
     pub(crate) fn note_left(&mut self, client: ClientId) -> bool {
         let requests = self.requests.get_mut(&client);
         requests.map(|requests| requests.has_left = true).is_some()
     }
 
-    /// Has a request wait behind the others of its connection. Returns whether there is room.
+    /// Parks a request behind the others of its connection. Returns whether there is room.
     #[must_use]
     pub(crate) fn push(
         &mut self,
@@ -251,7 +237,7 @@ impl ParkedClients {
         let cost = cost(request);
         let has_room = self.has_room(queue, cost);
         let Some(requests) = self.requests.get_mut(&client) else { return false };
-        // The first fits in any case, as far as there is room for all.
+        // A first request fits regardless of its size, if there is room in total.
         let is_full = requests.size > 0 && requests.size + cost > PARKED_PER_CLIENT_SIZE_MAX;
         let has_room = !is_full && has_room;
         if !has_room && !requests.is_exempt_from_limit(request) {
@@ -259,7 +245,7 @@ impl ParkedClients {
         }
         let mut request = *request;
         if let HubRequest::Publish(publication) = &mut request {
-            // By value: a reference would keep its block as long as the stream waits.
+            // By value: a reference would hold its block as long as the stream waits.
             publication.payload = publication.payload.bytes().into();
         }
         requests.publication_batch.push(client.token, client_options, &request);
@@ -272,13 +258,12 @@ impl ParkedClients {
         true
     }
 
-    /// How many connections wait in a queue.
     pub(crate) fn waiting(&self, queue: usize) -> usize {
         self.queues[queue].len()
     }
 
-    /// Takes the requests of the connection that has waited longest in a queue, which is not parked until they are
-    /// [put back](Self::put_back).
+    /// Takes the requests of the longest-waiting connection in a queue, which is not parked until they are [put
+    /// back](Self::put_back).
     pub(crate) fn take_first(&mut self, queue: usize) -> Option<(ClientId, UnparkedRequests)> {
         let client = self.queues[queue].pop_front()?;
         let requests = self.requests.remove(&client)?;
@@ -287,8 +272,8 @@ impl ParkedClients {
         Some((client, UnparkedRequests(requests)))
     }
 
-    /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same
-    /// stream, and not for a shard; those that wait for the API take turns.
+    /// Parks a connection again because its next request cannot be processed. It keeps its place if it waits for the
+    /// same stream, not for a shard; connections that wait for the API take turns.
     pub(crate) fn put_back(
         &mut self,
         client: ClientId,
@@ -305,8 +290,8 @@ impl ParkedClients {
         if is_same && !is_of_api { queue.push_front(client) } else { queue.push_back(client) }
     }
 
-    /// The number of the queue of what is waited for. None for a shard: a parked connection waits for it in the queue where it
-    /// is, and no connection is parked for it.
+    /// Returns the queue for a stall reason. `None` for a shard: a parked connection stays in its queue meanwhile, and
+    /// no connection is parked for a shard.
     pub(crate) fn queue(&self, stalled: StallReason) -> Option<usize> {
         match stalled {
             StallReason::Stream(stream) => Some(stream),
@@ -315,25 +300,25 @@ impl ParkedClients {
         }
     }
 
-    /// Whether requests were put off because this turn has processed enough: they can go on in the next one, whatever else
-    /// happens.
+    /// Returns whether the turn's budget deferred requests: they continue in the next turn without further events.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.turn.is_cut_short
     }
 
-    /// The next queue in which connections wait, from `from` on.
+    /// Returns the next non-empty queue from `from` on.
     #[cfg(test)]
     fn next_queue(&self, from: usize) -> Option<usize> {
         (from..self.queues.len()).find(|queue| !self.queues[*queue].is_empty())
     }
 }
 
-/// The requests of a connection that are being processed.
+/// Requests of a connection that is being continued.
 #[derive(Debug)]
 pub(crate) struct UnparkedRequests(ParkedRequests);
 
 impl UnparkedRequests {
-    /// The next request, and how many its shard had made before it; the next publication if the connection has left.
+    /// Returns the next request and the number of its shard's requests before it; after a disconnect, the next
+    /// publication.
     pub(crate) fn next(&mut self) -> Option<(ClientOptions, HubRequest<'_>, u64)> {
         let ParkedRequests { publication_batch, positions, next, size, has_left, .. } = &mut self.0;
         let is_void = |request: &HubRequest<'_>| *has_left && !matches!(request, HubRequest::Publish(_));
@@ -347,12 +332,11 @@ impl UnparkedRequests {
         publication_batch.get(*next).map(|(_, client_options, request)| (client_options, request, position))
     }
 
-    /// Whether the connection is gone.
     pub(crate) fn has_left(&self) -> bool {
         self.0.has_left
     }
 
-    /// The next request is processed. Returns what it counted for.
+    /// Advances past the processed request. Returns its cost.
     pub(crate) fn advance(&mut self) -> usize {
         let cost = self.next().map_or(0, |(_, request, _)| cost(&request));
         self.0.next += 1;

@@ -1,10 +1,10 @@
-//! A payload on its way through the hub: its bytes, and the shared block they lie in, if they lie in one.
+//! A payload on its way through the hub: its bytes, and their shared block if they have one.
 
 use std::ops::Range;
 
 use stilling_ring::SharedBlock;
 
-/// A payload: bytes that the hub copies, or a range of a shared block that it passes on by reference.
+/// A payload: bytes that the hub copies, or a range of a shared block passed by reference.
 #[derive(Clone, Copy)]
 pub struct Payload<'a> {
     bytes: &'a [u8],
@@ -12,7 +12,7 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// A range of a shared block.
+    /// Returns a range of a shared block as a payload.
     ///
     /// # Panics
     /// If the range is not a committed part of the block.
@@ -21,25 +21,25 @@ impl<'a> Payload<'a> {
         Payload { bytes: block.bytes(range.clone()), block: Some((block, range.start)) }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The block and the range of it that the bytes are; `None` for bytes outside of blocks.
+    /// Returns the block and range that contain the bytes; `None` for bytes outside of blocks.
     #[must_use]
     pub fn block(&self) -> Option<(&'a SharedBlock, Range<usize>)> {
         self.block.map(|(block, start)| (block, start..start + self.bytes.len()))
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the payload has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -58,7 +58,7 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
     }
 }
 
-/// Payloads are equal if their bytes are, wherever they lie.
+/// Payloads are equal if their bytes are, wherever these are stored.
 impl PartialEq for Payload<'_> {
     fn eq(&self, other: &Payload<'_>) -> bool {
         self.bytes == other.bytes
@@ -73,7 +73,8 @@ impl std::fmt::Debug for Payload<'_> {
     }
 }
 
-/// The number of a block among `blocks`, where it is put unless it is the last one: payloads of one publisher follow each other.
+/// Returns the index of a block in `blocks`, appending it unless it is the last one: consecutive payloads of a
+/// publisher share a block.
 #[inline]
 pub(crate) fn keep_block(blocks: &mut Vec<SharedBlock>, block: &SharedBlock) -> u32 {
     if !blocks.last_mut().is_some_and(|last| last.merge(block)) {

@@ -1,12 +1,12 @@
-//! What a shard hands to the hub: all requests of its sessions in a turn, in order, in one piece of memory.
+//! A shard's requests to the hub in one turn, in order, in one piece of memory.
 //!
 //! ```text
 //!   bytes       │ subject reply headers payload │ filter queue │ …          copied once, from the receive buffer
-//!   requests    [ Publish 0.. ] [ Register .. ] [ Barrier ] …               where in `bytes` its parts lie
-//!   blocks      [ block 0 ] [ block 1 ] …                                   where payloads lie that are not copied
+//!   requests    [ Publish 0.. ] [ Register .. ] [ Barrier ] …               positions of their parts in `bytes`
+//!   blocks      [ block 0 ] [ block 1 ] …                                   payloads that are not copied
 //! ```
 //!
-//! Intakes go round: the hub gives them back empty, and they keep their memory.
+//! Publication batches circulate: the hub returns them empty, and they keep their memory.
 
 use stilling_ring::SharedBlock;
 
@@ -15,30 +15,30 @@ use crate::loss::Loss;
 use crate::payload::{Payload, keep_block};
 use crate::time::UnixNanos;
 
-/// A connection as the hub knows it: its shard, and the name it has there.
+/// A connection as identified in the hub: its shard and its token there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ClientId {
-    /// Which shard has it.
+    /// Number of the shard.
     pub shard: u32,
-    /// What that shard calls it.
+    /// Token of the connection in its shard.
     pub token: u64,
 }
 
-/// What a client's connection is and can, as it matters to the hub.
+/// Options of a client's connection that concern the hub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientOptions {
-    /// It understands headers; they are left out otherwise.
+    /// The client supports headers; otherwise they are omitted.
     pub headers: bool,
-    /// It wants to hear at once that nobody listens to a request.
+    /// The client requests an immediate answer to requests without subscribers.
     pub no_responders: bool,
-    /// It does not want to get back what it published itself.
+    /// The client does not receive its own publications.
     pub no_echo: bool,
 }
 
-/// Which door something came through.
+/// Protocol through which a message entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ingress {
-    /// The NATS client protocol.
+    /// NATS client protocol.
     #[default]
     Nats,
     /// `POST /publish`.
@@ -50,10 +50,10 @@ pub enum Ingress {
 }
 
 impl Ingress {
-    /// All of them, in the order of their numbers.
+    /// All protocols in numeric order.
     pub const ALL: [Ingress; 4] = [Ingress::Nats, Ingress::Http, Ingress::Syslog, Ingress::Custom];
 
-    /// Its name in metrics.
+    /// Returns the protocol's name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,91 +65,89 @@ impl Ingress {
     }
 }
 
-/// A message on its way in.
+/// A message to publish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Publication<'a> {
-    /// Which way it came.
+    /// Protocol of the publisher.
     pub ingress: Ingress,
-    /// Where to; a checked subject.
+    /// Checked subject.
     pub subject: &'a [u8],
-    /// Where an answer is expected; a checked subject, or nothing.
+    /// Checked reply subject; empty if no answer is expected.
     pub reply: &'a [u8],
-    /// The NATS header block, or nothing.
+    /// NATS header block; empty if there is none.
     pub headers: &'a [u8],
-    /// The payload.
+    /// Payload of the message.
     pub payload: Payload<'a>,
-    /// The connection wants a verdict under this number instead of an answer to `reply`.
+    /// Ticket of a publish outcome to send instead of an answer to `reply`.
     pub ticket: Option<u32>,
 }
 
-/// What a session asks of the hub.
+/// A request from a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HubRequest<'a> {
-    /// To take a message.
+    /// Publishes a message.
     Publish(Publication<'a>),
-    /// To note what the connections of the shard are subscribed to; made by its
-    /// [`ShardTable`](crate::ShardTable).
+    /// Changes the subscriptions of the shard; made by its [`ShardTable`](crate::ShardTable).
     Interest(InterestChange<'a>),
-    /// To answer `PONG` when all before it has been processed.
+    /// Requests a `PONG` after all earlier requests have been processed.
     Barrier,
-    /// To go on with a consumer, whose last messages have left the server.
+    /// Continues a consumer: its last messages have been sent.
     MarkReached {
-        /// The mark that stood behind them.
+        /// Mark behind those messages.
         mark: u64,
     },
-    /// To end the connection's requests for messages of consumers, since the server drains.
+    /// Ends the connection's pull requests because the server drains.
     CancelPulls,
-    /// To have the connection closed when all that it has published is answered.
+    /// Closes the connection when all its publications are answered.
     CloseAfterAcks,
-    /// To forget the connection, which is gone.
+    /// Removes the connection, which is closed.
     Disconnect,
-    /// To note what did not get so far.
+    /// Reports losses before the hub.
     LossReport(LossReport<'a>),
 }
 
-/// How a shard calls what it has registered: a filter without a queue, or one subscription of a queue.
+/// Identifies a registration of a shard: a filter without a queue, or one queue subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RegistrationId {
-    /// Its place in the shard's table.
+    /// Index in the shard's table.
     pub number: u32,
-    /// Tells it from others that had or will have its place.
+    /// Distinguishes successive registrations with the same index.
     pub serial: u32,
 }
 
-/// A change of what the connections of a shard are subscribed to. The connection is the one that makes the request, unless
-/// something else is said.
+/// A change of a shard's subscriptions. The connection is the requesting one, unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterestChange<'a> {
-    /// It is the first one of the shard that is subscribed to this filter, or it is a member of a queue.
+    /// The connection is the shard's first with this filter, or a member of a queue group.
     Register {
-        /// How the shard calls it.
+        /// Identifier of the registration.
         id: RegistrationId,
-        /// To what; a checked filter.
+        /// Checked filter.
         filter: &'a [u8],
-        /// Each message goes to one member of the queue; empty without one.
+        /// Queue group: one member gets each message. Empty: none.
         queue: &'a [u8],
     },
-    /// Besides it, which was the only one, others are subscribed.
+    /// Further connections share the filter, which only this one had.
     Share {
-        /// How the shard calls it.
+        /// Identifier of the registration.
         id: RegistrationId,
-        /// To what: if the hub had no room for it, it is registered now.
+        /// Filter: if the hub had no room for it, it is registered now.
         filter: &'a [u8],
     },
-    /// It is the only one that is subscribed still.
+    /// Only this connection still has the filter.
     Unshare {
-        /// How the shard calls it.
+        /// Identifier of the registration.
         id: RegistrationId,
     },
-    /// The shard is to be told how many of its requests are processed, behind everything that it was sent.
+    /// Requests the number of processed requests, after everything sent before.
     Sync,
-    /// It was the only one, and is subscribed no longer; or several were, all of which are gone.
+    /// The only connection, or all of several, ended the subscription.
     Unregister {
-        /// How the shard calls it.
+        /// Identifier of the registration.
         id: RegistrationId,
-        /// It ends after so many messages in all; `None`: now.
+        /// Total messages after which it ends; `None`: now.
         after: Option<u32>,
-        /// Several were subscribed.
+        /// Several connections shared it.
         is_shared: bool,
     },
 }
@@ -157,43 +155,42 @@ pub enum InterestChange<'a> {
 /// Messages that were refused, shed or lost before the hub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LossReport<'a> {
-    /// Which way they came.
+    /// Protocol of the publisher.
     pub ingress: Ingress,
-    /// Where to: the stream of this subject gets a marker. Nothing: they are counted only.
+    /// Subject; its stream gets a marker. Empty: the losses are only counted.
     pub subject: &'a [u8],
-    /// Why.
+    /// Reason of the losses.
     pub loss: Loss,
-    /// How many.
+    /// Number of lost messages.
     pub count: u64,
-    /// When the first was lost.
+    /// Time of the first loss.
     pub from_ns: UnixNanos,
-    /// When the last was.
+    /// Time of the last loss.
     pub to_ns: UnixNanos,
 }
 
 /// Requests of one shard, in order.
 #[derive(Debug, Default)]
 pub struct PublicationBatch {
-    /// How many requests the shard has made before the first one here.
+    /// Number of the shard's requests before the first one here.
     first: u64,
     bytes: Vec<u8>,
     entries: Vec<EncodedRequest>,
-    /// The blocks of payloads that are passed on by reference.
+    /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
-    /// Bytes of these payloads.
     shared_size: usize,
 }
 
-/// Bytes of a growing intake from the start.
+/// Initial bytes of a growing batch.
 const GROWING_SIZE_MIN: usize = 256;
 
-/// Requests for which an intake has memory from its first use on: as many as make it full without their bytes.
+/// Requests for which a batch reserves memory at its first use: enough to fill it without any bytes.
 const ENTRIES_RESERVED: usize = PUBLICATION_BATCH_SIZE / size_of::<EncodedRequest>() + 1;
 
-/// The block of a payload that lies in `bytes`.
+/// Block number of a payload in `bytes`.
 const NO_BLOCK: u32 = u32::MAX;
 
-/// A request whose bytes lie in the intake, one part behind the other from `start`, a payload perhaps in a block.
+/// A request with its parts in `bytes`, contiguous from `start`; a payload may be in a block.
 #[derive(Clone, Copy, Debug)]
 struct EncodedRequest {
     token: u64,
@@ -210,7 +207,7 @@ enum RequestKind {
         reply: u16,
         headers: u32,
         payload: u32,
-        /// Which block the payload lies in, from where; or [`NO_BLOCK`].
+        /// Block of the payload and its offset there, or [`NO_BLOCK`].
         block: u32,
         block_start: u32,
         ticket: Option<u32>,
@@ -251,48 +248,46 @@ enum RequestKind {
 }
 
 impl PublicationBatch {
-    /// An empty one. Its memory comes with its first use.
+    /// Creates an empty batch. It allocates at its first use.
     #[must_use]
     pub fn new() -> PublicationBatch {
         PublicationBatch::default()
     }
 
-    /// An empty one whose memory grows with what is in it.
+    /// Creates an empty batch with memory that grows with its contents.
     pub(crate) fn growing() -> PublicationBatch {
         PublicationBatch { bytes: Vec::with_capacity(GROWING_SIZE_MIN), ..PublicationBatch::default() }
     }
 
-    /// Whether it is as full as it should be; what a session has begun may still go in.
+    /// Returns whether the batch has reached its size; a session's unfinished requests may still be added.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() + self.shared_size + self.entries.len() * size_of::<EncodedRequest>()
             >= PUBLICATION_BATCH_SIZE
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the batch has no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many requests the shard has made before the first one here.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Sets how many requests the shard has made before the first one here.
     pub(crate) fn set_first(&mut self, first: u64) {
         self.first = first;
     }
 
-    /// How many requests are in it.
+    /// Returns the number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Puts a request of the connection `token` behind the others. Sizes are those that codecs let pass: subjects,
-    /// queues and sids below 64 KiB, messages below 4 GiB.
+    /// Appends a request of the connection `token`. Codecs bound the sizes: subjects, queues and sids below 64 KiB,
+    /// messages below 4 GiB.
     #[inline]
     pub fn push(&mut self, token: u64, client_options: ClientOptions, request: &HubRequest<'_>) {
         if self.bytes.capacity() == 0 {
@@ -361,7 +356,7 @@ impl PublicationBatch {
         self.entries.push(EncodedRequest { token, client_options, start, kind });
     }
 
-    /// The request at `index`, and whose it is.
+    /// Returns the request at `index` with its connection and options.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<(u64, ClientOptions, HubRequest<'_>)> {
@@ -427,13 +422,13 @@ impl PublicationBatch {
         Some((token, client_options, request))
     }
 
-    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
+    /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
         (self.first, self.shared_size) = (0, 0);
         self.entries.clear();
         self.bytes.clear();
-        // Only the lines of one body are ever more than these.
+        // Only the lines of one HTTP body exceed this.
         self.entries.shrink_to(ENTRIES_RESERVED);
         if self.bytes.capacity() > 4 * PUBLICATION_BATCH_SIZE {
             self.bytes = Vec::new();
@@ -561,7 +556,7 @@ mod tests {
         assert_eq!(publication_batch.entries.capacity(), ENTRIES_RESERVED);
     }
 
-    /// A request is copied for each message, short ones as well.
+    /// A request is copied for each message, however short.
     #[test]
     fn a_request_is_no_longer_than_it_was_without_blocks() {
         assert!(size_of::<EncodedRequest>() <= 48, "{}", size_of::<EncodedRequest>());

@@ -1,11 +1,11 @@
-//! Requests for messages of a consumer, and the statuses that end them.
+//! Pull requests, and the statuses that end them.
 //!
-//! Each of these statuses carries what was asked for and not delivered, by which clients count what they have to ask for next.
+//! Each status contains the requested messages and bytes that were not delivered, which clients use for their next
+//! requests.
 
 use crate::publication_batch::ClientId;
 use crate::time::SteadyNanos;
 
-/// An open request for messages.
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) client: ClientId,
@@ -18,18 +18,18 @@ pub(crate) struct Pull {
     pub(crate) last_sent_ns: SteadyNanos,
 }
 
-/// Why a request ends before all that it asked for was delivered.
+/// Reason why a pull request ends before it is satisfied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PullEnd {
-    /// It does not wait, and there is nothing more.
+    /// It does not wait, and there are no further messages.
     NoMessages,
-    /// Its time has passed.
+    /// It has expired.
     Timeout,
-    /// The next message has more bytes than are left of it.
+    /// The next message exceeds its remaining bytes.
     TooLarge,
-    /// Its consumer is gone.
+    /// The consumer was removed.
     Deleted,
-    /// There is no room for one more request.
+    /// There is no room for a further request.
     TooMany,
     /// The server drains.
     Shutdown,
@@ -48,12 +48,12 @@ impl PullEnd {
     }
 }
 
-/// A request that is over: where its answer goes, and what that says.
+/// An ended pull request: reply subject and status.
 #[derive(Debug)]
 pub(crate) struct EndedPull {
     reply: Vec<u8>,
     why: PullEnd,
-    /// Messages and bytes that were asked for and not delivered.
+    /// Messages and bytes requested but not delivered.
     messages: u32,
     bytes: usize,
 }
@@ -63,12 +63,10 @@ impl EndedPull {
         EndedPull { reply: pull.reply, why, messages: pull.left, bytes: pull.bytes_left.unwrap_or(0) }
     }
 
-    /// The subject of its answer.
     pub(crate) fn reply(&self) -> &[u8] {
         &self.reply
     }
 
-    /// The status that its client is told.
     pub(crate) fn headers(&self) -> Vec<u8> {
         let EndedPull { why, messages, bytes, .. } = self;
         let status = why.status();

@@ -1,4 +1,4 @@
-//! A stream as its directory was found.
+//! A stream as recovered from its directory.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::health_log::HealthLog;
 use crate::stream::{ResumePoint, StreamConfig};
 use crate::time::UnixNanos;
 
-/// A stream as its directory was found: where it goes on, and the message ids in its de-duplication window. It is made beside
-/// the hub, because reading takes time.
+/// A stream as found in its directory: its resume point, and the message ids in its de-duplication window. It is built
+/// outside of the hub because reading takes time.
 #[derive(Debug)]
 pub struct RecoveredStream(Box<RecoveredParts>);
 
@@ -19,15 +19,15 @@ pub struct RecoveredStream(Box<RecoveredParts>);
 pub(crate) struct RecoveredParts {
     pub(crate) resumed: ResumePoint,
     pub(crate) dedup: DedupWindow,
-    /// When the last record came, if that is known.
+    /// Time of the last record, if known.
     pub(crate) newest_ns: Option<UnixNanos>,
     pub(crate) health: HealthLog,
-    /// Where the journal counts what the stream has on disk.
+    /// The journal's counts of the stream's records on disk.
     pub(crate) extent: Option<Arc<Extent>>,
 }
 
 impl RecoveredStream {
-    /// A stream that goes on at this place and has no message ids yet.
+    /// Creates a stream that continues at this point, without message ids.
     #[must_use]
     pub fn new(config: &StreamConfig, key: HashKey, resumed: ResumePoint) -> RecoveredStream {
         RecoveredStream(Box::new(RecoveredParts {
@@ -39,7 +39,7 @@ impl RecoveredStream {
         }))
     }
 
-    /// Notes where the journal counts what the stream has on disk.
+    /// Sets the journal's counts of the stream's records on disk.
     pub fn set_extent(&mut self, extent: Arc<Extent>) {
         self.0.extent = Some(extent);
     }
@@ -60,7 +60,6 @@ impl RecoveredStream {
         self.0.health.skipped(gap);
     }
 
-    /// What was found.
     pub(crate) fn into_stream(self) -> RecoveredParts {
         *self.0
     }

@@ -1,13 +1,13 @@
 //! The hub's table of registrations: which shard has subscriptions to which filter.
 //!
 //! ```text
-//!   (shard 0, orders.>)        single  client 17      one connection is subscribed; its leaving ends the registration
-//!   (shard 1, orders.>)        shared                 several are; the shard alone knows which
-//!   (shard 1, jobs, queue q)   single  client 9       each subscription of a queue is registered by itself
+//!   (shard 0, orders.>)        single  client 17      one connection; its disconnect ends the registration
+//!   (shard 1, orders.>)        shared                 several connections; only the shard knows them
+//!   (shard 1, jobs, queue q)   single  client 9       each queue subscription is registered separately
 //! ```
 //!
-//! A connection that leaves may have ten thousand registrations. They stop counting at once and are removed some at a time
-//! ([`Registrations::remove_next_departed`]), so that no turn of the hub is long because of them.
+//! A disconnecting client may have ten thousand registrations. They stop counting at once and are removed a few at a
+//! time ([`Registrations::remove_next_departed`]), which bounds the length of a turn.
 
 use std::collections::hash_map::{self, Entry};
 use std::collections::{HashMap, VecDeque};
@@ -19,97 +19,86 @@ use crate::hash_key::HashKey;
 use crate::limits::{FILTER_TOKENS_MAX, SUBSCRIPTIONS_MAX};
 use crate::publication_batch::{ClientId, RegistrationId};
 
-/// A registration's place; in the interest's tree, those from here on are streams.
+/// First number of streams in the filter tree; lower numbers are slots of registrations.
 pub(crate) const STREAMS: u32 = 1 << 31;
 
-/// What stands for a connection where several of a shard are subscribed to a filter. It never leaves.
+/// Token that stands for several connections of a shard with the same filter. It never disconnects.
 const SHARED: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Registration {
-    /// The shard, and the only connection there that is subscribed; [`SHARED`] if several are.
+    /// Shard, and its only subscribed connection; [`SHARED`] for several.
     client: ClientId,
-    /// How the shard calls it.
     pub(crate) id: RegistrationId,
     filter: Box<[u8]>,
-    /// Its filter in the tree.
     entry: Option<filter_tree::FilterHandle>,
-    /// The place of its client.
+    /// Index of its owner in `owners`.
     owner: u32,
-    /// The streams whose subjects its filter may take.
+    /// Streams with subjects that the filter may match.
     pub(crate) streams: MatchingStreams,
-    /// The queue's number.
     pub(crate) queue: Option<u32>,
-    /// Messages that were sent.
     delivered: u64,
-    /// It ends after so many of them.
+    /// Total messages after which it ends.
     ends_after: Option<u32>,
 }
 
-/// The connections of a shard that a message goes to.
+/// Connections of a shard that receive a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SubscriberTarget {
-    /// This one.
     ClientId(ClientId),
-    /// Several, which the shard knows.
     Shared { shard: u32, id: RegistrationId },
 }
 
 impl Registration {
-    /// The shard that has the subscriptions.
     #[inline]
     pub(crate) fn shard(&self) -> u32 {
         self.client.shard
     }
 
-    /// The connection that is subscribed; none if there are several.
+    /// Returns the subscribed connection, or `None` for several.
     #[inline]
     pub(crate) fn single(&self) -> Option<ClientId> {
         (self.client.token != SHARED).then_some(self.client)
     }
 
-    /// What is subscribed.
+    /// Returns the subscribed connections.
     pub(crate) fn listener(&self) -> SubscriberTarget {
         let Registration { client: ClientId { shard, .. }, id, .. } = *self;
         self.single().map_or(SubscriberTarget::Shared { shard, id }, SubscriberTarget::ClientId)
     }
 
-    /// Counts a message that was sent. Returns whether it was the last one.
+    /// Counts a sent message. Returns whether it was the last one.
     #[inline]
     pub(crate) fn count_delivery(&mut self) -> bool {
         self.delivered += 1;
         self.ends_after.is_some_and(|after| self.delivered >= u64::from(after))
     }
 
-    /// Has it get so many messages in all. Returns whether it has got them.
+    /// Limits the registration to `after` messages in total. Returns whether it has had them.
     pub(crate) fn end_after(&mut self, after: u32) -> bool {
         self.ends_after = Some(after);
         self.delivered >= u64::from(after)
     }
 }
 
-/// Streams that a filter concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum MatchingStreams {
     #[default]
     None,
     One(u32),
-    /// Those with an overlapping subject.
+    /// Several streams, to be found by their subjects.
     Many,
 }
 
-/// A registration that was removed.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct RemovedRegistration {
     pub(crate) filter: Box<[u8]>,
     pub(crate) streams: MatchingStreams,
 }
 
-/// There is no room for one more registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RegistrationsFull;
 
-/// All registrations of all shards.
 #[derive(Debug)]
 pub(crate) struct Registrations {
     key: HashKey,
@@ -118,23 +107,21 @@ pub(crate) struct Registrations {
     clients: HashMap<ClientId, u32, HashKey>,
     owners: Vec<RegistrationOwner>,
     free_owners: Vec<u32>,
-    /// Clients that have left, and their registrations that are not removed yet.
+    /// Disconnected clients with registrations to remove, and the number of these.
     left: VecDeque<DepartedClient>,
     left_count: usize,
-    /// Tokens of all filters.
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
-    /// How many members a queue has, its name, and its turn.
+    /// Member counts, names and turns of queue groups.
     groups: Vec<QueueGroup>,
     free_groups: Vec<u32>,
 }
 
-/// A client with registrations.
 #[derive(Debug)]
 struct RegistrationOwner {
-    /// The places of its registrations, by their numbers in the shard.
+    /// Slots of its registrations, by their numbers in the shard.
     slots: HashMap<u32, u32, HashKey>,
-    /// Its registrations count no longer.
+    /// The client has disconnected; its registrations do not count.
     has_left: bool,
 }
 
@@ -169,12 +156,12 @@ impl Registrations {
         }
     }
 
-    /// Registrations of clients that are there.
+    /// Number of registrations of connected clients.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len() - self.left_count
     }
 
-    /// Whether registrations of clients that have left are to be removed.
+    /// Returns whether registrations of disconnected clients remain to be removed.
     pub(crate) fn has_left(&self) -> bool {
         !self.left.is_empty()
     }
@@ -197,12 +184,13 @@ impl Registrations {
         self.len() + self.left_count >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX
     }
 
-    /// Whether one more with this filter fits as soon as some of the clients that have left are removed.
+    /// Returns whether a filter does not fit until registrations of disconnected clients are removed.
     pub(crate) fn waits_for_left(&self, filter: &[u8]) -> bool {
         self.has_left() && self.is_full(tokens(filter))
     }
 
-    /// Adds a registration of a client, for a queue if that has a name. Returns its place; none if it is there already.
+    /// Adds a registration of a client, in a queue group if `queue` is not empty. Returns its slot, or `None` if it
+    /// exists already.
     pub(crate) fn add(
         &mut self,
         interest: &mut FilterTree,
@@ -240,7 +228,7 @@ impl Registrations {
         Ok(Some(slot))
     }
 
-    /// The place of a client, which it gets with its first registration.
+    /// Returns the index of an owner, adding it at its first registration.
     fn owner(&mut self, client: ClientId) -> u32 {
         if let Some(&owner) = self.clients.get(&client) {
             return owner;
@@ -260,14 +248,13 @@ impl Registrations {
         owner
     }
 
-    /// The place of a client's registration.
     pub(crate) fn find(&self, client: ClientId, id: RegistrationId) -> Option<u32> {
         let owner = *self.clients.get(&client)?;
         let slot = *self.owners[owner as usize].slots.get(&id.number)?;
         self.get(slot).filter(|registration| registration.id == id).map(|_| slot)
     }
 
-    /// Passes a registration on from one owner in a shard to another. Returns whether it was there.
+    /// Transfers a registration between owners of a shard. Returns whether it was present.
     fn transfer(&mut self, from: ClientId, to: ClientId, id: RegistrationId) -> bool {
         let Some(slot) = self.find(from, id) else { return false };
         self.release(from, id.number);
@@ -279,18 +266,16 @@ impl Registrations {
         true
     }
 
-    /// Several connections of the shard are subscribed now, of which `client` was the first. Returns whether the
-    /// registration was there.
+    /// Makes a registration of `client` shared by several connections. Returns whether it was present.
     pub(crate) fn share(&mut self, client: ClientId, id: RegistrationId) -> bool {
         self.transfer(client, shared(client.shard), id)
     }
 
-    /// `client` is the only connection of its shard that is subscribed still.
+    /// Makes `client` the only owner of a shared registration.
     pub(crate) fn unshare(&mut self, client: ClientId, id: RegistrationId) {
         self.transfer(shared(client.shard), client, id);
     }
 
-    /// Takes a registration out of its client's list.
     fn release(&mut self, client: ClientId, number: u32) {
         let Some(&owner) = self.clients.get(&client) else { return };
         let slots = &mut self.owners[owner as usize].slots;
@@ -301,7 +286,6 @@ impl Registrations {
         }
     }
 
-    /// Removes a registration of a client that is there.
     pub(crate) fn remove(&mut self, interest: &mut FilterTree, slot: u32) -> Option<RemovedRegistration> {
         let &Registration { client, id, .. } = self.get(slot)?;
         let Registration { filter, streams, .. } = self.take(interest, slot)?;
@@ -309,7 +293,7 @@ impl Registrations {
         Some(RemovedRegistration { filter, streams })
     }
 
-    /// Takes a registration out of everything but its client's list.
+    /// Removes a registration from everything except its owner's list.
     fn take(&mut self, interest: &mut FilterTree, slot: u32) -> Option<Registration> {
         let registration = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
@@ -323,8 +307,8 @@ impl Registrations {
         Some(registration)
     }
 
-    /// A client has left: what it alone was subscribed to counts no longer. It is removed by
-    /// [`remove_next_departed`](Self::remove_next_departed).
+    /// Handles a disconnect: the client's own registrations stop counting, and
+    /// [`remove_next_departed`](Self::remove_next_departed) removes them.
     pub(crate) fn leave(&mut self, client: ClientId) {
         let Some(owner) = self.clients.remove(&client) else { return };
         let of_client = &mut self.owners[owner as usize];
@@ -334,7 +318,7 @@ impl Registrations {
         self.left.push_back(DepartedClient { owner, slots: slots.into_iter() });
     }
 
-    /// Looks at the next registration of the client that left first, and removes it unless it was removed already.
+    /// Takes the next registration of the client that disconnected first, and removes it if it still exists.
     pub(crate) fn remove_next_departed(&mut self, interest: &mut FilterTree) -> Option<RemovedRegistration> {
         let left = self.left.front_mut()?;
         let next = left.slots.next();
@@ -342,11 +326,10 @@ impl Registrations {
             self.free_owners.push(left.owner);
             self.left.pop_front();
         }
-        // Its place may be another client's by now.
+        // The slot may have been reused by another client.
         self.remove_if_left(interest, next?.1)
     }
 
-    /// Removes a registration if its client has left.
     pub(crate) fn remove_if_left(
         &mut self,
         interest: &mut FilterTree,
@@ -361,7 +344,7 @@ impl Registrations {
         Some(RemovedRegistration { filter, streams })
     }
 
-    /// Whose turn it is among `members` of a queue.
+    /// Returns the next of `members` of a queue group in turn.
     #[inline]
     pub(crate) fn choose(&mut self, queue: u32, members: usize) -> usize {
         let Some(group) = self.groups.get_mut(queue as usize) else { return 0 };
@@ -398,22 +381,21 @@ impl Registrations {
     }
 }
 
-/// The owner of what several connections of a shard are subscribed to.
+/// Owner of the registrations that several connections of a shard share.
 pub(crate) const fn shared(shard: u32) -> ClientId {
     ClientId { shard, token: SHARED }
 }
 
-/// How many tokens a filter has.
 pub(crate) fn tokens(filter: &[u8]) -> usize {
     filter.iter().filter(|&&byte| byte == b'.').count() + 1
 }
 
-/// What came through a codec once is a filter.
+/// Parses a filter that a codec has already checked.
 pub(crate) fn checked(filter: &[u8]) -> Option<Filter<'_>> {
     Filter::parse(filter, &SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX }).ok()
 }
 
-/// Whether some subject is taken by both filters, which are not checked again.
+/// Returns whether some subject matches both filters, which are not checked again.
 pub(crate) fn overlap(one: &[u8], other: &[u8]) -> bool {
     let is_dot = |byte: &u8| *byte == b'.';
     let (mut ones, mut others) = (one.split(is_dot), other.split(is_dot));

@@ -1,14 +1,15 @@
-//! What the hub hands to a shard: messages with what takes them there, and what it has to tell single connections.
+//! Routed batches: messages with their registrations, and items for single connections, from the hub to a shard.
 //!
 //! ```text
 //!   bytes      │ subject reply headers payload │ subject reply headers │ PONG␍␊ │ …
-//!   entries    [ message 0.., registrations 0..2 ] [ message …, block 0 from 9000, registrations 2..3 ] [ to 9: PONG ] …
+//!   entries    [ message 0.., registrations 0..2 ] [ message …, block 0 from 9000, registrations 2..3 ] [ to 9: PONG ]
 //!   targets    [ 3/7 ] [ 12/1 ] [ 3/7 ] …              registrations of the shard, by number and serial
 //!   blocks     [ block 0 ] …
 //! ```
 //!
-//! A message is in there once, however many connections of the shard are subscribed: the shard's
-//! [`ShardTable`](crate::ShardTable) makes [`DeliveryBatch`](crate::DeliveryBatch) of it. Pieces go round like intakes.
+//! A message is stored once, regardless of the number of subscribed connections: the shard's
+//! [`ShardTable`](crate::ShardTable) turns it into a [`DeliveryBatch`](crate::DeliveryBatch). Routed batches circulate
+//! like publication batches.
 
 use stilling_ring::SharedBlock;
 
@@ -24,32 +25,27 @@ pub struct RoutedBatch {
     bytes: Vec<u8>,
     entries: Vec<RoutedEntry>,
     targets: Vec<RegistrationId>,
-    /// The blocks of payloads that are passed on by reference.
+    /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
-    /// Bytes of these payloads.
     shared_size: usize,
-    /// The message that the last entry is, by the hub's count.
+    /// Number of the message in the last entry.
     last_message: Option<u64>,
-    /// How far the shard has come.
+    /// Progress of the shard.
     pub(crate) position: ExpandPosition,
 }
 
-/// How far a shard has dealt with a piece.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExpandPosition {
-    /// The entry that comes next.
     pub(crate) entry: usize,
-    /// Of a message: the registration that comes next.
+    /// Next registration of a message.
     pub(crate) target: usize,
-    /// Of that: the subscription that comes next, by its age.
+    /// Age of that registration's next subscription.
     pub(crate) age: u64,
 }
 
-/// Something in a piece.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RoutedEntry {
     Message(MessageEntry),
-    /// Bytes for a connection.
     Bytes {
         to: u64,
         start: u32,
@@ -64,7 +60,7 @@ pub(crate) enum RoutedEntry {
         to: MarkTarget,
         mark: u64,
     },
-    /// The hub had processed so many requests of the shard.
+    /// Number of the shard's requests that the hub had processed.
     Processed(u64),
     /// There was no room for a registration.
     Refused(RegistrationId),
@@ -79,19 +75,17 @@ pub(crate) enum RoutedEntry {
     },
 }
 
-/// Which connection answers a mark.
+/// The connection that answers a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MarkTarget {
-    /// This one.
     Connection(u64),
-    /// One that is subscribed there.
     Registration(RegistrationId),
 }
 
-/// The block of a payload that lies in `bytes`.
+/// Block number of a payload in `bytes`.
 const NO_BLOCK: u32 = u32::MAX;
 
-/// A message: its parts lie one behind the other from `start`, a payload perhaps in a block.
+/// A message with its parts contiguous from `start`; a payload may be in a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageEntry {
     start: u32,
@@ -99,32 +93,32 @@ pub(crate) struct MessageEntry {
     reply: u16,
     headers: u32,
     payload: u32,
-    /// Which block the payload lies in, from where; or [`NO_BLOCK`].
+    /// Block of the payload and its offset there, or [`NO_BLOCK`].
     block: u32,
     block_start: u32,
-    /// Its registrations among the targets.
+    /// Its registrations in `targets`.
     targets: u32,
     targets_end: u32,
-    /// The connection that does not get it back.
+    /// Connection that does not get the message back.
     pub(crate) silent: Option<u64>,
-    /// How many requests of the shard the hub had processed when it sent the message.
+    /// Number of the shard's requests that the hub had processed when it sent the message.
     pub(crate) processed: u64,
 }
 
 impl RoutedBatch {
-    /// An empty piece. Its memory comes with its first use.
+    /// Creates an empty batch. It allocates at its first use.
     #[must_use]
     pub fn new() -> RoutedBatch {
         RoutedBatch::default()
     }
 
-    /// Whether it is as full as it should be.
+    /// Returns whether the batch has reached [`DELIVERY_BATCH_SIZE`].
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.size() >= DELIVERY_BATCH_SIZE
     }
 
-    /// Bytes that it counts for, payloads in shared blocks included.
+    /// Bytes that the batch counts for, payloads in shared blocks included.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
@@ -133,13 +127,13 @@ impl RoutedBatch {
             + self.targets.len() * size_of::<RegistrationId>()
     }
 
-    /// Whether nothing is left in it.
+    /// Returns whether no entries remain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.position.entry == self.entries.len()
     }
 
-    /// Appends a registration that takes the message `number`, and the message itself if it is not the last entry.
+    /// Appends a registration that gets message `number`, and the message itself unless it is the last entry.
     #[inline]
     pub(crate) fn message(
         &mut self,
@@ -158,7 +152,7 @@ impl RoutedBatch {
         }
     }
 
-    /// Whether the message `number` is its last entry, to which further registrations are added.
+    /// Returns whether message `number` is the last entry, to which further registrations are added.
     #[inline]
     pub(crate) fn ends_with(&self, number: u64) -> bool {
         self.last_message == Some(number)
@@ -197,9 +191,9 @@ impl RoutedBatch {
         }));
     }
 
-    /// Appends bytes for the connection `to`, as `write` makes them.
+    /// Appends bytes for the connection `to`, written by `write`.
     ///
-    /// The caller checks before whether it [is full](Self::is_full).
+    /// The caller checks [`is_full`](Self::is_full) first.
     pub fn bytes(&mut self, to: u64, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len() as u32;
         write(&mut self.bytes);
@@ -207,37 +201,34 @@ impl RoutedBatch {
         self.add(RoutedEntry::Bytes { to, start, end });
     }
 
-    /// Appends a verdict.
+    /// Appends a publish outcome.
     pub fn outcome(&mut self, to: u64, ticket: u32, outcome: PublishOutcome) {
         self.add(RoutedEntry::PublishOutcome { to, ticket, outcome });
     }
 
-    /// Appends a mark.
     pub(crate) fn mark(&mut self, to: MarkTarget, mark: u64) {
         self.add(RoutedEntry::Mark { to, mark });
     }
 
-    /// Says how many requests of the shard are processed.
     pub(crate) fn processed(&mut self, processed: u64) {
         self.add(RoutedEntry::Processed(processed));
     }
 
-    /// Refuses a registration.
     pub(crate) fn refused(&mut self, id: RegistrationId) {
         self.add(RoutedEntry::Refused(id));
     }
 
-    /// Has a connection's input not read until it is [resumed](Self::resume).
+    /// Stops reading a connection until it is [resumed](Self::resume).
     pub fn pause(&mut self, to: u64) {
         self.add(RoutedEntry::Pause { to });
     }
 
-    /// Has a connection's input read again.
+    /// Reads a connection again.
     pub fn resume(&mut self, to: u64) {
         self.add(RoutedEntry::Resume { to });
     }
 
-    /// Has a connection closed.
+    /// Closes a connection.
     pub fn close(&mut self, to: u64) {
         self.add(RoutedEntry::Close { to });
     }
@@ -248,31 +239,27 @@ impl RoutedBatch {
         self.entries.push(entry);
     }
 
-    /// The entry that comes next.
     #[inline]
     pub(crate) fn next(&self) -> Option<RoutedEntry> {
         self.entries.get(self.position.entry).copied()
     }
 
-    /// The entry is dealt with.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.position = ExpandPosition { entry: self.position.entry + 1, ..ExpandPosition::default() };
     }
 
-    /// What a message goes to.
+    /// Returns the registrations that get a message.
     #[inline]
     pub(crate) fn targets(&self, entry: &MessageEntry) -> &[RegistrationId] {
         &self.targets[entry.targets as usize..entry.targets_end as usize]
     }
 
-    /// The bytes of an entry.
     #[inline]
     pub(crate) fn part(&self, start: u32, end: u32) -> &[u8] {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// A message with its parts.
     #[inline]
     pub(crate) fn parts(&self, entry: &MessageEntry) -> OutboundMessage<'_> {
         let mut rest = &self.bytes[entry.start as usize..];
@@ -295,7 +282,7 @@ impl RoutedBatch {
         }
     }
 
-    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
+    /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.shared_size = 0;

@@ -1,18 +1,18 @@
-//! Where messages go: the stream that takes a subject, the registrations that it is sent to, and the next member of a queue.
+//! Routing: the stream that matches a subject, the registrations that get a message, and turns in queue groups.
 //!
 //! ```text
-//!   subject ─▶ find ─▶ stream, registrations ─▶ choose ─▶ targets: all without a queue, one of each queue
+//!   subject ─▶ find ─▶ stream, registrations ─▶ choose ─▶ targets: all without a queue, one per queue group
 //! ```
 //!
-//! The registrations of clients that have left are removed some at a time, so that no turn of the hub is long because of them.
-//! Messages and new registrations pay for removals beyond that in proportion to their own work:
+//! Registrations of disconnected clients are removed a few at a time, which bounds the length of a turn. Messages and
+//! new registrations pay for further removals in proportion to their own work:
 //!
 //! ```text
-//!   leave ─▶ at once:    no registration of the client counts
-//!            each turn:  LEFT_SUBSCRIPTIONS_PER_TURN registrations that messages would have matched, and one more
-//!                        for each LEFT_MATCHES_PER_STEP such matches
-//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN registrations
-//!            each new registration: one
+//!   disconnect ─▶ at once:   no registration of the client counts
+//!                 each turn: DEPARTED_REGISTRATIONS_PER_TURN registrations that messages would have matched,
+//!                            and one more per DEPARTED_MATCHES_PER_STEP such matches
+//!                 each DEPARTED_REGISTRATIONS_EVERY_NS: DEPARTED_REGISTRATIONS_PER_TURN registrations
+//!                 each new registration: one
 //! ```
 
 use crate::filter_tree::FilterTree;
@@ -28,45 +28,42 @@ use crate::registrations::{
 };
 use crate::time::SteadyNanos;
 
-/// Streams that are compared with a filter in the time in which a registration is removed.
+/// Streams compared with a filter in the time of one removal of a registration.
 const STREAMS_PER_SUBSCRIPTION: usize = 16;
 
-/// Subjects, filters and registrations.
+/// Filters of streams and registrations of shards.
 #[derive(Debug)]
 pub(crate) struct Router {
     interest: FilterTree,
     replies: MatchCache,
-    /// What takes the subjects that clients publish to.
+    /// Matches of the subjects that clients publish to.
     published: MatchCache,
     registrations: Registrations,
-    /// By the streams' numbers.
     streams: Vec<StreamSubjects>,
-    /// Queues and their members among the registrations that a message goes to; memory that is used again.
+    /// Queue groups and their members among the matches of a message; reused buffer.
     members: Vec<(u32, u32)>,
-    /// What takes a subject that is only asked about; memory that is used again.
+    /// Matches of a subject that is only queried; reused buffer.
     found: Vec<u32>,
-    /// Registrations of clients that have left which the present message would have matched, and how many steps for such
-    /// this turn may still do.
+    /// Departed registrations that the current message would have matched, and the remaining removal steps of this
+    /// turn.
     left_matches: Vec<u32>,
     left_match_steps: usize,
-    /// When the next ones of them are removed.
+    /// Time of the next periodic removal.
     remove_at_ns: SteadyNanos,
     work: RouterWork,
 }
 
-/// Steps that were done for clients that have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RouterWork {
-    /// Registrations that were removed.
     pub(crate) removed: u64,
-    /// Matches of messages with such subscriptions.
+    /// Matches of messages with departed registrations.
     pub(crate) left_matches: u64,
 }
 
 #[derive(Debug)]
 struct StreamSubjects {
     filters: Vec<String>,
-    /// Registrations whose filters may take a subject of the stream.
+    /// Registrations with filters that may match a subject of the stream.
     listeners: u32,
 }
 
@@ -77,7 +74,7 @@ impl StreamSubjects {
 }
 
 impl Router {
-    /// A router without subscriptions, for streams with these filters, in the order of their numbers.
+    /// Creates a router for streams with these filters, in the order of their numbers.
     pub(crate) fn new(key: HashKey, streams: impl Iterator<Item = Vec<String>>) -> Router {
         let streams: Vec<_> = streams.map(|filters| StreamSubjects { filters, listeners: 0 }).collect();
         let mut interest = FilterTree::new(key);
@@ -101,30 +98,29 @@ impl Router {
         }
     }
 
-    /// Registrations of clients that are there.
+    /// Number of registrations of connected clients.
     pub(crate) fn registrations(&self) -> usize {
         self.registrations.len()
     }
 
-    /// What was done for clients that have left.
     pub(crate) fn work(&self) -> RouterWork {
         self.work
     }
 
-    /// Registrations whose filters may take a subject of a stream.
+    /// Returns the number of registrations with filters that may match a subject of a stream.
     pub(crate) fn listeners(&self, stream: usize) -> u32 {
         self.streams[stream].listeners
     }
 
-    /// Finds what takes a subject, to be [chosen](Self::choose) from.
+    /// Finds the matches of a subject, from which [`choose`](Self::choose) selects.
     #[inline]
     pub(crate) fn find(&self, subject: &[u8], into: &mut Vec<u32>) {
         into.clear();
         self.interest.find(subject, into);
     }
 
-    /// [Finds](Self::find) what takes a subject that a client publishes to. Returns the stream that takes it, which is not among
-    /// what is found. A client that publishes to the same subject again does not have the tree of filters searched.
+    /// [Finds](Self::find) the matches of a subject that a client publishes to, without the stream, which is returned.
+    /// Repeated subjects of a client come from a cache.
     #[inline]
     pub(crate) fn route(&mut self, client: ClientId, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
         let version = self.interest.version();
@@ -138,8 +134,8 @@ impl Router {
         take_stream(into)
     }
 
-    /// [Finds](Self::find) what takes a reply subject that a client has given. Of those that differ in their last token alone
-    /// few are looked up in the tree of filters.
+    /// [Finds](Self::find) the matches of a client's reply subject. Subjects that differ only in their last token
+    /// mostly come from a cache.
     #[inline]
     pub(crate) fn find_reply(&mut self, client: ClientId, reply: &[u8], into: &mut Vec<u32>) {
         let version = self.interest.version();
@@ -153,7 +149,6 @@ impl Router {
         }
     }
 
-    /// The stream that takes a subject.
     pub(crate) fn stream_of(&mut self, subject: &[u8]) -> Option<usize> {
         let mut found = std::mem::take(&mut self.found);
         self.find(subject, &mut found);
@@ -162,7 +157,6 @@ impl Router {
         stream
     }
 
-    /// Whether a connection is subscribed to a subject.
     pub(crate) fn has_subscriber(&mut self, subject: &[u8]) -> bool {
         let mut found = std::mem::take(&mut self.found);
         self.find(subject, &mut found);
@@ -171,24 +165,23 @@ impl Router {
         has_subscriber
     }
 
-    /// What of the registrations `found` is the first that a message goes to.
+    /// Returns the subscribers of the first existing registration in `found`.
     pub(crate) fn first_listener(&self, found: &[u32]) -> Option<SubscriberTarget> {
         found.iter().find_map(|&slot| self.registrations.get(slot)).map(Registration::listener)
     }
 
-    /// The registrations `found`, as far as they are there.
+    /// Returns the registrations in `found` that still exist.
     pub(crate) fn registered(&self, found: &[u32]) -> impl Iterator<Item = &Registration> {
         found.iter().filter_map(|&slot| self.registrations.get(slot))
     }
 
-    /// A registration, unless it is gone.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Registration> {
         self.registrations.get_mut(slot)
     }
 
-    /// Appends to `to` those of the registrations `found` that a message goes to: all without a queue, one of each queue,
-    /// none of the client `silent` alone. Returns to how many connections that is: at least so many, and none if it is 0.
+    /// Appends the recipients among the registrations `found` to `to`: all without a queue, one per queue group, none
+    /// with `silent` as its only connection. Returns a lower bound of the number of connections, which is exact if 0.
     pub(crate) fn choose(&mut self, found: &[u32], silent: Option<ClientId>, to: &mut Vec<u32>) -> u32 {
         let mut members = std::mem::take(&mut self.members);
         members.clear();
@@ -206,7 +199,7 @@ impl Router {
                 Some(queue) => members.push((queue, slot)),
                 None => {
                     to.push(slot);
-                    // Of several the silent one may be one.
+                    // The silent connection may be one of several.
                     connections += match single {
                         None if silent.is_none_or(|silent| silent.shard != registration.shard()) => 2,
                         None | Some(_) => 1,
@@ -227,10 +220,10 @@ impl Router {
         connections
     }
 
-    /// Adds a registration of a client, unless it is there.
+    /// Adds a registration of a client, unless it exists.
     ///
     /// # Errors
-    /// There is no room for one more.
+    /// There is no room for a further registration.
     pub(crate) fn register(
         &mut self,
         client: ClientId,
@@ -244,7 +237,7 @@ impl Router {
         Ok(())
     }
 
-    /// Several connections of a shard are subscribed now, of which `client` was the only one.
+    /// Makes a registration of `client` shared by several connections.
     ///
     /// # Errors
     /// There was no registration, and there is no room for one.
@@ -260,12 +253,12 @@ impl Router {
         self.register(shared(client.shard), id, (filter, b""))
     }
 
-    /// `client` is the only connection of its shard that is subscribed still.
+    /// Makes `client` the only connection of its shard with the registration.
     pub(crate) fn unshare(&mut self, client: ClientId, id: RegistrationId) {
         self.registrations.unshare(client, id);
     }
 
-    /// Ends a registration, of a queue's member perhaps after so many messages.
+    /// Ends a registration; a queue member may end after a number of messages.
     pub(crate) fn unregister(
         &mut self,
         client: ClientId,
@@ -281,24 +274,23 @@ impl Router {
         }
     }
 
-    /// Removes a registration.
     pub(crate) fn forget(&mut self, slot: u32) {
         if let Some(removed) = self.registrations.remove(&mut self.interest, slot) {
             self.remove_listener(&removed);
         }
     }
 
-    /// A client has left: what it alone was subscribed to does not count any more.
+    /// Handles a disconnect: the client's own registrations stop counting.
     pub(crate) fn leave(&mut self, client: ClientId) {
         self.registrations.leave(client);
     }
 
-    /// Whether registrations of clients that have left are to be removed.
+    /// Returns whether registrations of disconnected clients remain to be removed.
     pub(crate) fn has_left(&self) -> bool {
         self.registrations.has_left()
     }
 
-    /// Begins a turn: removes some of these registrations if their time has come, and allows messages to remove as many.
+    /// Begins a turn: removes some departed registrations if due, and allows messages to remove as many.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
         self.left_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
         if self.has_left() && now_ns >= self.remove_at_ns {
@@ -307,7 +299,7 @@ impl Router {
         }
     }
 
-    /// Removes registrations of clients that have left until so many steps are done; the last removal may exceed them.
+    /// Removes departed registrations in `steps` steps; the last removal may exceed them.
     fn remove_left(&mut self, steps: usize) {
         let mut rest = steps;
         while rest > 0 && self.has_left() {
@@ -315,8 +307,7 @@ impl Router {
         }
     }
 
-    /// Looks at the next registration of a client that has left and removes it, unless it was removed already. Returns how
-    /// many steps that took.
+    /// Takes the next departed registration and removes it if it still exists. Returns the number of steps.
     fn remove_next_departed(&mut self) -> usize {
         match self.registrations.remove_next_departed(&mut self.interest) {
             Some(removed) => {
@@ -327,8 +318,8 @@ impl Router {
         }
     }
 
-    /// Prepares for a new registration: removes one of a client that has left, so that registrations cannot be made and left
-    /// faster than they are removed, and as many more as have to make room for this one.
+    /// Makes room for a new registration: removes one departed registration, so that registering and disconnecting
+    /// cannot outpace removal, and further ones as needed.
     fn make_room(&mut self, filter: &[u8]) {
         self.remove_next_departed();
         while self.registrations.waits_for_left(filter) {
@@ -336,9 +327,9 @@ impl Router {
         }
     }
 
-    /// Notes that the present message would have matched a registration of a client that has left. It is removed behind the
-    /// message if the turn has steps for such; each [`DEPARTED_MATCHES_PER_STEP`] of them add a step, so that the time of these
-    /// matches is bounded for each registration, however many messages a turn has.
+    /// Notes that the current message would have matched a departed registration. It is removed after the message if
+    /// the turn has steps left; each [`DEPARTED_MATCHES_PER_STEP`] matches add a step, which bounds the time of such
+    /// matches per registration, regardless of the number of messages.
     fn note_left_match(&mut self, id: u32) {
         self.work.left_matches += 1;
         if self.work.left_matches.is_multiple_of(DEPARTED_MATCHES_PER_STEP) {
@@ -349,8 +340,8 @@ impl Router {
         }
     }
 
-    /// Removes the registrations of clients that have left which a message would have matched, so that the next message to its
-    /// subject does not find them.
+    /// Removes the departed registrations that a message would have matched, so that the next message does not match
+    /// them.
     fn remove_left_matches(&mut self) {
         while let Some(id) = self.left_matches.pop() {
             if self.left_match_steps > 0
@@ -363,7 +354,7 @@ impl Router {
         }
     }
 
-    /// A filter has come that streams may have subjects for.
+    /// Counts a new filter in the streams that it overlaps.
     fn add_listener(&mut self, id: u32, filter: &[u8]) {
         let mut matching_streams = MatchingStreams::None;
         for (number, stream) in (0..).zip(&mut self.streams) {
@@ -380,7 +371,7 @@ impl Router {
         }
     }
 
-    /// It has gone. Returns what that cost, in registrations.
+    /// Removes a filter from the streams' counts. Returns the cost in removals of a registration.
     fn remove_listener(&mut self, removed: &RemovedRegistration) -> usize {
         match removed.streams {
             MatchingStreams::None => 1,
@@ -398,7 +389,6 @@ impl Router {
     }
 }
 
-/// Takes the stream out of what was found.
 #[inline]
 fn take_stream(found: &mut Vec<u32>) -> Option<usize> {
     let at = found.iter().position(|&id| id >= STREAMS)?;
@@ -434,7 +424,6 @@ mod tests {
         router.unregister(client, id(number), None, false);
     }
 
-    /// The clients that a message goes to.
     fn recipients(router: &mut Router, subject: &str, silent: Option<ClientId>) -> Vec<ClientId> {
         let (mut found, mut to) = (Vec::new(), Vec::new());
         router.find(subject.as_bytes(), &mut found);
@@ -515,7 +504,7 @@ mod tests {
         assert_eq!(of_queue.iter().filter(|client| **client == ALICE).count(), 2, "{of_queue:?}");
     }
 
-    /// A stream that nobody listens to need not look for subscriptions.
+    /// A stream without subscribers does not look up registrations.
     #[test]
     fn each_stream_knows_how_many_may_listen_to_it() {
         let mut router = router();
@@ -533,7 +522,7 @@ mod tests {
         assert_eq!(router.work(), RouterWork { removed: 3, left_matches: 0 });
     }
 
-    /// What a client that has left would have got costs a message once, and removes it.
+    /// A departed registration costs a message once and is removed by it.
     #[test]
     fn messages_remove_what_they_would_have_matched_of_a_client_that_has_left() {
         let mut router = router();
@@ -557,7 +546,7 @@ mod tests {
         assert_eq!((router.work().removed as usize, router.registrations()), (count, 1));
     }
 
-    /// Design, section 4: the hub decides for the single connection of a shard, and the shard for several.
+    /// Design, section 4: the hub decides for the single connection of a shard, the shard for several.
     #[test]
     fn a_message_without_echo_goes_to_no_single_publisher_and_to_shards_with_several() {
         let mut router = router();

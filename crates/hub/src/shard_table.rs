@@ -1,27 +1,27 @@
-//! The subscriptions of one shard: the shard registers each filter with the hub once, and sends a message that comes back to
-//! all connections that are subscribed to it.
+//! The subscriptions of one shard: the shard registers each filter with the hub once, and delivers a routed message to
+//! all subscribed connections.
 //!
 //! ```text
-//!   SUB, UNSUB, leave ─▶ ShardTable ─▶ InterestChange     only when a filter gets its first or second connection, or
-//!                            │                            is left with one or none
-//!   Routed ─▶ expand ────────┴───────▶ Deliveries         a line for each subscription
+//!   SUB, UNSUB, disconnect ─▶ ShardTable ─▶ InterestChange   only when a filter gains its first or second connection,
+//!                                 │                          or is reduced to one or none
+//!   RoutedBatch ─▶ expand ────────┴───────▶ DeliveryBatch    one line per subscription
 //! ```
 //!
-//! A message that was published before a SUB does not go to that subscription, and one that was published before an UNSUB
-//! still does. So a subscription begins and ends with requests of the shard, and each message says how many the hub had
-//! processed. Where a SUB or an UNSUB changes nothing for the hub, the shard asks it how many it has processed
-//! ([`InterestChange::Sync`]); a subscription that has ended is removed with the answer.
+//! A message published before a SUB does not reach that subscription; one published before an UNSUB still does. A
+//! subscription therefore begins and ends with requests of the shard, and each message carries the number of requests
+//! that the hub had processed. If a SUB or an UNSUB changes nothing in the hub, the shard requests that number
+//! ([`InterestChange::Sync`]); an ended subscription is removed when the number arrives.
 //!
-//! A connection that leaves may have ten thousand subscriptions. They get nothing more at once, and are removed some at a
-//! time, so that no turn of the shard is long because of them:
+//! A disconnecting client may have ten thousand subscriptions. They receive nothing more at once, and are removed a few
+//! at a time, which bounds the length of a turn:
 //!
 //! ```text
-//!   each turn:              LEFT_SUBSCRIPTIONS_PER_TURN         (ShardTable::remove_some)
-//!   each message:           those that it would have matched, and one more for each LEFT_MATCHES_PER_STEP such matches
+//!   each turn:              DEPARTED_REGISTRATIONS_PER_TURN     (ShardTable::remove_some)
+//!   each message:           those it would have matched, and one more per DEPARTED_MATCHES_PER_STEP such matches
 //!   each new subscription:  one
 //! ```
 //!
-//! A registration whose connections have all left ends in the hub with the first message or mark that comes for it.
+//! After all its connections have disconnected, a registration ends in the hub with the next message or mark for it.
 
 use std::collections::hash_map::{self, Entry as MapEntry};
 use std::collections::{HashMap, VecDeque};
@@ -44,58 +44,55 @@ use self::filter_subscriptions::FilterSubscriptions;
 mod expand;
 mod filter_subscriptions;
 
-/// The place of the connection of a subscription that has ended: its connection may be gone.
+/// Owner of an ended subscription: its connection may be closed.
 const NO_OWNER: u32 = u32::MAX;
 
-/// Why there is no more room for a subscription.
+/// Limit that a new subscription would exceed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubscriptionLimit {
-    /// Its connection has as many as it may have.
+    /// The maximum per connection.
     PerClient,
-    /// The shard has.
+    /// The maximum per shard.
     PerShard,
 }
 
-/// A subscription of a connection.
 #[derive(Debug)]
 struct Subscription {
     token: u64,
-    /// The place of its connection.
+    /// Index of its connection in `owners`.
     owner: u32,
-    /// The place of its registration.
+    /// Index of its registration in `registered`.
     registered: u32,
-    /// Each is younger than those before it.
+    /// Serial number: later subscriptions have higher ages.
     age: u64,
     sid: ShortBytes,
     takes_headers: bool,
-    /// It gets messages for which the hub had processed at least so many requests of the shard, and fewer than so many.
+    /// It receives messages for which the number of processed requests is at least `from` and below `until`.
     from: u64,
     until: u64,
-    /// Messages that it has got, up to the maximum.
+    /// Messages received, up to the maximum.
     delivered: u32,
-    /// It ends after so many messages.
     ends_after: Option<u32>,
 }
 
 impl Subscription {
-    /// Whether it has got as many messages as it was to get.
+    /// Returns whether it has received its maximum of messages.
     fn is_satisfied(&self) -> bool {
         self.ends_after.is_some_and(|after| self.delivered >= after)
     }
 }
 
-/// A filter that is registered for its subscriptions, or one subscription of a queue. With very many filters each message finds
-/// another one in cold memory, so it has one cache line.
+/// A registered filter with its subscriptions, or one queue subscription. With very many filters each message reads
+/// another one from cold memory, so it occupies exactly one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct FilterRegistration {
     filter: Arc<[u8]>,
-    /// No other subscription is added: its only one is a member of a queue, or ends after so many messages, which the hub
-    /// counts; or it [is detached](Self::is_detached).
+    /// No further subscriptions are added: its only one is a queue member or ends after a number of messages that the
+    /// hub counts; or it [is detached](Self::is_detached).
     is_exclusive: bool,
-    /// All its connections have left. The hub has forgotten it, and its subscriptions are to be removed.
+    /// All its connections have disconnected: the hub has removed it, and its subscriptions are to be removed.
     is_detached: bool,
-    /// A second subscription was added at some time.
     has_had_others: bool,
     serial: u32,
     members: FilterSubscriptions,
@@ -104,7 +101,7 @@ struct FilterRegistration {
 
 const _: () = assert!(size_of::<Option<FilterRegistration>>() == 64);
 
-/// What the hub was told of the connections that are subscribed to a filter.
+/// Subscribed connections of a filter, as reported to the hub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ReportedSubscribers {
     None,
@@ -112,11 +109,9 @@ enum ReportedSubscribers {
     Many,
 }
 
-/// A connection with subscriptions.
 #[derive(Debug)]
 struct SubscriptionOwner {
     sids: HashMap<ShortBytes, u32, HashKey>,
-    /// Tokens of its filters.
     tokens: usize,
     has_left: bool,
 }
@@ -127,7 +122,6 @@ struct DepartedConnection {
     sids: hash_map::IntoIter<ShortBytes, u32>,
 }
 
-/// A change that is to be reported to the hub.
 #[derive(Debug)]
 struct PendingChange {
     token: u64,
@@ -155,44 +149,43 @@ pub struct ShardTable {
     free_owners: Vec<u32>,
     subscriptions: Vec<Option<Subscription>>,
     free: Vec<u32>,
-    /// The registrations without a queue that further subscriptions are added to.
+    /// Registrations without a queue that accept further subscriptions.
     filters: HashMap<Arc<[u8]>, u32, HashKey>,
     registered: Vec<Option<FilterRegistration>>,
     free_registered: Vec<u32>,
-    /// Of the last registration. It wraps around after longer than anything is under way.
+    /// Serial of the last registration. It wraps around after longer than anything is in flight.
     serial: u32,
-    /// Subscriptions that there have ever been.
+    /// Age of the latest subscription.
     age: u64,
-    /// Connections that have left, and their subscriptions that are not removed yet.
+    /// Disconnected clients with subscriptions to remove, and the number of these.
     left: VecDeque<DepartedConnection>,
     left_count: usize,
     changes: VecDeque<PendingChange>,
-    /// Requests that were made of the hub.
+    /// Requests made to the hub.
     requests: u64,
-    /// Messages that were expanded, and how many of them subscriptions have got.
+    /// Messages expanded, and deliveries to subscriptions.
     messages: u64,
     delivered: u64,
-    /// Subscriptions that have ended, and get what the hub had sent before.
+    /// Ended subscriptions, which still receive what the hub sent before their end.
     ended: VecDeque<u32>,
-    /// The hub was asked how many requests it has processed.
     is_syncing: bool,
-    /// What it has answered last.
+    /// Number of processed requests in the last answer.
     processed: u64,
-    /// Subscriptions that have got their last message, or were refused; memory that is used again.
+    /// Subscriptions that received their last message or were refused; reused buffer.
     finished: Vec<u32>,
-    /// Subscriptions of connections that have left which the present message would have matched; how many of these may be
-    /// removed behind it, and matches of that kind that there have ever been.
+    /// Departed subscriptions that the current message would have matched, the remaining steps to remove such, and the
+    /// number of such matches so far.
     left_matches: Vec<u32>,
     left_match_steps: usize,
     left_match_count: u64,
-    /// Registrations that something came for, and whose connections have all left; memory that is used again.
+    /// Registrations that received something while all their connections had disconnected; reused buffer.
     without_subscriber: Vec<u32>,
-    /// Marks without a connection that could answer them.
+    /// Marks that no connection can answer.
     unanswerable_marks: Vec<u64>,
 }
 
 impl ShardTable {
-    /// A table whose connections may have so many subscriptions each.
+    /// Creates a table with at most `per_client_max` subscriptions per connection.
     #[must_use]
     pub fn new(key: HashKey, per_client_max: usize) -> ShardTable {
         ShardTable {
@@ -226,38 +219,39 @@ impl ShardTable {
         }
     }
 
-    /// Subscriptions of connections that are there.
+    /// Returns the number of subscriptions of connected clients.
     #[must_use]
     pub fn len(&self) -> usize {
         self.subscriptions.len() - self.free.len() - self.left_count - self.ended.len()
     }
 
-    /// Whether no connection that is there has a subscription.
+    /// Returns whether no connected client has a subscription.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Registrations that the hub has been told of. Looks at all, for tests.
+    /// Returns the number of registrations in the hub. Visits all; for tests.
     #[must_use]
     pub fn registrations(&self) -> usize {
         let registered = self.registered.iter().flatten();
         registered.filter(|registered| registered.hub_view != ReportedSubscribers::None).count()
     }
 
-    /// Whether a connection has a subscription.
+    /// Returns whether a connection has a subscription.
     #[must_use]
     pub fn has_client(&self, token: u64) -> bool {
         self.clients.contains_key(&token)
     }
 
-    /// Sets the figures of the shard.
+    /// Publishes the shard's figures.
     pub fn publish_figures(&self, counters: &ShardCounters) {
         counters.subscriptions.set(self.len() as u64);
         counters.delivered.set(self.delivered);
     }
 
-    /// Puts a request into an intake. All requests of the shard have to go this way: the table counts them.
+    /// Appends a request to a publication batch. All requests of the shard must pass through this method, which counts
+    /// them.
     #[inline]
     pub fn push(
         &mut self,
@@ -273,8 +267,8 @@ impl ShardTable {
         self.requests += 1;
     }
 
-    /// Puts all changes that were not reported to the hub into an intake. To be called behind each call that may make some,
-    /// before anything else is [pushed](Self::push).
+    /// Appends all unreported changes to a publication batch. Called after each call that may cause some, before
+    /// anything else is [pushed](Self::push).
     pub fn push_changes(&mut self, publication_batch: &mut PublicationBatch) {
         while let Some(PendingChange { token, id, kind }) = self.changes.pop_front() {
             let change = match &kind {
@@ -294,17 +288,17 @@ impl ShardTable {
         }
     }
 
-    /// Whether there are changes to be [pushed](Self::push_changes).
+    /// Returns whether there are changes to [push](Self::push_changes).
     #[must_use]
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// Adds a subscription of a connection to a checked filter, as a member of a queue if that has a name. One whose sid the
-    /// connection uses already is left as it is, as nats-server does.
+    /// Adds a connection's subscription to a checked filter, in a queue group if `queue` is not empty. A sid in use
+    /// keeps its subscription, as in nats-server.
     ///
     /// # Errors
-    /// There is no room for one more.
+    /// A maximum is reached.
     pub fn subscribe(
         &mut self,
         token: u64,
@@ -350,7 +344,7 @@ impl ShardTable {
         let changes = self.changes.len();
         self.queue_changes(number, queue);
         if self.changes.len() == changes {
-            // Not one that was asked for before.
+            // An earlier sync does not suffice.
             self.is_syncing = false;
             self.sync();
         }
@@ -360,8 +354,8 @@ impl ShardTable {
         Ok(())
     }
 
-    /// Prepares for a new subscription: removes some that get nothing more, so that subscriptions cannot be made and left, or
-    /// ended, faster than they are removed, and as many as have to make room for it.
+    /// Makes room for a new subscription: removes some ended or departed ones, so that subscribing cannot outpace
+    /// removal, and further ones as needed.
     fn make_room(&mut self) -> Result<(), SubscriptionLimit> {
         let is_full = |table: &ShardTable| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
         self.remove_next_departed();
@@ -372,7 +366,7 @@ impl ShardTable {
         if is_full(self) { Err(SubscriptionLimit::PerShard) } else { Ok(()) }
     }
 
-    /// The place of a connection, which it gets with its first subscription.
+    /// Returns the index of a connection, adding it at its first subscription.
     fn owner(&mut self, token: u64) -> u32 {
         if let Some(&owner) = self.clients.get(&token) {
             return owner;
@@ -392,7 +386,7 @@ impl ShardTable {
         owner
     }
 
-    /// Gives a filter, or a member of a queue, its number.
+    /// Adds a registration for a filter or a queue member. Returns its number.
     fn register(&mut self, filter: &[u8], is_exclusive: bool) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let filter: Arc<[u8]> = filter.into();
@@ -421,8 +415,7 @@ impl ShardTable {
         number
     }
 
-    /// Queues the changes of a registration's connections that the hub has to know, and forgets the registration if no
-    /// subscription is left.
+    /// Queues the changes of a registration that the hub must know, and drops the registration without subscriptions.
     fn queue_changes(&mut self, number: u32, queue: &[u8]) {
         let Some(registered) = &mut self.registered[number as usize] else { return };
         let id = RegistrationId { number, serial: registered.serial };
@@ -430,7 +423,7 @@ impl ShardTable {
         let is_there = |token: u64| self.clients.contains_key(&token);
         let now = match registered.members.clients() {
             _ if registered.is_detached => ReportedSubscribers::None,
-            // What one connection alone was subscribed to ends in the hub with the connection.
+            // A single connection's registration ends in the hub with the connection.
             ReportedSubscribers::One(token) if !is_there(token) => ReportedSubscribers::None,
             now => now,
         };
@@ -440,7 +433,7 @@ impl ShardTable {
             (ReportedSubscribers::None, ReportedSubscribers::One(token)) => {
                 change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
             }
-            // All others of them have left, and are not removed yet.
+            // The other connections have disconnected and are not removed yet.
             (ReportedSubscribers::None, ReportedSubscribers::Many) => {
                 change(0, ChangeKind::Share { filter: Arc::clone(filter) });
             }
@@ -473,7 +466,7 @@ impl ShardTable {
         }
     }
 
-    /// Ends a subscription, at once or after so many messages in all.
+    /// Ends a subscription, at once or after `after` messages in total.
     pub fn unsubscribe(&mut self, token: u64, sid: &[u8], after: Option<u32>) {
         let Some(&owner) = self.clients.get(&token) else { return };
         let Some(&slot) = self.owners[owner as usize].sids.get(sid) else { return };
@@ -484,8 +477,8 @@ impl ShardTable {
         }
         let (number, age) = (subscription.registered, subscription.age);
         let Some(registered) = &mut self.registered[number as usize] else { return };
-        // Where it was the only one from the beginning the hub sends no more than that: what is sent to a subject on which
-        // nothing listens any more goes elsewhere, or is refused.
+        // If it has always been the only one, the hub stops at that number too: later messages go elsewhere or are
+        // answered as having no subscribers.
         if registered.members.only() == Some(age) && !registered.has_had_others {
             if !std::mem::replace(&mut registered.is_exclusive, true) {
                 self.filters.remove(&registered.filter);
@@ -496,7 +489,7 @@ impl ShardTable {
         }
     }
 
-    /// Ends a subscription of a connection that is there: it gets what the hub had sent before it processes that.
+    /// Ends a subscription of a connected client; it still receives what the hub sends before it processes the end.
     fn end(&mut self, slot: u32) {
         let until = self.requests;
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
@@ -518,7 +511,7 @@ impl ShardTable {
         self.sync();
     }
 
-    /// Asks the hub how many requests it has processed, unless that is under way.
+    /// Requests the number of processed requests, unless a request is outstanding.
     fn sync(&mut self) {
         if !std::mem::replace(&mut self.is_syncing, true) {
             let id = RegistrationId::default();
@@ -526,7 +519,7 @@ impl ShardTable {
         }
     }
 
-    /// The hub had processed so many requests of the shard when it sent what comes next.
+    /// Handles the number of processed requests.
     fn synced(&mut self, processed: u64) {
         (self.is_syncing, self.processed) = (false, processed);
         self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
@@ -535,13 +528,13 @@ impl ShardTable {
         }
     }
 
-    /// Whether the hub has processed the end of a subscription that has ended.
+    /// Returns whether the hub has processed the end of an ended subscription.
     fn gets_nothing_more(&self, slot: u32) -> bool {
         let subscription = self.subscriptions[slot as usize].as_ref();
         subscription.is_none_or(|subscription| subscription.until <= self.processed)
     }
 
-    /// Removes up to so many of those that have ended and get nothing more.
+    /// Removes up to `count` ended subscriptions that receive nothing more.
     fn remove_ended(&mut self, count: usize) {
         for _ in 0..count {
             let Some(slot) = self.ended.front().copied().filter(|&slot| self.gets_nothing_more(slot)) else {
@@ -552,7 +545,6 @@ impl ShardTable {
         }
     }
 
-    /// Removes one that has ended.
     fn drop_ended(&mut self, slot: u32) {
         let Some(Subscription { registered, age, .. }) = self.subscriptions[slot as usize].take() else {
             return;
@@ -564,7 +556,7 @@ impl ShardTable {
         }
     }
 
-    /// Removes a subscription of a connection that is there, which gets nothing more.
+    /// Removes a subscription of a connected client that receives nothing more.
     fn remove(&mut self, slot: u32) {
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         let (number, token, owner) = (subscription.registered, subscription.token, subscription.owner);
@@ -576,7 +568,6 @@ impl ShardTable {
         self.drop_ended(slot);
     }
 
-    /// Takes a subscription out of its connection's list.
     fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &ShortBytes) {
         let size = self.registered[registered as usize].as_ref().map_or(0, |of| tokens(&of.filter));
         let of_client = &mut self.owners[owner as usize];
@@ -588,8 +579,8 @@ impl ShardTable {
         }
     }
 
-    /// A connection has left: its subscriptions get nothing more. The hub is told so ([`HubRequest::Disconnect`]), also of a
-    /// connection without subscriptions.
+    /// Handles a disconnect: the connection's subscriptions receive nothing more. Queues [`HubRequest::Disconnect`],
+    /// also for a connection without subscriptions.
     pub fn leave(&mut self, token: u64) {
         self.changes.push_back(PendingChange {
             token,
@@ -604,13 +595,13 @@ impl ShardTable {
         self.left.push_back(DepartedConnection { owner, sids: sids.into_iter() });
     }
 
-    /// Whether subscriptions are to be removed that get nothing more.
+    /// Returns whether subscriptions that receive nothing more remain to be removed.
     #[must_use]
     pub fn has_removals(&self) -> bool {
         !self.left.is_empty() || self.ended.front().is_some_and(|&slot| self.gets_nothing_more(slot))
     }
 
-    /// Removes some subscriptions that get nothing more.
+    /// Removes some subscriptions that receive nothing more.
     pub fn remove_some(&mut self) {
         for _ in 0..DEPARTED_REGISTRATIONS_PER_TURN {
             self.remove_next_departed();
@@ -618,13 +609,13 @@ impl ShardTable {
         self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
     }
 
-    /// Looks at the next subscription of the connection that left first, and removes it unless it was removed already.
+    /// Takes the next subscription of the client that disconnected first, and removes it if it still exists.
     fn remove_next_departed(&mut self) {
         let Some(left) = self.left.front_mut() else { return };
         let (owner, next) = (left.owner, left.sids.next());
         let is_last = left.sids.len() == 0;
         if let Some((_, slot)) = next {
-            // Its place may be another connection's by now.
+            // The slot may have been reused by another connection.
             self.remove_if_left(slot);
         }
         if is_last {
@@ -633,7 +624,6 @@ impl ShardTable {
         }
     }
 
-    /// Removes a subscription if its connection has left.
     fn remove_if_left(&mut self, slot: u32) {
         let Some(Subscription { token, registered, owner, .. }) = self.subscriptions[slot as usize] else {
             return;
@@ -645,15 +635,15 @@ impl ShardTable {
         if let Some(registered) = &mut self.registered[registered as usize] {
             registered.members.end(token);
             if registered.hub_view == ReportedSubscribers::One(token) {
-                // It has ended in the hub with the connection.
+                // Ended in the hub with the connection.
                 registered.hub_view = ReportedSubscribers::None;
             }
         }
         self.drop_ended(slot);
     }
 
-    /// All connections of a registration have left: it ends in the hub before its subscriptions are removed, and one that comes
-    /// meanwhile has another.
+    /// Detaches a registration after all its connections have disconnected: it ends in the hub before its subscriptions
+    /// are removed, and new subscriptions get a new registration.
     fn detach(&mut self, number: u32) {
         let Some(registered) = &mut self.registered[number as usize] else { return };
         if !std::mem::replace(&mut registered.is_exclusive, true) {
@@ -661,7 +651,7 @@ impl ShardTable {
         }
         registered.is_detached = true;
         if let ReportedSubscribers::One(_) = registered.hub_view {
-            // It has ended in the hub with the connection.
+            // Ended in the hub with the connection.
             registered.hub_view = ReportedSubscribers::None;
         }
         self.queue_changes(number, b"");

@@ -1,10 +1,10 @@
-//! Byte strings that are nearly always short, such as sids and the tokens of filters: short ones are stored inline, without a
-//! pointer to follow.
+//! Byte strings that are nearly always short, such as sids and filter tokens: short ones are stored inline, without a
+//! pointer.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 
-/// Bytes that are stored inline at most.
+/// Maximum bytes stored inline.
 const SHORT_MAX: usize = 14;
 
 /// A byte string that compares and hashes as its bytes.
@@ -14,7 +14,7 @@ pub(crate) enum ShortBytes {
     Long(Box<LongBytes>),
 }
 
-/// A longer one, behind one pointer so that [`ShortBytes`] stays small.
+/// A longer string, behind one pointer to keep [`ShortBytes`] small.
 #[derive(Clone, Debug)]
 pub(crate) struct LongBytes(Box<[u8]>);
 

@@ -1,4 +1,4 @@
-//! Where streams are kept: the seam between the hub and the journal, or a simulation of it.
+//! Storage of streams: the seam between the hub and the journal, or a simulation.
 
 use std::sync::Arc;
 
@@ -9,70 +9,72 @@ use stilling_journal::{
 use crate::recovered_stream::RecoveredStream;
 use crate::time::UnixNanos;
 
-/// Takes batches and says later that they are durable; reads what is.
+/// Writes batches, reports when they are durable, and reads durable records.
 pub trait Storage {
-    /// An empty batch for a stream, if one is free.
+    /// Returns an empty batch for a stream, if one is free.
     fn batch(&mut self, stream: StreamIndex) -> Option<Batch>;
 
-    /// What batches there are for a stream beside those under way. [`Shared`](IdleBatches::Shared): deliveries refer to their
-    /// records, and one is free when the shards have sent these.
+    /// Returns the state of a stream's batches that are not being written. [`Shared`](IdleBatches::Shared): deliveries
+    /// refer to their records, and one becomes free when the shards have sent these.
     fn idle(&self, stream: StreamIndex) -> IdleBatches;
 
-    /// Index of the journal that writes a stream, below the number of streams; `None` while the stream is not open. Streams
-    /// with the same index share batches, so they wait together for its disk.
+    /// Returns the index of the journal that writes a stream, below the number of streams; `None` while the stream is
+    /// not open. Streams with the same index share batches and the disk that they wait for.
     fn writer(&self, _: StreamIndex) -> Option<usize> {
         Some(0)
     }
 
-    /// Takes back one of that stream that is not needed any more. References to its records may exist.
+    /// Takes back an unused batch of that stream. References to its records may exist.
     fn return_batch(&mut self, stream: StreamIndex, batch: Batch);
 
-    /// Takes a batch of a stream, to be written after those before it. It came from [`batch`](Storage::batch) for this
-    /// stream, so there is room. Records from `deduplicate_from` on have to be read for the de-duplication window after a restart.
+    /// Appends a batch of a stream, to be written after earlier ones. The batch came from [`batch`](Storage::batch) for
+    /// this stream, so there is room. Records from `deduplicate_from` on are needed for the de-duplication window after
+    /// a restart.
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
 
-    /// Has old records removed, if there is room to ask.
+    /// Requests the removal of old records. Returns whether there was room.
     fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool;
 
-    /// Asks for records. Returns whether there was room to ask.
+    /// Requests records. Returns whether there was room.
     fn read(&mut self, order: ReadOrder) -> bool;
 
-    /// Sends off what was asked for; once per turn.
+    /// Submits the requests; once per turn.
     fn publish(&mut self);
 
-    /// What has happened, and the batch it happened to, which is to be given back.
+    /// Takes an answer with its batch, which the caller returns.
     fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)>;
 
-    /// Records that were asked for.
+    /// Takes a chunk of requested records.
     fn next_chunk(&mut self) -> Option<Chunk>;
 
-    /// A stream whose directory was opened, or could not be opened, after the hub began. Until it is open no batch is free for it.
+    /// Takes the result of opening a stream's directory after the hub's start. A stream has no free batch before it is
+    /// open.
     fn next_opening(&mut self) -> Option<(StreamIndex, StreamOpening)> {
         None
     }
 
-    /// Whether there is an answer, or a stream that has been opened: what the hub takes in although shards have no room.
+    /// Returns whether an answer or an opening is available: the hub receives these although shards have no room.
     fn has_answer(&self) -> bool;
 
-    /// Whether there is neither an answer, a chunk nor a stream that has been opened.
+    /// Returns whether no answer, chunk or opening is available.
     fn is_quiet(&self) -> bool;
 }
 
-/// What became of opening a stream's directory.
+/// Result of opening a stream's directory.
 #[derive(Debug)]
 pub enum StreamOpening {
-    /// It is open; the stream goes on behind what was found.
+    /// The directory is open; the stream continues after the recovered records.
     Opened(RecoveredStream),
-    /// It cannot be opened now, for this reason. It is tried again.
+    /// The directory cannot be opened now, for this reason. The opening is retried.
     Failed(Arc<str>),
 }
 
-/// The journal with its two threads; nothing at all as long as no stream is on disk.
+/// The journal and its reader; empty if no stream is on disk.
 #[derive(Default)]
 pub struct JournalStorage(Option<(Journal, Replay)>);
 
 impl JournalStorage {
-    /// Streams that are written by the one and read by the other.
+    /// Creates a storage that writes through `journal` and reads through `replay`.
     #[must_use]
     pub fn new(journal: Journal, replay: Replay) -> JournalStorage {
         JournalStorage(Some((journal, replay)))

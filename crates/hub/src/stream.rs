@@ -1,4 +1,4 @@
-//! What a stream is: its name, its subjects, what of it is kept, and where it goes on.
+//! Streams: configuration and resume point.
 
 use crate::time::UnixNanos;
 
@@ -6,14 +6,14 @@ mod config;
 
 pub use self::config::{Durability, Retention, StreamConfig};
 
-/// Where a stream goes on.
+/// Point at which a stream continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResumePoint {
-    /// The first sequence that is kept; `next` if there is none.
+    /// First sequence kept; `next` if there is none.
     pub first: u64,
-    /// The sequence that the next record gets.
+    /// Sequence of the next record.
     pub next: u64,
-    /// When the stream was created; the epoch if it begins with the hub.
+    /// Creation time of the stream; the epoch if it starts with the hub.
     pub created_ns: UnixNanos,
 }
 

@@ -1,4 +1,4 @@
-//! The condition of a stream as an operator's page shows it.
+//! The condition of a stream as shown on the admin pages.
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,21 +7,21 @@ use std::sync::{Arc, RwLock, TryLockError};
 /// What a stream does with publications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum StreamCondition {
-    /// It takes them.
+    /// It stores them.
     #[default]
     Open,
-    /// It takes them, and a write has not returned for longer than a second.
+    /// It stores them, but a write has not returned for more than a second.
     Slow,
-    /// It takes few or none until its disk has room.
+    /// It stores few or none until its disk has room.
     Waiting,
-    /// It takes none until its folder can be opened, which is tried again.
+    /// It refuses them until its directory can be opened, which is retried.
     Closed,
-    /// It takes none until the next start.
+    /// It refuses them until the next start.
     Frozen,
 }
 
 impl StreamCondition {
-    /// The word for it.
+    /// Returns the condition's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,41 +34,41 @@ impl StreamCondition {
     }
 }
 
-/// What is to be known of a stream's disk.
+/// Health of a stream and its disk.
 #[derive(Clone, Debug, Default)]
 pub struct StreamHealth {
-    /// What it does now.
+    /// Current condition.
     pub condition: StreamCondition,
-    /// Why it does not take everything, and what to do.
+    /// Reason of a limited condition, and the remedy.
     pub reason: Option<Arc<str>>,
-    /// Damage that was found at the start or by reading: the latest.
+    /// Latest damage, found at the start or by a reader.
     pub damage: Option<Arc<str>>,
-    /// Why reading failed the last time, until it succeeds.
+    /// Error of the last read; cleared by a successful one.
     pub reading: Option<Arc<str>>,
-    /// Why old records could not be removed the last time, until they can be.
+    /// Error of the last round of retention; cleared by a successful one.
     pub retention: Option<Arc<str>>,
 }
 
 impl StreamHealth {
-    /// Everything that needs attention without keeping the stream from taking messages.
+    /// Returns everything that needs attention although the stream stores messages.
     pub fn details(&self) -> impl Iterator<Item = &str> {
         [&self.damage, &self.reading, &self.retention].into_iter().filter_map(|detail| detail.as_deref())
     }
 }
 
-/// A [`StreamHealth`] that the hub writes and other threads read. Neither waits for the other, wherever that is suspended.
+/// A [`StreamHealth`] that the hub writes and other threads read. Neither side waits for a suspended thread of the
+/// other.
 ///
-/// The hub writes the copy that is not the newest, and names it the newest afterwards. A reader of the other copy keeps the
-/// hub from writing it, and the hub tries again in its next turn.
+/// The hub writes the older copy and then marks it as the newest. If a reader still holds the older copy, the hub
+/// retries in its next turn.
 #[derive(Debug, Default)]
 pub struct SharedHealth {
     copies: [RwLock<StreamHealth>; 2],
-    /// The index of the newest copy.
     newest: AtomicUsize,
 }
 
 impl SharedHealth {
-    /// A copy of it. Looks again if the hub has written twice meanwhile.
+    /// Returns a copy. Retries if the hub has written twice meanwhile.
     #[must_use]
     pub fn get(&self) -> StreamHealth {
         loop {
@@ -80,7 +80,7 @@ impl SharedHealth {
         }
     }
 
-    /// Returns whether it could be set at once; if not, the copy to be written is being read. For the hub's thread alone.
+    /// Sets the health; called by the hub's thread only. Returns `false` if a reader holds the copy to be written.
     pub(crate) fn set(&self, health: &StreamHealth) -> bool {
         let older = 1 - self.newest.load(Ordering::Relaxed);
         let mut copy = match self.copies[older].try_write() {
@@ -99,7 +99,7 @@ impl SharedHealth {
 mod tests {
     use super::*;
 
-    /// A reader or a writer that is suspended in the middle keeps no other from reading.
+    /// A suspended reader or writer does not block other readers.
     #[test]
     fn health_is_read_beside_a_suspended_reader_and_a_suspended_writer() {
         let health = |reason: &str| StreamHealth { reason: Some(reason.into()), ..StreamHealth::default() };

@@ -1,17 +1,17 @@
-//! The writer of one stream: what it takes, under which sequence, and what of it may be seen.
+//! The writer of one stream: decisions about messages, sequences, and visibility.
 //!
 //! ```text
-//!   message ─▶ judge: duplicate, conditions, gate ─▶ apply: sequence, open batch ─▶ journal ─▶ visible, acknowledged
+//!   message ─▶ decide: duplicate, conditions, gate ─▶ apply: sequence, open batch ─▶ journal ─▶ visible, acknowledged
 //!
-//!   durable (visible)         with the journal               being filled
+//!   durable (visible)         with the journal               open batch
 //!   ────────────────────┬──────────────┬──────────────┬──────────────────┐
 //!   1 … visible         │ batch        │ batch        │ open             │ next
 //!   ────────────────────┴──────────────┴──────────────┴──────────────────┘
-//!                         acks           acks           acks               given when the batch is durable
+//!                         acks           acks           acks               sent when the batch is durable
 //! ```
 //!
-//! [`decide`](StreamWriter::decide) decides what becomes of a message, and [`apply`](StreamWriter::apply) alone gives it a
-//! sequence and an id in the de-duplication window: a message that was rejected leaves nothing behind.
+//! [`decide`](StreamWriter::decide) decides about a message; only [`apply`](StreamWriter::apply) assigns a sequence and
+//! notes the id in the de-duplication window: a rejected message leaves no trace.
 
 use std::collections::VecDeque;
 use std::io;
@@ -51,31 +51,29 @@ mod memory_log;
 mod pending_acks;
 mod release;
 
-/// What a stream does with a message.
+/// A stream's decision about a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StoreDecision {
-    /// It takes it, with this message id.
+    /// Stores it, with this message id.
     Accept(Option<u128>),
-    /// It has taken it before, under this sequence.
+    /// It is stored already, under this sequence.
     Duplicate(u64),
     Reject(RefusalReason),
 }
 
-/// Why an accepted message was not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ApplyError {
-    /// It has to wait until the disk has written.
+    /// It must wait until the disk has written.
     NoBatch,
     /// It is longer than a batch.
     TooLarge,
 }
 
-/// How much memory a stream may fill.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterLimits {
-    /// Batches that it may have, open and with the journal.
+    /// Maximum batches, open and with the journal.
     pub(crate) batches_max: usize,
-    /// Bytes of a batch that is kept in memory.
+    /// Bytes of a memory stream's batch.
     pub(crate) memory_batch_size: usize,
 }
 
@@ -85,48 +83,41 @@ pub(crate) struct StreamWriter {
     pub(crate) config: StreamConfig,
     limits: WriterLimits,
     pub(crate) dedup: DedupWindow,
-    /// The sequence that the next record gets.
     pub(crate) next: u64,
-    /// The first sequence that is kept.
     pub(crate) first: u64,
-    /// The last sequence that anybody may see.
     pub(crate) visible: u64,
-    /// When the last one came, if that is known.
+    /// Time of the last visible record, if known.
     pub(crate) newest_ns: Option<UnixNanos>,
-    /// The batch that is being filled.
     open: Option<Batch>,
-    /// Since when the open batch refers to payloads in the blocks of shards.
+    /// Time since which the open batch refers to payloads in the blocks of shards.
     unbuilt_since: Option<SteadyNanos>,
-    /// When the turn began.
     turn_ns: SteadyNanos,
-    /// A record found no batch in this turn because deliveries refer to those that are not under way.
+    /// A record found no batch in this turn because deliveries refer to the idle ones.
     waits_for_references: bool,
-    /// Bytes up to which a batch is filled: it fits into a segment, so that retention never has to remove more than that at
-    /// once. A longer record is a batch of its own.
+    /// Maximum bytes of a filled batch: it fits into a segment, so that retention never removes more than that at once.
+    /// A longer record gets a batch of its own.
     batch_limit: usize,
     acks: AckQueue,
-    /// Batches that the journal has answered for, and that are not handed out to their end.
+    /// Batches answered by the journal and not yet completely released.
     releases: VecDeque<Release>,
-    /// The most messages that ever waited for the disk.
+    /// Maximum number of messages that waited for the disk so far.
     pending_most: usize,
     pub(crate) frozen: Option<Arc<str>>,
-    /// Since when it waits for room.
+    /// Time since which the stream waits for room.
     pub(crate) waiting_since: Option<SteadyNanos>,
     was_overdue: bool,
-    /// How long the oldest batch under way has been with the journal.
+    /// Time for which the oldest written batch has been with the journal.
     stall: DiskStallTimer,
     pub(crate) health: HealthLog,
-    /// When it was created.
     pub(crate) created_ns: UnixNanos,
-    /// Why its directory has not been opened yet, if that is not waited for.
+    /// Reason why its directory is not open although publications are refused meanwhile.
     pub(crate) closed: Option<Arc<str>>,
     skipped: SkippedRecords,
-    /// What it has on disk, once its directory is open.
+    /// The journal's counts of its records, once its directory is open.
     pub(crate) extent: Option<Arc<Extent>>,
     memory: MemoryLog,
 }
 
-/// Records that consumers did not get because they were not there any more.
 #[derive(Clone, Copy, Debug, Default)]
 struct SkippedRecords {
     removed: u64,
@@ -134,7 +125,7 @@ struct SkippedRecords {
 }
 
 impl StreamWriter {
-    /// The stream `number` of a hub, which goes on where it was found.
+    /// Creates stream `number` of a hub, continuing at `resumed`.
     pub(crate) fn new(
         (number, config): (u32, StreamConfig),
         key: HashKey,
@@ -174,7 +165,7 @@ impl StreamWriter {
         }
     }
 
-    /// Decides what becomes of a message.
+    /// Decides about a message without changing the stream.
     pub(crate) fn decide(&mut self, publication: &Publication<'_>, now_ns: SteadyNanos) -> StoreDecision {
         let &Publication { headers, payload, .. } = publication;
         let stream = self.number;
@@ -191,15 +182,15 @@ impl StreamWriter {
         if let Some(sequence) = id.and_then(|id| self.dedup.find(id, now_ns)) {
             return StoreDecision::Duplicate(sequence);
         }
-        // Behind the duplicates: a message that is sent again after it was taken names what was the last sequence then.
+        // After the duplicates: a repeated message names the last sequence of its first attempt.
         if let Some(refusal) = refusal {
             return StoreDecision::Reject(refusal);
         }
-        // A gate decides here, on the state that all records before this one have made.
+        // A gate decides here, on the state that all earlier records have produced.
         StoreDecision::Accept(id)
     }
 
-    /// What the headers of a message demand: the name of its id, and what does not hold.
+    /// Evaluates the headers of a message: the hash of its id, and a refusal if a condition does not hold.
     fn conditions(&self, headers: &[u8]) -> (Option<u128>, Option<RefusalReason>) {
         let Ok(headers) = Headers::parse(headers) else { return (None, None) };
         let (mut id, mut refusal) = (None, None);
@@ -207,7 +198,7 @@ impl StreamWriter {
         for (name, value) in headers {
             let Some(rest) = name.strip_prefix(b"Nats-") else { continue };
             if name == MESSAGE_ID.as_bytes() {
-                // The first counts, as when the window is built again.
+                // The first id counts, as in a rebuild of the window.
                 id.get_or_insert_with(|| self.dedup.name(value));
             } else if name == EXPECTED_LAST_SEQUENCE.as_bytes() {
                 let last = self.next - 1;
@@ -226,8 +217,8 @@ impl StreamWriter {
         (id.flatten(), refusal)
     }
 
-    /// Takes an accepted record: gives it the next sequence, which is returned, and puts it where the stream keeps records. It
-    /// is visible at once, unless the stream is on disk.
+    /// Stores an accepted record under the next sequence, which is returned. It is visible at once, except in a disk
+    /// stream.
     pub(crate) fn apply<S: Storage>(
         &mut self,
         record: &Record<'_, Payload<'_>>,
@@ -258,7 +249,7 @@ impl StreamWriter {
         Ok(sequence)
     }
 
-    /// Puts a record into the open batch; a batch that is full goes to the journal.
+    /// Adds a record to the open batch; a full batch goes to the journal.
     fn fill<S: Storage>(
         &mut self,
         record: &Record<'_, Payload<'_>>,
@@ -300,7 +291,7 @@ impl StreamWriter {
         Err(ApplyError::TooLarge)
     }
 
-    /// Hands the open batch to the journal; its acknowledgements are under way from now on.
+    /// Hands the open batch to the journal, with its acknowledgements.
     fn seal<S: Storage>(&mut self, storage: &mut S) {
         if let Some(batch) = self.open.take() {
             self.unbuilt_since = None;
@@ -309,8 +300,8 @@ impl StreamWriter {
         }
     }
 
-    /// Begins a turn: frees memory of message ids whose time is over, and copies payloads into the open batch to which it has
-    /// referred for too long.
+    /// Begins a turn: frees memory of expired message ids, and copies payloads that the open batch has referred to for
+    /// too long.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
         self.turn_ns = now_ns;
         self.dedup.sweep(now_ns);
@@ -324,32 +315,32 @@ impl StreamWriter {
         }
     }
 
-    /// If its open batch refers to payloads in the blocks of shards: nanoseconds from the begin of the turn until they
-    /// have to be copied.
+    /// Returns the nanoseconds from the begin of the turn until the open batch must copy payloads from the blocks of
+    /// shards, if it refers to some.
     pub(crate) fn builds_in(&self) -> Option<u64> {
         let left = |since| OPEN_REFERENCES_NS_MAX.saturating_sub(self.turn_ns.since(since));
         self.unbuilt_since.map(left)
     }
 
-    /// Whether a record found no batch in this turn because deliveries refer to those that are not under way: it waits for
+    /// Returns whether a record found no batch in this turn because deliveries refer to the idle ones: it waits for
     /// shards, not for the disk.
     pub(crate) fn waits_for_references(&self) -> bool {
         self.waits_for_references
     }
 
-    /// The payload of the last record, where a stream in memory keeps it, to be [put back](Self::put_stored_back). `None` for
-    /// other streams.
+    /// Takes the payload of the last record in a memory stream's log, to be [put back](Self::put_stored_back). `None`
+    /// for other streams.
     pub(crate) fn take_stored_payload(&mut self, size: usize) -> Option<(SharedBlock, Range<usize>)> {
         (self.config.durability == Durability::Memory).then(|| self.memory.take_last_payload(size)).flatten()
     }
 
-    /// Puts back what was taken of the memory.
+    /// Puts back the block of [`take_stored_payload`](Self::take_stored_payload).
     pub(crate) fn put_stored_back(&mut self, block: SharedBlock) {
         self.memory.put_block_back(block);
     }
 
-    /// Ends a turn: hands the open batch over if the journal has none of this stream, or if it is long enough. While one is
-    /// being written the next one gathers more: that is what makes commits cheap under load.
+    /// Ends a turn: hands over the open batch if the journal has none of this stream, or if it is long enough. While
+    /// one batch is written the next one grows, which makes commits cheap under load.
     pub(crate) fn flush<S: Storage>(&mut self, storage: &mut S) {
         let is_due =
             |batch: &Batch| !batch.is_empty() && (self.acks.under_way() == 0 || batch.size() >= SEAL_SIZE);
@@ -358,31 +349,30 @@ impl StreamWriter {
         }
     }
 
-    /// Whether one more message may wait for the disk, with an answer to `reply`. If not, it waits itself until the disk has
-    /// written.
+    /// Returns whether a further message with an answer to `reply` may wait for the disk. If not, its connection is
+    /// parked.
     pub(crate) fn has_room_for(&self, reply: &[u8], now_ns: SteadyNanos) -> bool {
         self.pending() < self.config.pending_max as usize
             && self.acks.replies_size() + reply.len() <= REPLIES_SIZE_MAX
             && !self.has_waited_too_long(now_ns)
     }
 
-    /// Counts a record that waits for the disk.
     pub(crate) fn count_record(&mut self, ingress: Ingress) {
         self.acks.count_record(ingress);
     }
 
-    /// Notes what a connection is told when the last record is durable. There has to be [room](Self::has_room_for).
+    /// Adds an acknowledgement for when the last record is durable. Requires [room](Self::has_room_for).
     pub(crate) fn push_ack(&mut self, ack: PendingAck, reply: &[u8]) {
         self.acks.push(self.open.is_some(), ack, reply);
     }
 
-    /// Whether a record is not durable yet, or an answer to it may not be given yet.
+    /// Returns whether a record is not durable yet, or its answer must still wait.
     pub(crate) fn is_pending(&self, sequence: u64) -> bool {
         sequence > self.visible || self.is_releasing()
     }
 
-    /// Notes that a message that was taken before is acknowledged again, behind the first answer to it. There has to be
-    /// [room](Self::has_room_for), and the record is [pending](Self::is_pending).
+    /// Adds an acknowledgement of a duplicate, after the first answer to the message. Requires
+    /// [room](Self::has_room_for) and a [pending](Self::is_pending) record.
     pub(crate) fn push_duplicate(&mut self, ack: PendingAck, reply: &[u8]) {
         match self.releases.back_mut() {
             Some(last) if ack.sequence <= last.watermark => self.acks.push_taken(&mut last.acks, ack, reply),
@@ -390,7 +380,7 @@ impl StreamWriter {
         }
     }
 
-    /// Has a connection closed behind all answers that wait, but for those of a disk that has been waited for too long.
+    /// Closes a connection after all pending answers, except those of a disk that is [overdue](Self::is_overdue).
     /// Returns whether there are any.
     pub(crate) fn push_close(&mut self, client: ClientId, now_ns: SteadyNanos) -> bool {
         let ack = PendingAck::close(client);
@@ -404,13 +394,12 @@ impl StreamWriter {
         true
     }
 
-    /// Notes the most messages that ever waited.
     pub(crate) fn note_pending(&mut self) {
         self.pending_most = self.pending_most.max(self.pending());
     }
 
-    /// Takes the connections that are to be closed behind batches that the disk has not written. Those with answers that wait
-    /// for room are closed behind these.
+    /// Takes the connections to be closed after unwritten batches. Those with answers that wait for room are closed
+    /// after these answers.
     pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
         let clients = self.acks.take_closing();
         let Some(last) = self.releases.back_mut() else { return clients };
@@ -420,23 +409,21 @@ impl StreamWriter {
         Vec::new()
     }
 
-    /// The journal has answered for the oldest batch under way, which it has written up to `watermark`. What is returned is to
-    /// be [queued](Self::queue_release).
+    /// Takes the acknowledgements of the oldest batch, which the journal has written up to `watermark`. The caller
+    /// [queues](Self::queue_release) the release.
     pub(crate) fn answered(&mut self, batch: Option<Batch>, watermark: u64) -> Release {
         Release::new(batch, self.acks.take_oldest(), watermark)
     }
 
-    /// Adds a release behind the others.
     pub(crate) fn queue_release(&mut self, release: Release) {
         self.releases.push_back(release);
     }
 
-    /// Whether answers wait behind a release that is not handed out to its end.
     pub(crate) fn is_releasing(&self) -> bool {
         !self.releases.is_empty()
     }
 
-    /// Takes the oldest release, whose records are visible from now on: what is sent says how much comes behind it.
+    /// Takes the oldest release. Its records become visible now, since deliveries report the number of later ones.
     pub(crate) fn take_release(&mut self) -> Option<Release> {
         let release = self.releases.pop_front()?;
         self.visible = self.visible.max(release.watermark);
@@ -446,41 +433,41 @@ impl StreamWriter {
         Some(release)
     }
 
-    /// Puts a release back that found no room.
+    /// Puts back a release that found no room.
     pub(crate) fn put_release_back(&mut self, release: Release) {
         self.releases.push_front(release);
     }
 
-    /// A release has come to its end. Returns its batch.
+    /// Completes a release. Returns its batch.
     pub(crate) fn end_release(&mut self, release: Release) -> Option<Batch> {
         self.acks.finish(release.acks);
         release.batch
     }
 
-    /// Messages that wait for the disk, or whose answers wait for room, whether or not an answer is wanted; those sent again
-    /// wait beside them.
+    /// Number of messages that wait for the disk, or have answers that wait for room, including messages without an
+    /// answer; duplicates count as well.
     fn pending(&self) -> usize {
         let records = if self.has_unwritten() { self.next - 1 - self.visible } else { 0 };
         self.acks.count().max(records as usize)
     }
 
-    /// Whether something is on its way to the disk.
     fn has_unwritten(&self) -> bool {
         self.open.is_some() || self.acks.under_way() > 0
     }
 
-    /// Whether nothing is on its way to the disk or from there.
+    /// Returns whether nothing waits for the disk or for release.
     pub(crate) fn is_settled(&self) -> bool {
         !self.has_unwritten() && !self.is_releasing()
     }
 
-    /// Notes a batch that was kept before the start, one after the other.
+    /// Restores a batch from before the start, in order.
     pub(crate) fn restore_ids(&mut self, batch: BatchView<'_>) {
         self.newest_ns = Some(UnixNanos::from_nanos(batch.time_ns));
         self.dedup.restore_ids(batch);
     }
 
-    /// Goes on as its directory was found. What was stored since, which nothing may have been, keeps its numbers.
+    /// Continues at the end of its opened directory. Records stored before, which there should not be, keep their
+    /// sequences.
     pub(crate) fn open(&mut self, found: RecoveredParts) {
         let RecoveredParts { resumed, dedup, newest_ns, health, extent } = found;
         self.extent = extent;
@@ -499,7 +486,6 @@ impl StreamWriter {
         self.closed = Some(reason);
     }
 
-    /// Takes nothing any more.
     pub(crate) fn freeze(&mut self, frozen: Frozen) {
         self.health.freeze(&frozen.reason, frozen.kind);
         self.frozen = Some(frozen.reason);
@@ -507,47 +493,46 @@ impl StreamWriter {
         self.stall.end();
     }
 
-    /// Notes that the journal keeps its batches until its disk has room.
+    /// Notes that the journal holds its batches until its disk has room.
     pub(crate) fn wait(&mut self, reason: &str, kind: io::ErrorKind, now_ns: SteadyNanos) {
         self.end_stall();
         self.health.wait(reason, kind);
         self.waiting_since.get_or_insert(now_ns);
     }
 
-    /// Notes that it is written again.
+    /// Notes that its batches are written again.
     pub(crate) fn resume(&mut self, now_ns: SteadyNanos) {
         if let Some(since) = self.waiting_since.take() {
             self.health.resume(now_ns.since(since));
         }
     }
 
-    /// Whether it has waited for room for so long that publishers are not kept waiting any more.
+    /// Returns whether it has waited for room for longer than publishers are kept waiting.
     fn has_waited_too_long(&self, now_ns: SteadyNanos) -> bool {
         self.waiting_since.is_some_and(|since| now_ns.since(since) >= DISK_STALL_TIMEOUT_NS)
     }
 
-    /// Whether its disk counts as hung.
     pub(crate) fn is_hung(&self) -> bool {
         self.stall.is_hung()
     }
 
-    /// Whether connections that are to be closed do not wait for its disk any more.
+    /// Returns whether closing connections no longer wait for its disk.
     pub(crate) fn is_overdue(&self, now_ns: SteadyNanos) -> bool {
         self.stall.is_hung() || self.has_waited_too_long(now_ns)
     }
 
-    /// The journal has answered.
     pub(crate) fn end_stall(&mut self) {
         let waited_ns = self.stall.end();
         self.health.end_slow(waited_ns);
     }
 
-    /// Whether its disk has to be looked at from time to time.
+    /// Returns whether its disk needs periodic checks.
     pub(crate) fn is_watched(&self) -> bool {
         self.stall.is_running() || self.acks.under_way() > 0 || self.waiting_since.is_some()
     }
 
-    /// Times what is with the journal. Returns whether the stream has become [overdue](Self::is_overdue) since the last call.
+    /// Times the outstanding write. Returns whether the stream has become [overdue](Self::is_overdue) since the last
+    /// call.
     pub(crate) fn watch_disk(&mut self, now_ns: SteadyNanos) -> bool {
         if self.acks.under_way() > 0 && self.waiting_since.is_none() {
             self.stall.begin(now_ns);
@@ -569,17 +554,16 @@ impl StreamWriter {
         self.health.retained(error);
     }
 
-    /// Counts records that a consumer did not get because retention had removed them.
     pub(crate) fn count_removed(&mut self, count: u64) {
         self.skipped.removed += count;
     }
 
-    /// Notes records that a reader came to and that are not there.
+    /// Notes records that a reader could not get.
     pub(crate) fn note_skipped(&mut self, gap: Gap) {
         match gap.cause {
             GapCause::Removed => {
                 self.skipped.removed += gap.count();
-                // A round of retention reports its end only: a reader may meet before what it has removed so far.
+                // A round of retention reports only its end: a reader may find earlier removals first.
                 self.first = self.first.max(gap.last + 1);
             }
             GapCause::Damaged => self.skipped.damaged += gap.count(),
@@ -589,12 +573,11 @@ impl StreamWriter {
         self.health.skipped(gap);
     }
 
-    /// Reads what is kept in memory.
     pub(crate) fn read_memory(&self, order: &ReadOrder) -> Chunk {
         self.memory.read(order, self.first, self.next)
     }
 
-    /// Bytes that are kept, and when the first and the last of it came, as far as that is known.
+    /// Returns the kept bytes and the times of the first and last record, as far as known.
     pub(crate) fn kept(&self) -> (u64, Option<UnixNanos>, Option<UnixNanos>) {
         let Some(extent) = &self.extent else {
             return (self.memory.size(), self.memory.oldest_ns(), self.newest_ns);
@@ -604,7 +587,7 @@ impl StreamWriter {
         (extent.bytes(), first_ns, self.newest_ns.or(last_ns))
     }
 
-    /// Writes its figures and its health to where other threads see them.
+    /// Publishes figures and health for other threads.
     pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
         to.first.set(self.first);
         to.last.set(self.next - 1);
@@ -622,8 +605,8 @@ impl StreamWriter {
     }
 }
 
-/// Whether a header that begins with `Nats-` and goes on like this asks for something that streams do not have here: it is
-/// refused, since a message that is stored without it would not be what was asked for.
+/// Returns whether a header with prefix `Nats-` and this rest requests an unsupported feature. Such a message is
+/// refused: storing it without the feature would not be what the client requested.
 fn is_unknown_condition(rest: &[u8]) -> bool {
     let is_one_of = |all: [&[u8]; 3]| all.contains(&rest);
     [&b"Expected-"[..], b"Batch-", b"Schedule"].iter().any(|start| rest.starts_with(start))

@@ -1,5 +1,4 @@
-//! All streams: their writers by number, whose release and whose retention is next, and how long publications have waited for
-//! each journal.
+//! All streams: writers by number, turns of release and retention, and stall timers of the journals.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -18,15 +17,14 @@ use crate::stream::{Durability, ResumePoint, StreamConfig};
 use crate::stream_writer::{Release, StreamWriter, WriterLimits};
 use crate::time::{SteadyNanos, UnixNanos};
 
-/// The streams of a hub.
 #[derive(Debug)]
 pub(crate) struct StreamTable {
     writers: Vec<StreamWriter>,
     stalls: WriterStalls,
-    /// Those with releases, each once, in the order in which their turns come.
+    /// Streams with releases, each once, in the order of their turns.
     releasing: VecDeque<usize>,
-    /// When the next round of retention is due, and the stream of the last one. The first is due at once: a server that never
-    /// runs for long keeps its bound, too.
+    /// Time of the next round of retention, and the stream of the last one. The first round is due at once, so that
+    /// servers with short runs keep their bounds too.
     retain_at_ns: SteadyNanos,
     retained: usize,
 }
@@ -48,7 +46,7 @@ impl IndexMut<usize> for StreamTable {
 }
 
 impl StreamTable {
-    /// Streams that go on where `resumed` says; one without an entry begins.
+    /// Creates streams that continue at `resumed`; a stream without a resume point starts empty.
     pub(crate) fn new(
         configs: Vec<StreamConfig>,
         resumed: &[ResumePoint],
@@ -89,22 +87,20 @@ impl StreamTable {
         self.writers.iter_mut()
     }
 
-    /// The number of the stream with this name.
     pub(crate) fn named(&self, name: &str) -> Option<usize> {
         self.writers.iter().position(|stream| stream.config.name == name)
     }
 
-    /// How long publications have waited for each journal.
     pub(crate) fn stalls(&mut self) -> &mut WriterStalls {
         &mut self.stalls
     }
 
-    /// The streams with releases, in the order in which their turns come.
+    /// Returns the streams with releases in the order of their turns.
     pub(crate) fn releasing(&self) -> &VecDeque<usize> {
         &self.releasing
     }
 
-    /// Adds a release behind those of its stream.
+    /// Queues a release after those of its stream.
     pub(crate) fn queue_release(&mut self, number: usize, release: Release) {
         let stream = &mut self.writers[number];
         if !stream.is_releasing() {
@@ -113,14 +109,14 @@ impl StreamTable {
         stream.queue_release(release);
     }
 
-    /// Takes the oldest release of the stream whose turn it is. It is to be [ended](Self::end_release) or [put
-    /// back](Self::put_release_back), before the next one is taken.
+    /// Takes the oldest release of the next stream. The caller [ends](Self::end_release) it or [puts it
+    /// back](Self::put_release_back) before it takes another.
     pub(crate) fn next_release(&mut self) -> Option<(usize, Release)> {
         let number = self.releasing.pop_front()?;
         Some((number, self.writers[number].take_release()?))
     }
 
-    /// A release has come to its end. The next one of its stream comes behind those of the others. Returns its batch.
+    /// Completes a release; its stream's next one comes after those of other streams. Returns its batch.
     pub(crate) fn end_release(&mut self, number: usize, release: Release) -> Option<Batch> {
         let stream = &mut self.writers[number];
         if stream.is_releasing() {
@@ -129,20 +125,19 @@ impl StreamTable {
         stream.end_release(release)
     }
 
-    /// A release has found no room. The other streams come on first.
+    /// Puts back a release that found no room; the other streams come first.
     pub(crate) fn put_release_back(&mut self, number: usize, release: Release) {
         self.writers[number].put_release_back(release);
         self.releasing.push_back(number);
     }
 
-    /// Begins a turn.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
         for stream in &mut self.writers {
             stream.begin_turn(now_ns);
         }
     }
 
-    /// Whether a batch is free for a stream that found all referred to in this turn.
+    /// Returns whether a batch is free for a stream that found all in use by deliveries in this turn.
     pub(crate) fn has_free_batch<S: Storage>(&self, storage: &S) -> bool {
         let has_batch = |(number, stream): (usize, &StreamWriter)| {
             stream.waits_for_references() && storage.idle(number as StreamIndex) == IdleBatches::Free
@@ -150,21 +145,19 @@ impl StreamTable {
         self.writers.iter().enumerate().any(has_batch)
     }
 
-    /// Ends a turn: hands batches to the storage.
     pub(crate) fn flush<S: Storage>(&mut self, storage: &mut S) {
         for stream in &mut self.writers {
             stream.flush(storage);
         }
     }
 
-    /// Writes the figures of all streams to where other threads see them.
     pub(crate) fn publish_figures(&mut self, to: &[StreamCounters]) {
         for (stream, counters) in self.writers.iter_mut().zip(to) {
             stream.publish_figures(counters);
         }
     }
 
-    /// The stream whose old records are to be removed now, and what is to be kept of it: one after the other.
+    /// Returns the next stream due for retention with its bounds, one stream after the other.
     pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, LogRetention)> {
         if self.writers.is_empty() || now_ns < self.retain_at_ns {
             return None;
@@ -177,7 +170,7 @@ impl StreamTable {
         has_any.then_some((self.retained as StreamIndex, retention))
     }
 
-    /// The longest span, in nanoseconds, before something that depends on time has to be checked.
+    /// Returns the maximum nanoseconds until timed work must be checked.
     pub(crate) fn next_check_in(&self) -> Option<u64> {
         let ages =
             |stream: &StreamWriter| stream.config.retention.age.is_some() && stream.first < stream.next;

@@ -1,95 +1,95 @@
-//! The two clocks of the hub: one that may be set, for what is stored, and a steady one for spans.
+//! The two clocks of the hub: calendar time for records, and a steady clock for spans.
 
 use jiff::Timestamp;
 
-/// A point in time by the calendar: nanoseconds of Unix time.
+/// A point in calendar time: nanoseconds of Unix time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct UnixNanos(u64);
 
 impl UnixNanos {
-    /// The first of January 1970.
+    /// 1 January 1970.
     pub const EPOCH: UnixNanos = UnixNanos(0);
 
-    /// The point so many nanoseconds after the epoch.
+    /// Creates the point `nanos` nanoseconds after the epoch.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> UnixNanos {
         UnixNanos(nanos)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The point so many nanoseconds later, or the end of time if there is none.
+    /// Returns the point `span_ns` nanoseconds later; saturates.
     #[must_use]
     pub const fn after(self, span_ns: u64) -> UnixNanos {
         UnixNanos(self.0.saturating_add(span_ns))
     }
 
-    /// Nanoseconds from `earlier` to here; 0 if that is later.
+    /// Returns the nanoseconds since `earlier`; 0 if that is later.
     #[must_use]
     pub const fn since(self, earlier: UnixNanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// A point in time by a clock that is never set: nanoseconds since an arbitrary moment.
+/// A point in time of a clock that is never set: nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct SteadyNanos(u64);
 
 impl SteadyNanos {
-    /// The arbitrary moment.
+    /// The arbitrary start.
     pub const START: SteadyNanos = SteadyNanos(0);
 
-    /// The point so many nanoseconds after the start.
+    /// Creates the point `nanos` nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> SteadyNanos {
         SteadyNanos(nanos)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The point so many nanoseconds later, or the end of time if there is none.
+    /// Returns the point `span_ns` nanoseconds later; saturates.
     #[must_use]
     pub const fn after(self, span_ns: u64) -> SteadyNanos {
         SteadyNanos(self.0.saturating_add(span_ns))
     }
 
-    /// Nanoseconds from `earlier` to here; 0 if that is later.
+    /// Returns the nanoseconds since `earlier`; 0 if that is later.
     #[must_use]
     pub const fn since(self, earlier: SteadyNanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// What time it is. The calendar may be set, forward and back: what lasts so long, or comes so often, goes by the other.
+/// The current time of both clocks. The calendar may be set forward and back: spans and intervals use the steady clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Now {
-    /// For what is stored and told.
+    /// Calendar time, for records and answers.
     pub unix_ns: UnixNanos,
-    /// For spans.
+    /// Steady time, for spans.
     pub steady_ns: SteadyNanos,
 }
 
-/// What the calendar of a simulation says when its steady clock starts: November 2023.
+/// Calendar time of a simulation when its steady clock starts: November 2023.
 const SIMULATED_START_NS: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
 impl Now {
-    /// What the clocks of a simulation say when so many nanoseconds have passed. They do not start at the same number, so one
-    /// that is taken for the other is found.
+    /// Returns the clocks of a simulation after `nanos` nanoseconds. They start at different numbers, which exposes a
+    /// confusion of the two.
     #[must_use]
     pub const fn simulated(nanos: u64) -> Now {
         Now { unix_ns: SIMULATED_START_NS.after(nanos), steady_ns: SteadyNanos(nanos) }
     }
 }
 
-/// A point in time as RFC 3339 has it.
+/// Formats a point in time as in RFC 3339.
 pub(crate) fn rfc3339(unix_ns: UnixNanos) -> String {
     Timestamp::from_nanosecond(i128::from(unix_ns.as_nanos())).unwrap_or_default().to_string()
 }

@@ -1,5 +1,5 @@
-//! The simulation sees what it is there for: each planted bug is found within a thousand seeds, and without one nothing is.
-//! One test, because the choice is the process's.
+//! The simulation finds each planted bug within a thousand seeds, and reports nothing without one. One test, because
+//! planting affects the whole process.
 #![cfg(stilling_planted)]
 
 mod rig;

@@ -1,4 +1,4 @@
-//! Consumers that read what lies behind: chunk by chunk, each as fast as it leaves.
+//! Consumers that are behind read chunk by chunk, at the pace of their connections.
 
 use stilling_journal::{Chunk, Gap, GapCause, ReadOrder, StartAt};
 use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
@@ -16,17 +16,17 @@ use crate::time::{SteadyNanos, UnixNanos};
 /// Records of one read.
 const RECORDS_PER_READ: u32 = 4096;
 
-/// How many messages of a consumer come behind one.
+/// Number of a consumer's messages behind the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PendingCount {
-    /// So many, the next one included.
+    /// Exact number, the next message included.
     Counted(u64),
-    /// At most those up to this sequence.
+    /// Upper bound: the sequences up to this one.
     Sequences(u64),
 }
 
 impl PendingCount {
-    /// What comes behind the next message, which has this sequence.
+    /// Returns the number behind the next message, which has this sequence.
     fn pending(&mut self, sequence: u64) -> u64 {
         match self {
             PendingCount::Counted(count) => {
@@ -39,7 +39,6 @@ impl PendingCount {
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Has a consumer go on, if it can.
     pub(crate) fn advance(&mut self, number: u32, now_ns: SteadyNanos) {
         self.consumers.table.catch_up(number);
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
@@ -111,7 +110,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.receive(number, chunk, now_ns);
     }
 
-    /// Records have been read. Returns them if no consumer has asked for them.
+    /// Receives a chunk. Returns it if no consumer requested it.
     pub(crate) fn take_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) -> Option<Chunk> {
         let health = &mut self.streams[chunk.stream as usize].health;
         match &chunk.failure {
@@ -123,7 +122,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         None
     }
 
-    /// Records have come for a consumer.
     fn receive(&mut self, number: u32, chunk: Chunk, now_ns: SteadyNanos) {
         let removed = self.count_removed(number, &chunk);
         if let Some(removed) = removed {
@@ -132,7 +130,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             let visible = match consumer.state {
                 ConsumerState::Reading(visible) => visible,
-                // It was read from memory, just now.
+                // Read from memory just now.
                 _ => self.streams[consumer.spec.stream].visible,
             };
             consumer.state = ConsumerState::Sending(Box::new(chunk), 0, visible);
@@ -140,10 +138,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.send_chunk(number, now_ns);
     }
 
-    /// Counts what was removed before a consumer came to it. As nats-server has it, the consumer goes on with what comes
-    /// next, and whoever follows sees it by the sequences. Who begins with the oldest there is misses nothing.
+    /// Counts records that were removed before a consumer reached them. As in nats-server, the consumer continues with
+    /// the next record, and clients see the gap by the sequences. A consumer that starts with the oldest record misses
+    /// nothing.
     ///
-    /// Returns what a consumer that had begun before has missed by it.
+    /// Returns the gap of a consumer that had already started.
     fn count_removed(&mut self, number: u32, chunk: &Chunk) -> Option<Gap> {
         let consumer = self.consumers.table.get(number)?;
         let stream = &mut self.streams[consumer.spec.stream];
@@ -170,9 +169,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Sends the reports of gaps, each with a heartbeat, unless the consumer's messages have nowhere to go now: then they wait
-    /// until they have. Pull requests without heartbeats get no report: their clients might take it for an error. Returns
-    /// whether none is left.
+    /// Sends gap reports, each with a heartbeat; without a target they wait. Pull requests without heartbeats get no
+    /// report, because their clients might take it for an error. Returns whether all reports are sent.
     fn send_gaps(&mut self, number: u32) -> bool {
         if self.consumers.table.get(number).is_none_or(|consumer| consumer.gaps.is_empty()) {
             return true;
@@ -223,7 +221,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             self.consumers.compared += consumer.spec.filters.len();
             if consumer.wants(&record) {
                 if self.has_no_target(number) {
-                    // The pulls are satisfied, or the flow is to be answered first.
+                    // The pulls are satisfied, or a flow control answer is missing.
                     self.go_idle_at(number, sequence);
                     return self.mark(number, last);
                 }
@@ -231,7 +229,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
                     SendResult::SentTo(listener) => last = Some(listener),
-                    // Without listeners the rest of the chunk waits for the next one.
+                    // Without subscribers the rest of the chunk waits for the next one.
                     SendResult::NoSubscriber => {
                         self.go_idle_at(number, sequence);
                         return self.mark(number, last);
@@ -243,12 +241,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         if chunk.failure.is_none() {
-            // After a failed read the next sequence may be unknown, for a consumer that began at a time in any case.
+            // After a failed read the next sequence may be unknown; for a consumer that started at a time it always is.
             consumer.next = Some(chunk.next.max(consumer.next.unwrap_or(0)));
         }
         if chunk.is_end {
-            // Up to what was visible when it was read there is no further record. What has become visible since has not been
-            // read.
+            // No further record was visible at the time of the read. Records that became visible since were not read.
             consumer.next = consumer.next.max(Some(visible + 1));
         }
         consumer.state = ConsumerState::Idle;
@@ -260,14 +257,14 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             return self.mark(number, last);
         }
         if chunk.failure.is_some() {
-            // Asked for again when the next look comes.
+            // Requested again at the next check.
             return;
         }
         self.consumers.table.call(number);
     }
 
-    /// How many messages come behind each of a chunk. With a filter it is counted where that costs little; else, and beyond
-    /// the chunk, every record counts, so it may be too many.
+    /// Counts the messages behind each one of a chunk. With a filter the count is exact where that is cheap; otherwise,
+    /// and beyond the chunk, every record counts, so it may be too high.
     fn count_pending(&mut self, number: u32, chunk: &Chunk, from: usize, visible: u64) -> PendingCount {
         let Some(consumer) = self.consumers.table.get(number) else {
             return PendingCount::Sequences(visible);
@@ -285,7 +282,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         PendingCount::Counted(spec + now_visible.saturating_sub(end))
     }
 
-    /// Has the shard say when the last message has left.
+    /// Requests a mark from the shard for when the last message has been sent.
     fn mark(&mut self, number: u32, listener: Option<SubscriberTarget>) {
         if let Some(listener) = listener {
             let mark = self.consumers.table.wait_for(number, listener);
@@ -293,7 +290,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// What stood before a mark has left.
+    /// Handles a reached mark: everything before it has been sent.
     pub(crate) fn reached(&mut self, mark: u64, now_ns: SteadyNanos) {
         if let Some(number) = self.consumers.table.reached(mark) {
             self.advance(number, now_ns);
@@ -301,8 +298,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 }
 
-/// The status that tells of sequences which a consumer does not get. It is a heartbeat to clients that do not know the headers,
-/// with what they check in one.
+/// Status that reports missing sequences. Clients that do not know its headers take it for a heartbeat, so it contains
+/// a heartbeat's fields.
 fn gap_status(Gap { first, last, cause }: Gap, delivered: u64, last_sequence: u64) -> Vec<u8> {
     let cause = match cause {
         GapCause::Removed => "removed",

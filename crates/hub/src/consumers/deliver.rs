@@ -1,4 +1,4 @@
-//! Consumers that have caught up get each record as it becomes visible; and how a record is sent to any of them.
+//! Delivery of a record to consumers: live to followers, and the sending used by all.
 
 use stilling_journal::{Record, RecordKind};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
@@ -12,23 +12,22 @@ use crate::registrations::SubscriberTarget;
 use crate::storage::Storage;
 use crate::time::{SteadyNanos, UnixNanos};
 
-/// The header that tells the payload's size where a consumer gets headers alone.
+/// Header with the payload's size for consumers of headers only.
 const MESSAGE_SIZE: &str = "Nats-Msg-Size";
 
-/// Bytes that a consumer with flow control may have ahead of its last answer.
+/// Bytes that a consumer with flow control may be ahead of its last answer.
 const FLOW_WINDOW: usize = 1024 * 1024;
 
-/// What became of a record that a consumer wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendResult {
-    /// It was sent, to this listener among others.
+    /// Sent, to this subscriber among others.
     SentTo(SubscriberTarget),
-    /// Nobody listens where it was to go. It is still the next one.
+    /// The target has no subscriber. The record remains the next one.
     NoSubscriber,
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// A record has become visible, and goes to the consumers that follow its stream and want it.
+    /// Delivers a newly visible record to the matching followers of its stream.
     pub(crate) fn follow(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>) {
         let VisibleRecord { stream, sequence, .. } = visible;
         let table = &self.consumers.table;
@@ -44,7 +43,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.consumers.found = found;
     }
 
-    /// Offers a record to consumers that want it. When the queue of a shard is far over its bound, the rest of them waits.
+    /// Offers a record to matching consumers. When a shard's queue is far over its bound, the remaining ones are
+    /// queued.
     pub(super) fn offer(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>, to: &[u32]) {
         let VisibleRecord { stream, sequence, time_ns, now_ns } = visible;
         let pending = self.streams[stream].visible.saturating_sub(sequence);
@@ -67,7 +67,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.consumers.table.note_offered(stream, sequence);
     }
 
-    /// Records before `sequence` became visible without being offered: the consumers that follow the stream read them.
+    /// Makes followers read records before `sequence` that became visible without being offered.
     pub(crate) fn reread_before(&mut self, stream: usize, sequence: u64) {
         for number in self.consumers.table.of_stream(stream) {
             if self.consumers.table.next_of(number).is_some_and(|next| next < sequence)
@@ -86,21 +86,21 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Has a consumer wait for a listener or a request.
     pub(super) fn go_idle(&mut self, number: u32) {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             consumer.state = ConsumerState::Idle;
         }
     }
 
-    /// Has a consumer wait for somebody who wants the record `next`.
+    /// Makes a consumer wait for a subscriber with `next` as its next record.
     pub(super) fn go_idle_at(&mut self, number: u32, next: u64) {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             (consumer.state, consumer.next) = (ConsumerState::Idle, Some(next));
         }
     }
 
-    /// Whether a consumer's next message has nowhere to go. Pulls whose senders listen no more are forgotten.
+    /// Returns whether a consumer's next message has no target. Drops pull requests without subscribers to their reply
+    /// subjects.
     pub(super) fn has_no_target(&mut self, number: u32) -> bool {
         loop {
             let Some(consumer) = self.consumers.table.get(number) else { return true };
@@ -115,8 +115,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Sends a record to where the consumer's messages go, and moves the consumer on behind it if somebody listens there.
-    /// `pending` is what the message says of how many come behind it.
+    /// Sends a record to the consumer's target, and advances the consumer if the target has a subscriber. `pending` is
+    /// the number of later messages that the message reports.
     pub(super) fn send_record(
         &mut self,
         number: u32,
@@ -137,7 +137,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             pending,
         };
         ack.encode(&mut reply);
-        // Journals of former versions have records with a status.
+        // Journals of earlier versions contain records with a status.
         let mut stripped = std::mem::take(&mut self.consumers.stripped);
         let (mut headers, mut payload) = (strip_status(record.headers, &mut stripped), record.payload);
         let sized;
@@ -158,7 +158,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         recipient.map_or(SendResult::NoSubscriber, SendResult::SentTo)
     }
 
-    /// Counts a record that a consumer's listeners got, and its bytes: subject, reply subject, headers and payload.
+    /// Counts a delivered record and its bytes: subject, reply subject, headers and payload.
     fn was_sent(&mut self, number: u32, sequence: u64, size: usize, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         consumer.next = Some(sequence + 1);
@@ -189,7 +189,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// The answer to a flow control request.
     pub(crate) fn note_flow_ack(&mut self, stream: usize, name: &str, now_ns: SteadyNanos) {
         let Some(number) = self.consumers.table.find(stream, name) else { return };
         if let Some(consumer) = self.consumers.table.get_mut(number) {
@@ -199,7 +198,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 }
 
-/// Headers that tell the size of a payload that is left out.
 fn with_size(headers: &[u8], size: usize) -> Vec<u8> {
     let mut sized =
         headers.strip_suffix(b"\r\n").filter(|lines| !lines.is_empty()).unwrap_or(b"NATS/1.0\r\n").to_vec();

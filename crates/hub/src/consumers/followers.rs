@@ -1,8 +1,7 @@
-//! Consumers of one stream that have caught up, indexed by their filters: a record visits the consumers that want it, and
-//! no other.
+//! Caught-up consumers of one stream, indexed by filter: a record visits only the consumers that match it.
 //!
-//! A follower that wants none of the records is not told of them one by one. Its position is therefore the later one of its
-//! own and that of the whole index ([`Followers::position`]).
+//! A follower is not notified of records that it does not match, so its position is the later of its own and that of
+//! the index ([`Followers::position`]).
 
 use stilling_wire::nats::Filter;
 
@@ -10,7 +9,6 @@ use crate::filter_tree::{FilterHandle, FilterTree};
 use crate::hash_key::HashKey;
 use crate::registrations::checked;
 
-/// The index of one stream.
 #[derive(Debug)]
 pub(crate) struct Followers {
     interest: FilterTree,
@@ -28,13 +26,13 @@ impl Followers {
         self.count == 0
     }
 
-    /// Adds a consumer with its checked filters; without any it wants everything.
+    /// Adds a consumer with its checked filters; empty means everything.
     pub(crate) fn insert(&mut self, filters: &[Box<[u8]>], number: u32) -> Vec<FilterHandle> {
         self.count += 1;
         each(filters).map(|filter| self.interest.insert(filter, number)).collect()
     }
 
-    /// Removes a consumer; `entries` are those that [`insert`](Self::insert) gave for these filters.
+    /// Removes a consumer; `entries` are the handles that [`insert`](Self::insert) returned for these filters.
     pub(crate) fn remove(&mut self, filters: &[Box<[u8]>], entries: &[FilterHandle]) {
         self.count -= 1;
         for (filter, &entry) in each(filters).zip(entries) {
@@ -42,31 +40,30 @@ impl Followers {
         }
     }
 
-    /// Appends the consumers that want records of a subject, in the order of their numbers, each once.
+    /// Appends the consumers that match a subject, ascending and each once.
     pub(crate) fn find(&self, subject: &[u8], into: &mut Vec<u32>) {
         self.interest.find(subject, into);
-        // A consumer may have several filters that take it.
+        // Several filters of a consumer may match.
         into.sort_unstable();
         into.dedup();
     }
 
-    /// The sequence that a follower looks at next, whose own position is `own`.
+    /// Next sequence of a follower with its own position `own`.
     pub(crate) fn position(&self, own: Option<u64>) -> Option<u64> {
         own.map(|own| own.max(self.next))
     }
 
-    /// Whether records before `sequence` were never offered.
+    /// Returns whether records before `sequence` were never offered.
     pub(crate) fn has_hole_before(&self, sequence: u64) -> bool {
         self.next < sequence
     }
 
-    /// Every record up to `sequence` has been offered.
+    /// Notes that every record up to `sequence` has been offered.
     pub(crate) fn advance(&mut self, sequence: u64) {
         self.next = self.next.max(sequence + 1);
     }
 }
 
-/// The filters of a consumer in the tree.
 fn each(filters: &[Box<[u8]>]) -> impl Iterator<Item = Filter<'_>> {
     let everything = filters.is_empty().then_some(&b">"[..]);
     filters.iter().map(|filter| &**filter).chain(everything).filter_map(checked)

@@ -1,4 +1,4 @@
-//! Requests for messages of a consumer: how they come in, and how they end.
+//! Pull requests of a consumer: arrival and end.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Takes a request for messages, or ends it at once if there is no room for it.
+    /// Queues a pull request, or ends it at once if there is no room.
     pub(crate) fn pull(&mut self, number: u32, pull: Pull, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         consumer.active_ns = now_ns;
@@ -20,14 +20,13 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Removes a consumer, and ends the open requests for its messages.
     pub(crate) fn delete(&mut self, number: u32) {
         let Some(consumer) = self.consumers.table.remove(number) else { return };
         let pulls = consumer.into_pulls().into_iter();
         self.send_pull_ends(pulls.map(|pull| EndedPull::new(pull, PullEnd::Deleted)).collect());
     }
 
-    /// Ends the requests that do not wait, when there is nothing more for them.
+    /// Ends expired requests, and requests with `no_wait` when there is no message for them.
     pub(super) fn end_pulls(&mut self, number: u32, now_ns: SteadyNanos) {
         self.end_pulls_if(number, |pull| {
             let is_late = pull.expires_ns.is_some_and(|at| at <= now_ns);
@@ -48,7 +47,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.send_pull_ends(ended.into_iter().map(|(pull, why)| EndedPull::new(pull, why)).collect());
     }
 
-    /// Ends the oldest requests as long as they have no room for a message of so many bytes.
+    /// Ends the oldest requests that have no room for a message of `size` bytes.
     pub(super) fn end_pulls_too_small_for(&mut self, number: u32, size: usize) {
         let is_too_small = |pull: &Pull| pull.bytes_left.is_some_and(|left| left < size);
         while self.consumers.table.get(number).is_some_and(|c| c.pulls().front().is_some_and(is_too_small)) {
@@ -57,7 +56,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Ends the requests of a client, since the server drains. Its clients then ask another server, or this one's successor.
+    /// Ends the requests of a client because the server drains. The client then asks another server or the successor.
     pub(crate) fn end_pulls_of(&mut self, client: ClientId) {
         let mut from = 0;
         while let Some(number) = self.consumers.table.next_attached(client, from) {
@@ -66,8 +65,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Answers open requests with the reason why no message comes, until the queue of a shard is far over its bound: each may have
-    /// many subscribers.
+    /// Answers ended requests with their reason, until a shard's queue is far over its bound: each may have many
+    /// subscribers.
     pub(super) fn send_pull_ends(&mut self, mut ended: VecDeque<EndedPull>) {
         while !self.fan_out.has_unfinished()
             && !self.fan_out.is_any_far_over()

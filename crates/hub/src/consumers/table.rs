@@ -1,9 +1,8 @@
-//! The table of all consumers: what each wants and how far it is, whose they are, and which of them have something to do.
+//! The table of all consumers, indexed by stream, filter, owner and pending work.
 //!
-//! Many may do nothing, so nothing walks over all of them: those that follow are indexed by stream and filter, those that can
-//! go on stand in a queue, those of a client are listed with it, and some of all are checked for expiry in each turn.
-//!
-//! What they cost is bounded for each client that makes them or asks for messages, and for all together.
+//! No operation walks over all consumers: followers are indexed by stream and filter, consumers that can continue are
+//! queued, those of a client are listed with it, and each turn checks a bounded number for expiry. Memory is bounded
+//! per client that creates consumers or sends pull requests, and in total.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -22,37 +21,33 @@ use crate::registrations::SubscriberTarget;
 use crate::router::Router;
 use crate::time::{Now, SteadyNanos};
 
-/// Why a consumer was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddConsumerError {
     TooMany,
     NoMemory,
 }
 
-/// All consumers; a number is used again with another generation.
+/// All consumers; a reused number gets a new generation.
 #[derive(Debug)]
 pub(crate) struct ConsumerTable {
     slots: Vec<(u32, Option<Consumer>)>,
     free: Vec<u32>,
     streams: Vec<StreamConsumers>,
     clients: HashMap<ClientId, ClientConsumers, HashKey>,
-    /// Those that can go on.
     due: VecDeque<u32>,
-    /// Those that wait for a shard that has no room.
+    /// Consumers that wait for room in a shard.
     without_room: Vec<u32>,
-    /// One of them can go on at once.
+    /// A consumer can continue at once.
     pub(crate) can_resume: bool,
     pulls: usize,
     configs_size: usize,
-    /// Tokens of the filters of all consumers.
     tokens: usize,
-    /// Those whose makers have left, in the order in which these did.
+    /// Consumers without an owner, in the order of the owners' disconnects.
     left: BTreeMap<u64, u32>,
     left_next: u64,
     pub(crate) checked_ns: SteadyNanos,
-    /// The first to be looked at next.
     check_from: u32,
-    /// Numbers marks, so that an old one is not taken for a new one.
+    /// Counter in marks; distinguishes old marks from new ones.
     marks: u32,
 }
 
@@ -62,13 +57,13 @@ struct StreamConsumers {
     followers: Followers,
 }
 
-/// What there is because of a client: consumers that it made, and the tokens of their filters.
+/// A client's consumers, the tokens of their filters, and its pull requests.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct ClientConsumers {
     owned: BTreeSet<u32>,
     tokens: usize,
     pulls: usize,
-    /// Consumers that hold pulls of it or wait until what they sent has left by its connection, and how many times each.
+    /// Consumers that hold its pulls or await its mark, each with a count.
     attached: BTreeMap<u32, usize>,
 }
 
@@ -87,7 +82,7 @@ impl ClientConsumers {
     }
 }
 
-/// A consumer's number in the ticket of a read.
+/// A consumer's number as the ticket of a read.
 pub(crate) type ReadTicket = u64;
 
 impl ConsumerTable {
@@ -143,11 +138,11 @@ impl ConsumerTable {
         self.streams.get(stream)?.names.get(name).copied()
     }
 
-    /// The numbers of a stream's consumers, in their order.
+    /// Returns the numbers of a stream's consumers, ascending.
     pub(crate) fn of_stream(&self, stream: usize) -> Vec<u32> {
         let names = self.streams.get(stream).map(|of| of.names.values().copied().collect());
         let mut numbers: Vec<u32> = names.unwrap_or_default();
-        // The table's order depends on its key.
+        // The map's order depends on its key.
         numbers.sort_unstable();
         numbers
     }
@@ -156,7 +151,7 @@ impl ConsumerTable {
         self.streams.get(stream).map_or(0, |of| of.names.len())
     }
 
-    /// Adds one of a client, under a name that its stream does not have yet, if there is room.
+    /// Adds a consumer owned by `owner` if there is room; its name must be new in its stream.
     pub(crate) fn add(
         &mut self,
         owner: ClientId,
@@ -178,7 +173,7 @@ impl ConsumerTable {
             StartAt::Sequence(sequence) => Some(sequence),
             StartAt::Time(_) => None,
         };
-        // As nats-server has it: who follows again behind the last one they got begins at the same place.
+        // As in nats-server: a consumer that resumes behind the last delivered record starts at the same place.
         let last = next.map_or(0, |next| next.saturating_sub(1));
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
@@ -214,7 +209,7 @@ impl ConsumerTable {
         Ok(number)
     }
 
-    /// Removes one. Its pulls are with it, and are to be answered.
+    /// Removes a consumer. The caller answers the pulls it returns.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Consumer> {
         let (generation, slot) = self.slots.get_mut(number as usize)?;
         let consumer = slot.take()?;
@@ -246,7 +241,7 @@ impl ConsumerTable {
             self.uncount_pull(number, pull);
         }
         if self.is_empty() {
-            // Nobody looks any more at who was called.
+            // Upkeep does not run without consumers, so the queues are cleared here.
             self.due.clear();
             self.without_room.clear();
             self.can_resume = false;
@@ -270,7 +265,6 @@ impl ConsumerTable {
         });
     }
 
-    /// Has a consumer get each record as it becomes visible.
     pub(crate) fn start_following(&mut self, number: u32) {
         let Some((_, Some(consumer))) = self.slots.get_mut(number as usize) else { return };
         consumer.state = ConsumerState::Following;
@@ -281,15 +275,15 @@ impl ConsumerTable {
         }
     }
 
-    /// Appends the consumers that follow a stream and want records of a subject. Some may have stopped following: they are
-    /// to be [removed from the index](ConsumerTable::unlist).
+    /// Appends the followers of a stream that match a subject. Some may have stopped following: the caller
+    /// [unlists](ConsumerTable::unlist) them.
     pub(crate) fn find_following(&self, stream: usize, subject: &[u8], into: &mut Vec<u32>) {
         if let Some(of) = self.streams.get(stream) {
             of.followers.find(subject, into);
         }
     }
 
-    /// Takes a consumer that follows no more out of the index.
+    /// Removes a consumer that no longer follows from the index.
     pub(crate) fn unlist(&mut self, number: u32) {
         let Some((_, Some(consumer))) = self.slots.get_mut(number as usize) else { return };
         if let Some(entries) = consumer.entries.take()
@@ -299,24 +293,23 @@ impl ConsumerTable {
         }
     }
 
-    /// Whether a consumer follows a stream, or did a moment ago.
+    /// Returns whether the stream's index of followers has entries; some may have stopped following.
     pub(crate) fn has_following(&self, stream: usize) -> bool {
         self.streams.get(stream).is_some_and(|of| !of.followers.is_empty())
     }
 
-    /// Notes that all records of a stream up to `sequence` were offered to those that follow it.
+    /// Notes that all records of a stream up to `sequence` were offered to its followers.
     pub(crate) fn note_offered(&mut self, stream: usize, sequence: u64) {
         if let Some(of) = self.streams.get_mut(stream) {
             of.followers.advance(sequence);
         }
     }
 
-    /// Whether records of a stream before `sequence` were never offered to those that follow it.
+    /// Returns whether records of a stream before `sequence` were never offered to its followers.
     pub(crate) fn has_hole_before(&self, stream: usize, sequence: u64) -> bool {
         self.streams.get(stream).is_some_and(|of| of.followers.has_hole_before(sequence))
     }
 
-    /// The sequence that a consumer looks at next.
     pub(crate) fn next_of(&self, number: u32) -> Option<u64> {
         let consumer = self.get(number)?;
         match (&consumer.state, self.streams.get(consumer.spec.stream)) {
@@ -325,8 +318,8 @@ impl ConsumerTable {
         }
     }
 
-    /// Moves the position of a consumer that follows behind the records that were offered to it and that it did not want.
-    /// To be called before it stops following.
+    /// Moves a follower's position behind the records it was offered and did not match. Called before it stops
+    /// following.
     pub(crate) fn catch_up(&mut self, number: u32) {
         let next = self.next_of(number);
         if let Some(consumer) = self.get_mut(number) {
@@ -334,7 +327,7 @@ impl ConsumerTable {
         }
     }
 
-    /// Has a consumer wait until what it sent has left. Returns the mark that is to be answered then.
+    /// Makes a consumer wait until its messages have been sent. Returns the mark to await.
     pub(crate) fn wait_for(&mut self, number: u32, listener: SubscriberTarget) -> u64 {
         self.marks = self.marks.wrapping_add(1);
         let mark = u64::from(self.marks) << 32 | u64::from(number);
@@ -345,13 +338,13 @@ impl ConsumerTable {
         mark
     }
 
-    /// A mark is answered. Returns the consumer that has waited for it; none if that waits no longer, or for another.
+    /// Handles a reached mark. Returns the consumer that waits for it, or `None` if it no longer waits or waits for
+    /// another mark.
     pub(crate) fn reached(&mut self, mark: u64) -> Option<u32> {
         let number = mark as u32;
         (self.awaited_mark(number) == Some(mark) && self.end_wait(number)).then_some(number)
     }
 
-    /// The mark that a consumer waits for.
     pub(crate) fn awaited_mark(&self, number: u32) -> Option<u64> {
         match self.get(number)?.state {
             ConsumerState::AwaitingMark(_, mark) => Some(mark),
@@ -359,7 +352,8 @@ impl ConsumerTable {
         }
     }
 
-    /// Notes what got the last message of a chunk whose rest waits for room: that has to leave before more is read.
+    /// Notes the recipient of a chunk's last message when the rest waits for room: the message must be sent before more
+    /// is read.
     pub(crate) fn note_sent(&mut self, number: u32, to: Option<SubscriberTarget>) {
         if let Some(listener) = to
             && let Some(consumer) = self.get_mut(number)
@@ -369,14 +363,13 @@ impl ConsumerTable {
         }
     }
 
-    /// Takes what that was.
     pub(crate) fn take_sent(&mut self, number: u32) -> Option<SubscriberTarget> {
         let listener = self.get_mut(number)?.sent_to.take()?;
         self.release(number, listener);
         Some(listener)
     }
 
-    /// What it sent has left, or cannot leave any more. Returns whether it waited for that.
+    /// Ends a wait for a mark. Returns whether the consumer waited.
     fn end_wait(&mut self, number: u32) -> bool {
         let Some(consumer) = self.get_mut(number) else { return false };
         let ConsumerState::AwaitingMark(listener, _) = consumer.state else { return false };
@@ -385,23 +378,22 @@ impl ConsumerTable {
         true
     }
 
-    /// A connection is awaited by a consumer, which has to know when it leaves. Where a shard has several, the shard sees to
-    /// it that one of them answers.
+    /// Counts a wait of a consumer for a connection, to end it when that disconnects. For a shared registration the
+    /// shard ensures that one of its connections answers.
     fn attach(&mut self, number: u32, listener: SubscriberTarget) {
         if let SubscriberTarget::ClientId(client) = listener {
             self.count(client, |of| of.attach(number));
         }
     }
 
-    /// It is awaited no longer.
     fn release(&mut self, number: u32, listener: SubscriberTarget) {
         if let SubscriberTarget::ClientId(client) = listener {
             self.count(client, |of| of.release(number));
         }
     }
 
-    /// A connection is gone: a consumer is not to wait for it, and its requests for messages are dropped unless another
-    /// connection listens for the answers. Returns how many requests were looked at.
+    /// Ends a consumer's wait for a disconnected client and drops the client's pull requests, unless another connection
+    /// subscribes to their reply subject. Returns the number of requests checked.
     pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: ClientId, number: u32) -> usize {
         let Some(consumer) = self.get(number) else { return 0 };
         let is_awaited = matches!(consumer.state, ConsumerState::AwaitingMark(ahead, _) if ahead == SubscriberTarget::ClientId(client));
@@ -420,22 +412,20 @@ impl ConsumerTable {
         count
     }
 
-    /// Whether there is anything because of a client.
     pub(crate) fn has_client(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
 
-    /// The first consumer from the number `from` on that holds pulls of a client, or waits for it.
+    /// Returns the first consumer from number `from` on that holds pulls of a client or waits for it.
     pub(crate) fn next_attached(&self, client: ClientId, from: u32) -> Option<u32> {
         self.clients.get(&client)?.attached.range(from..).next().map(|(number, _)| *number)
     }
 
-    /// The first consumer from the number `from` on that a client has made.
     pub(crate) fn next_owned(&self, client: ClientId, from: u32) -> Option<u32> {
         self.clients.get(&client)?.owned.range(from..).next().copied()
     }
 
-    /// Notes that the maker of a consumer has left: it stays only for those that listen to it.
+    /// Notes that a consumer's owner has disconnected: subscribers alone keep it now.
     pub(crate) fn note_left(&mut self, number: u32) {
         let slot = self.left_next;
         let Some(consumer) = self.get_mut(number) else { return };
@@ -447,19 +437,18 @@ impl ConsumerTable {
         self.left_next += 1;
     }
 
-    /// The consumer whose maker left first.
+    /// Returns the consumer that has been without its owner for longest.
     pub(crate) fn first_left(&self) -> Option<u32> {
         self.left.first_key_value().map(|(_, number)| *number)
     }
 
-    /// Whether there is no room for one more consumer with this configuration, from any client.
+    /// Returns whether there is no room for a further consumer with this configuration from any client.
     pub(crate) fn are_full(&self, spec: &ConsumerSpec) -> bool {
         self.len() >= CONSUMERS_MAX
             || self.configs_size + spec.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX
             || self.tokens + spec.tokens() > CONSUMER_FILTER_TOKENS_MAX
     }
 
-    /// Has a consumer called as soon as it is its turn.
     pub(crate) fn call(&mut self, number: u32) {
         let Some(consumer) = self.get_mut(number) else { return };
         if !std::mem::replace(&mut consumer.is_due, true) {
@@ -468,7 +457,7 @@ impl ConsumerTable {
         self.can_resume = true;
     }
 
-    /// Has a consumer called when a shard that has no room has some again.
+    /// Queues a consumer to be advanced when a shard without room has room again.
     pub(crate) fn wait_for_room(&mut self, number: u32) {
         let Some(consumer) = self.get_mut(number) else { return };
         if !std::mem::replace(&mut consumer.is_due, true) {
@@ -476,21 +465,20 @@ impl ConsumerTable {
         }
     }
 
-    /// Has those that wait for room called: there may be some, or they may want it elsewhere by now.
+    /// Queues all consumers that wait for room: a shard may have room, or their targets may have changed.
     pub(crate) fn end_wait_for_room(&mut self) {
         self.due.extend(self.without_room.drain(..));
     }
 
-    /// How many can go on.
     pub(crate) fn due(&self) -> usize {
         self.due.len()
     }
 
-    /// The next one that can go on.
+    /// Takes the next consumer that can continue.
     pub(crate) fn next_due(&mut self) -> Option<u32> {
         loop {
             let number = self.due.pop_front()?;
-            // It may be gone, and the number another's.
+            // The consumer may be removed and its number reused.
             if let Some(consumer) = self.get_mut(number)
                 && std::mem::take(&mut consumer.is_due)
             {
@@ -499,19 +487,18 @@ impl ConsumerTable {
         }
     }
 
-    /// The next one to be looked at because of the time. All have their turn.
+    /// Returns the next consumer of the round-robin check for expiry.
     pub(crate) fn next_checked(&mut self) -> Option<u32> {
         let number = self.check_from;
         self.check_from = (number + 1) % (self.slots.len() as u32).max(1);
         self.get(number).map(|_| number)
     }
 
-    /// How many places there are to be looked at.
+    /// Number of slots that the check visits.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Adds a pull, or hands it back without room.
     pub(crate) fn add_pull(&mut self, number: u32, pull: Pull) -> Result<(), Pull> {
         let of_client = self.clients.get(&pull.client).map_or(0, |of| of.pulls);
         let is_full = self.pulls >= PULLS_MAX || of_client >= PULLS_PER_CLIENT_MAX;
@@ -529,7 +516,7 @@ impl ConsumerTable {
         Ok(())
     }
 
-    /// Takes the pulls that `ends` says something of, in their order; it is asked once for each.
+    /// Takes the pulls for which `ends` returns a reason, in their order; `ends` is called once for each.
     pub(crate) fn take_pulls<T>(
         &mut self,
         number: u32,
@@ -550,14 +537,12 @@ impl ConsumerTable {
         taken
     }
 
-    /// Takes the oldest pull.
     pub(crate) fn take_pull(&mut self, number: u32) -> Option<Pull> {
         let pull = self.get_mut(number)?.pulls.pop_front()?;
         self.uncount_pull(number, &pull);
         Some(pull)
     }
 
-    /// Whether nothing is kept for anybody.
     #[cfg(test)]
     fn holds_nothing(&self) -> bool {
         let counts = [self.pulls, self.configs_size, self.tokens, self.left.len(), self.clients.len()];

@@ -1,4 +1,4 @@
-//! What consumers do as time passes: go on, beat, and go when nobody listens.
+//! Timed work of consumers: continuing, heartbeats, expiry.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Looks after consumers: those who can go on, and some of those whose time may have come.
+    /// Advances the consumers that can continue, and checks timers of some of all.
     pub(crate) fn run_upkeep(&mut self, now_ns: SteadyNanos) {
         let is_time = now_ns >= self.consumers.table.checked_ns.after(CONSUMER_CHECK_EVERY_NS);
         if is_time || self.fan_out.has_regained_room() {
@@ -26,7 +26,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             let Some(number) = self.consumers.table.next_due() else { break };
             self.advance(number, now_ns);
         }
-        // Those without room are called when a shard gives deliveries back, for which the hub is woken.
+        // Consumers without room are queued when a shard returns a batch, which wakes the hub.
         self.consumers.table.can_resume = self.consumers.table.due() > 0;
         if !is_time {
             return;
@@ -46,7 +46,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     fn check_timers(&mut self, number: u32, now_ns: SteadyNanos) {
-        // A client gets the whole threshold to ask again, however long its request was open.
+        // A client has the whole inactive time for its next request, however long this one was open.
         if let Some(consumer) = self.consumers.table.get_mut(number).filter(|one| !one.pulls().is_empty()) {
             consumer.active_ns = now_ns;
         }
@@ -63,7 +63,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             return;
         }
         if is_idle && !has_subscriber {
-            // A record that it wants would still visit it.
+            // Idle consumers stay in the index, so a matching record still visits them.
             self.consumers.table.catch_up(number);
         }
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
@@ -100,7 +100,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             beats.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));
         }
         for (to, headers) in beats {
-            // A shard that takes nothing need not hear from each consumer.
+            // A shard over its bound gets no heartbeats.
             if self.fan_out.is_over_for_subject(self.router, &to, None) {
                 continue;
             }

@@ -1,12 +1,12 @@
-//! What goes out to one shard: the piece that is being filled, and what waits because the shard has all its pieces.
+//! The queue of one shard: the routed batch being filled, and full ones that wait for the shard to return batches.
 //!
 //! ```text
-//!   waiting: [ full piece ] [ full piece ] │ piece that is being filled
-//!                └─ to the shard, when     └─ messages, verdicts, marks, PONG
-//!                   that gives a piece back
+//!   waiting: [ full batch ] [ full batch ] │ open batch
+//!                └─ to the shard, when it  └─ messages, outcomes, marks, PONG
+//!                   returns a batch
 //! ```
 //!
-//! Everything for the shard keeps its order.
+//! The order of everything for the shard is kept.
 
 use std::collections::VecDeque;
 
@@ -16,22 +16,17 @@ use super::{MessageDispatch, OutboundMessage, Outlets};
 use crate::publication_batch::RegistrationId;
 use crate::routed_batch::RoutedBatch;
 
-/// The queue of one shard.
 #[derive(Debug, Default)]
 pub(super) struct ShardQueue {
-    /// Its number.
     shard: usize,
-    /// The piece that is being filled.
     pub(super) piece: RoutedBatch,
-    /// What goes out before it, with the bytes that each counts for.
+    /// Full batches, with the bytes that each counts for.
     waiting: VecDeque<(RoutedBatch, usize)>,
-    /// Bytes that wait.
     size: usize,
-    /// An empty piece with memory.
+    /// An empty batch with allocated memory.
     spare: RoutedBatch,
-    /// There was no room when something was asked for or added, and none has been noticed since.
+    /// There was no room at the last check or insertion.
     pub(super) is_stalled: bool,
-    /// Requests of the shard that are processed.
     pub(super) processed: u64,
 }
 
@@ -40,34 +35,31 @@ impl ShardQueue {
         ShardQueue { shard, ..ShardQueue::default() }
     }
 
-    /// Whether there is anything that was not handed out.
     pub(super) fn has_any(&self) -> bool {
         !self.piece.is_empty() || self.is_waiting()
     }
 
-    /// Whether something waits for the shard to give a piece back.
+    /// Returns whether full batches wait for the shard to return one.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Bytes that wait.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether so many bytes wait that nothing more is to be added.
     #[inline]
     pub(super) fn is_over(&self, size_max: usize) -> bool {
         self.is_waiting() && self.size >= size_max
     }
 
-    /// Whether what is added now goes out without waiting, as far as is known.
+    /// Returns whether there is room, without asking the outlets.
     pub(super) fn may_have_room(&self) -> bool {
         !self.is_waiting() && !self.piece.is_full()
     }
 
-    /// The same, where a piece that has come back is used.
+    /// Returns whether there is room, using a returned batch if needed.
     #[inline]
     pub(super) fn has_room(&mut self, outlets: &mut impl Outlets) -> bool {
         let has_room =
@@ -76,7 +68,7 @@ impl ShardQueue {
         has_room
     }
 
-    /// The piece that comes next, with room for one more entry.
+    /// Returns the open batch, with room for one more entry.
     #[inline]
     pub(super) fn open_piece(&mut self, outlets: &mut impl Outlets) -> &mut RoutedBatch {
         if self.piece.is_full() && !self.has_room(outlets) {
@@ -95,7 +87,7 @@ impl ShardQueue {
         self.waiting.push_back((piece, size));
     }
 
-    /// Adds a message for a registration of the shard, once for all registrations in a row.
+    /// Adds a message for a registration of the shard; consecutive registrations share it.
     #[inline]
     pub(super) fn message(
         &mut self,
@@ -113,7 +105,7 @@ impl ShardQueue {
         piece.message((number, processed), silent, message, target);
     }
 
-    /// Hands out what waits, as far as the shard has given pieces back.
+    /// Hands out waiting batches as far as the shard has returned others.
     pub(super) fn advance(&mut self, outlets: &mut impl Outlets) {
         while let Some((mut piece, size)) = self.waiting.pop_front() {
             if !outlets.swap(self.shard, &mut piece) {
@@ -129,14 +121,14 @@ impl ShardQueue {
         }
     }
 
-    /// Drops what is for a shard that has ended: its connections are gone, and nothing else is to wait for it.
+    /// Drops everything for a shard that has ended: its connections are closed.
     fn drop_all(&mut self) {
         self.waiting.clear();
         self.piece.clear();
         (self.size, self.is_stalled) = (0, false);
     }
 
-    /// Ends a turn: hands out what there is, as far as there are pieces.
+    /// Ends a turn: hands out the open batch if the shard has room.
     pub(super) fn flush(&mut self, outlets: &mut impl Outlets) {
         if !self.is_waiting() && !self.piece.is_empty() {
             outlets.swap(self.shard, &mut self.piece);

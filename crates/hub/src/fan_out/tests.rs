@@ -1,4 +1,4 @@
-//! What each shard is handed, and what waits for it.
+//! The batches handed to each shard, and the queues of full shards.
 
 use super::*;
 use crate::hash_key::HashKey;
@@ -6,7 +6,7 @@ use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::publication_batch::RegistrationId;
 use crate::routed_batch::RoutedEntry;
 
-/// Shards that hold what they were handed.
+/// Outlets that hold up to `room` batches per shard.
 #[derive(Debug)]
 struct LimitedOutlets {
     handed: Vec<Vec<RoutedBatch>>,
@@ -30,15 +30,15 @@ impl Outlets for LimitedOutlets {
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
-/// Bytes that may wait for a shard.
+/// Maximum bytes that may wait for a shard.
 const QUEUE_SIZE: usize = 2 * DELIVERY_BATCH_SIZE;
 
 fn id(number: u32) -> RegistrationId {
     RegistrationId { number, serial: 1 }
 }
 
-/// Two shards with so many pieces each, and registrations of `a`: one of ALICE, and with these numbers of BOB, the members
-/// of a queue each.
+/// Creates a fan-out for two shards with `room` batches each; ALICE and, under the numbers `bobs`, BOB are registered
+/// for `a`, BOB with a queue group per registration.
 fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
     let mut router = Router::new(HashKey(1, 2), std::iter::empty());
     router.register(ALICE, id(1), (b"a", b"")).expect("there is room");
@@ -52,7 +52,6 @@ fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
     )
 }
 
-/// Sends to all that listen to `a`.
 fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -> u32 {
     let mut found = Vec::new();
     router.find(b"a", &mut found);
@@ -60,7 +59,7 @@ fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -
     out.send(router, &found, None, &message)
 }
 
-/// What a shard was handed: the first letters of payloads with the registrations that they go to, and whatever else is there.
+/// Outline of the batches handed to a shard: first letters of payloads with their registrations, and other entries.
 fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut outline = Vec::new();
     for mut piece in out.outlets_mut().handed[shard].drain(..) {
@@ -88,7 +87,7 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     outline
 }
 
-/// Lets a shard go on until nothing waits for it. Returns all that it is handed.
+/// Lets a shard run until nothing waits for it. Returns the outline of everything handed out.
 fn drain(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut all = Vec::new();
     while out.has_piece_for(shard) || !out.outlets().handed[shard].is_empty() {
@@ -133,8 +132,8 @@ fn a_shard_without_room_is_noted_until_it_has_some() {
     assert!(!out.has_regained_room());
 }
 
-/// Row "one client never pays for another": everything for a shard with room goes out at once, and what waits for the other
-/// one keeps its order.
+/// Row "one client never pays for another": everything for a shard with room is handed out at once, and the queue of
+/// the full shard keeps its order.
 #[test]
 fn a_full_shard_holds_up_what_goes_to_itself_alone_and_in_order() {
     let (mut out, mut router) = fan_out(2, &[8, 9]);
@@ -158,7 +157,7 @@ fn a_full_shard_holds_up_what_goes_to_itself_alone_and_in_order() {
     assert_eq!(out.waiting_size(), 0);
 }
 
-/// A message that waits costs its shard its size once, and eight bytes for each registration.
+/// A waiting message costs its shard its size once, and eight bytes per registration.
 #[test]
 fn a_message_waits_once_for_all_registrations_of_a_shard() {
     let bobs: Vec<_> = (10..60).collect();
@@ -232,7 +231,7 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
     assert!(!out.has_unfinished() && out.has_piece_for(0), "nothing waits any more");
 }
 
-/// A message that is sent in the order of its shard's requests says so to this shard alone, also when it has waited.
+/// A message in the order of its shard's requests carries its position for this shard alone, also after waiting.
 #[test]
 fn a_message_says_how_many_requests_of_its_publishers_shard_came_before_it() {
     let (mut out, mut router) = fan_out(2, &[]);
@@ -246,7 +245,7 @@ fn a_message_says_how_many_requests_of_its_publishers_shard_came_before_it() {
     out.send(&mut router, &found, Some(from), &message);
     out.send(&mut router, &found, Some(MessageSender { position: None, ..from }), &message);
     out.mark(SubscriberTarget::ClientId(ALICE), 9);
-    // The next one waits behind what was begun.
+    // The next message waits behind unfinished work.
     out.queue_statuses(VecDeque::new());
     out.send(&mut router, &found, Some(from), &message);
     let (_, mut others) = out.take_unsent().expect("statuses");

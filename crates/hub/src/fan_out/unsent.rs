@@ -1,4 +1,4 @@
-//! What was begun when the queue of a shard came far over its bound, as it is kept meanwhile.
+//! Unfinished work, kept while a shard's queue is far over its bound.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,20 +12,19 @@ use crate::pull::EndedPull;
 use crate::registrations::SubscriberTarget;
 use crate::time::{SteadyNanos, UnixNanos};
 
-/// Something that could not be handed out to its end.
 #[derive(Debug)]
 pub(crate) enum UnsentItem {
-    /// A message behind what has waited before it.
+    /// A message behind other unfinished work.
     Message { dispatch: MessageDispatch, message: UnsentMessage, to: Vec<u32> },
-    /// A record for the rest of the consumers that want it.
+    /// A record with its remaining consumers.
     Record { visible: VisibleRecord, kind: RecordKind, record: UnsentMessage, to: Vec<u32> },
-    /// Ends of requests for messages, which their clients are told.
+    /// Statuses that end pull requests.
     Statuses(VecDeque<EndedPull>),
-    /// A mark behind what waits.
+    /// A mark behind other unfinished work.
     Mark { to: SubscriberTarget, mark: u64 },
 }
 
-/// Which record has become visible, when it came, and what time it was.
+/// A newly visible record: its stream and sequence, its time, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VisibleRecord {
     pub(crate) stream: usize,
@@ -34,11 +33,11 @@ pub(crate) struct VisibleRecord {
     pub(crate) now_ns: SteadyNanos,
 }
 
-/// A message's parts, one behind the other; a payload that lies in a shared block stays there.
+/// A message's parts, contiguous; a payload in a shared block stays there.
 #[derive(Debug)]
 pub(crate) struct UnsentMessage {
     bytes: Vec<u8>,
-    /// Where its reply subject, its headers and its payload begin.
+    /// Offsets of reply subject, headers and payload.
     starts: [usize; 3],
     block: Option<(SharedBlock, Range<usize>)>,
 }

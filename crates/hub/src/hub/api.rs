@@ -1,7 +1,7 @@
-//! The part of JetStream's API that publishers and followers of streams need: questions and answers in JSON, on subjects
-//! below `$JS.API`. Whatever else is asked is answered with an error object, never with silence.
+//! The subset of the JetStream API for publishers and subscribers of streams: JSON requests and answers on subjects
+//! below `$JS.API`. Every other request is answered with an error object.
 //!
-//! Streams are made by the server's configuration, so nobody makes or deletes one here.
+//! Streams come from the server's configuration; clients cannot create or delete them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -28,30 +28,28 @@ mod consumer_next;
 mod create;
 mod streams;
 
-/// What everything of JetStream begins with.
 pub(super) const PREFIX: &[u8] = b"$JS.";
 
-/// Questions for single records that may be unanswered. More are refused (503, `err_code` 10008).
+/// Unanswered requests for single records. Further ones are refused (503, `err_code` 10008).
 const READS_MAX: usize = 256;
 
-/// The highest bit of a ticket tells single reads from consumers.
+/// Highest bit of a ticket: distinguishes single reads from consumers' reads.
 const SINGLE_READ_BIT: u64 = 1 << 63;
 
-/// What nats-server tells as the time of a message that there is not. Clients do not read a state without one.
+/// Time that nats-server reports when a stream has no message. Clients reject a state without one.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// What waits for the disk, and what the API may still cost in a turn.
+/// Pending reads of single records, and the API's budget per turn.
 #[derive(Debug)]
 pub(super) struct ApiState {
     key: HashKey,
-    /// Those who wait for single records.
     reads: Vec<PendingRead>,
-    /// What one of them wants cannot be read now: too many reads are under way. It can when records have come.
+    /// Further disk reads must wait: too many are outstanding. Cleared when a chunk arrives.
     pub(super) is_full: bool,
-    /// Numbers them, and whatever else needs a number of its own.
+    /// Serial number of reads and generated names.
     read_serial: u64,
-    /// Bytes of questions and answers, or of records read for them, in this part of the turn, and whether a question
-    /// was put off because of them.
+    /// Bytes of API requests and answers, or of records read for them, in this part of the turn, and whether a request
+    /// was deferred because of them.
     size: usize,
     has_deferred: bool,
 }
@@ -61,35 +59,32 @@ impl ApiState {
         ApiState { key, reads: Vec::new(), is_full: false, read_serial: 0, size: 0, has_deferred: false }
     }
 
-    /// Begins a turn, in which as much may be asked.
     pub(super) fn begin_turn(&mut self) {
         (self.size, self.has_deferred) = (0, false);
     }
 
-    /// Whether a question was put off until the next turn.
     pub(super) fn has_deferred(&self) -> bool {
         self.has_deferred
     }
 
-    /// Whether nothing can go on before something happens.
+    /// Returns whether nothing can continue without an event.
     pub(super) fn is_quiet(&self) -> bool {
         !self.has_deferred && self.next_due().is_none()
     }
 
-    /// The first read that can go on at once. What is in memory does not wait for those who read the disk.
+    /// Returns the first read that can continue. Memory reads do not wait for disk reads.
     fn next_due(&self) -> Option<usize> {
         self.reads.iter().position(|read| read.is_due() && !(self.is_full && read.is_on_disk))
     }
 }
 
-/// Somebody waits for a record.
 #[derive(Debug)]
 struct PendingRead {
     client: ClientId,
     ticket: u64,
     stream: usize,
     is_on_disk: bool,
-    /// It is to be looked for from here on; none while records are on their way.
+    /// Next sequence to search from; `None` while a read is outstanding.
     due: Option<u64>,
     reply: Vec<u8>,
     is_direct: bool,
@@ -97,14 +92,12 @@ struct PendingRead {
 }
 
 impl PendingRead {
-    /// Whether it can go on at once.
     fn is_due(&self) -> bool {
         self.due.is_some()
     }
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Deals with what was published below `$JS`.
     pub(super) fn handle_api_request(
         &mut self,
         client: ClientId,
@@ -121,7 +114,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             return Ok(());
         }
-        // Anything else is an acknowledgement, of which there are none, or a question to another domain.
+        // Anything else is an acknowledgement, which no consumer awaits, or a request to another domain.
         let Some(api_request) = text.strip_prefix("$JS.API.") else {
             self.send_status(reply, b"", NO_RESPONDERS);
             return Ok(());
@@ -188,7 +181,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ["CONSUMER", "MSG", "NEXT", stream, name] => {
                 match self.consumer_next(client, (stream, name), reply, payload, now.steady_ns) {
                     Ok(()) => return,
-                    // As where nobody listens: clients then make their consumer anew, at its next message.
+                    // As without subscribers: clients then create their consumer again, at its next message.
                     Err(ApiError(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
                     Err(wrong) => return self.send_error_status(reply, &wrong),
                 }
@@ -209,7 +202,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(json!({ "success": true }))
     }
 
-    /// Answers with an error as a status line, where messages are expected and not JSON.
+    /// Answers with an error as a status, where the client expects messages instead of JSON.
     fn send_error_status(&mut self, to: &[u8], ApiError(code, _, words): &ApiError) {
         let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
         self.send_status(to, b"", status.as_bytes());
@@ -231,8 +224,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         });
     }
 
-    /// The number of a stream whose records and figures are known. Those of a closed one are not: the error is one to ask again
-    /// after, not that there is nothing.
+    /// Returns the number of an open stream: its records and figures are known. For a closed stream the error asks to
+    /// retry; it does not report an empty stream.
     fn open_stream(&self, name: &str) -> Result<usize, ApiError> {
         let number = self.streams.named(name).ok_or_else(no_stream)?;
         let Some(reason) = &self.streams[number].closed else { return Ok(number) };
@@ -241,7 +234,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Err(ApiError(code, error_code, words))
     }
 
-    /// The number of an open stream and that of one of its consumers.
     fn open_consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), ApiError> {
         self.open_stream(stream)?;
         self.consumer(stream, name)
@@ -302,14 +294,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(())
     }
 
-    /// Asks for records from `first` on, as soon as there is room to ask.
+    /// Reads records from `first` on, as soon as a read is possible.
     fn queue_read(&mut self, read: PendingRead, first: u64) {
         let records_max = if read.filter.is_some() { u32::MAX } else { 1 };
         let (ticket, stream, from) = (read.ticket, read.stream as u32, StartAt::Sequence(first));
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
         if read.is_on_disk {
-            // Those whose records are on their way; in memory there are none.
+            // Outstanding reads; memory reads never are.
             let under_way = self.api.reads.iter().filter(|read| !read.is_due()).count();
             self.api.is_full = under_way >= API_DISK_READS_MAX || !self.storage.read(order);
             let due = self.api.is_full.then_some(first);
@@ -322,10 +314,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Goes on for those whose record was not among the ones that they were read so far: some of them, so that the others
-    /// need not wait for the end of a long stream.
+    /// Continues some of the reads that have not found their record yet, so that others need not wait for the end of a
+    /// long stream.
     pub(super) fn resume_reads(&mut self) {
-        // This has a budget of its own: it leaves that of new questions alone.
+        // A separate budget, so that new requests keep theirs.
         self.api.size = 0;
         for _ in 0..CHUNKS_PER_TURN {
             if !self.may_answer() || self.api.size >= API_READ_SIZE_PER_TURN {
@@ -339,13 +331,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.size = 0;
     }
 
-    /// The record that somebody has asked for.
+    /// Answers the request that a chunk was read for.
     pub(super) fn answer_read(&mut self, chunk: Chunk) {
         let Some(at) = self.api.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
         let read = self.api.reads.remove(at);
         let name = self.streams[chunk.stream as usize].config.name.clone();
         let wants = |record: &Record<'_>| {
-            // A marker of a loss is none that anybody published.
+            // A loss marker is not a published message.
             if record.kind != RecordKind::Ordinary {
                 return false;
             }
@@ -362,7 +354,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if chunk.is_end || read.filter.is_none() {
                 return self.refuse_read(&read, &no_message());
             }
-            // It may be further on. Nobody looks for what nobody waits for any more.
+            // The record may be further on. Without a subscriber to the answer the search ends.
             if self.router.has_subscriber(&read.reply) {
                 self.api.reads.push(PendingRead { due: Some(chunk.next), ..read });
             }
@@ -393,7 +385,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         });
     }
 
-    /// Tells somebody who waits for a record what is wrong.
     fn refuse_read(&mut self, read: &PendingRead, wrong: &ApiError) {
         if read.is_direct {
             return self.send_error_status(&read.reply, wrong);
@@ -403,7 +394,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
-/// Whether a text from JSON may stand where a subject stands.
 fn is_subject(text: &str) -> bool {
     Subject::parse(text.as_bytes(), &SubjectLimits::default()).is_ok()
 }
@@ -420,11 +410,10 @@ fn durable() -> ApiError {
     ApiError(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
 }
 
-/// Characters of a name that a client has sent, in the answer to it. The rest is left out.
+/// Maximum characters of a client's name repeated in an answer. The rest is omitted.
 const NAME_SHOWN_MAX: usize = 100;
 
-/// A setting that this server does not have, by its name. The answer may be a header block, so nothing of the name may end
-/// its line.
+/// An unsupported setting, by name. The answer may be a header block, so control characters are removed from the name.
 fn unsupported(setting: &str) -> ApiError {
     let shown: String = setting.chars().filter(|letter| !letter.is_control()).take(NAME_SHOWN_MAX).collect();
     bad_request(&format!("this server does not have {shown}"))
@@ -438,7 +427,7 @@ fn no_message() -> ApiError {
     ApiError(404, 10037, "Message Not Found".to_owned())
 }
 
-/// The record's own headers, as far as they can be read, behind those that say what it is.
+/// Headers with stream, subject, sequence and time, followed by the record's own headers if these are valid.
 fn direct_headers(stream: &str, sequence: u64, time_ns: UnixNanos, record: &Record<'_>) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
     let subject = String::from_utf8_lossy(record.subject);

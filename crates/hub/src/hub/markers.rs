@@ -1,4 +1,4 @@
-//! Marker records: how what was lost gets into the stream that it would have been in.
+//! Loss markers: records of losses in the stream that would have contained the messages.
 
 use stilling_journal::{Record, RecordKind};
 
@@ -11,7 +11,7 @@ use crate::stream::Durability;
 use crate::stream_writer::ApplyError;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Counts what was lost, and has the stream of its subject marked.
+    /// Counts losses, and schedules a marker in the stream of their subject.
     pub(super) fn record_loss(&mut self, lost: &LossReport<'_>, now: Now) {
         let &LossReport { ingress, subject, loss, count, .. } = lost;
         self.losses.count(ingress, loss, count);
@@ -24,7 +24,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Writes the markers whose time has come.
     pub(super) fn write_due_markers(&mut self, now: Now) {
         for number in 0..self.streams.len() {
             if self.losses.has_unmarked(number) {
@@ -37,7 +36,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Some(marker) = self.losses.take_due_marker(number, now.steady_ns) else { return };
         let stream = &mut self.streams[number];
         if stream.frozen.is_some() || stream.config.durability == Durability::None {
-            // Nobody reads it again; the ledger has the count.
+            // A marker could not be read; the losses are counted.
             return;
         }
         let text = marker.payload();
@@ -45,9 +44,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let record = Record { kind: RecordKind::Loss, subject, headers: b"", payload };
         let is_on_disk = stream.config.durability == Durability::Disk;
         match stream.apply(&record, None, &mut self.storage, now) {
-            // A little later.
+            // Retried later.
             Err(ApplyError::NoBatch) => self.losses.put_marker_back(number, marker),
-            // It is short, so it always fits; the count stands in the ledger all the same.
+            // A marker is short and always fits; the losses are counted in any case.
             Err(ApplyError::TooLarge) => {}
             Ok(sequence) => {
                 self.losses.note_marked(number, now.steady_ns);

@@ -1,5 +1,5 @@
-//! Requests whose stream is full, or that ask more of the API than fits into a turn: their connections are parked, and
-//! go on when the stream has room or refuses, or in the next turn.
+//! Parking: a connection that publishes to a full stream waits until the stream has room or refuses; one with API
+//! requests beyond a turn's budget waits for the next turn.
 
 use super::{Hub, Outlets, RequestOrigin};
 use crate::limits::UNPARKED_PER_TURN;
@@ -8,7 +8,8 @@ use crate::storage::Storage;
 use crate::time::Now;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Deals with a request, or parks its connection if that is not possible now. Returns whether it is taken.
+    /// Processes a request, or parks its connection if that is not possible now. Returns whether the hub has taken the
+    /// request.
     pub(super) fn process_or_park(
         &mut self,
         origin: RequestOrigin,
@@ -17,7 +18,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> bool {
         let RequestOrigin { client, client_options, position } = origin;
         if matches!(request, HubRequest::Disconnect) && self.parked.note_left(client) {
-            // Nothing is sent to it any more. What it has published was taken in, and is stored when there is room.
+            // Nothing more is sent to the client. Its publications were taken and are stored when there is room.
             self.leave(client);
             return true;
         }
@@ -32,10 +33,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         is_parked
     }
 
-    /// Goes on with parked connections, as far as their streams, the API and the shards have room.
+    /// Continues parked connections, as far as their streams, the API and the shards have room.
     pub(super) fn unpark(&mut self, now: Now) {
         for queue in self.parked.queues_of_turn() {
-            // Each connection has its turn once: those that wait for a shard let the others pass.
+            // Each connection has one turn; connections that wait for a shard do not block the others.
             for _ in 0..self.parked.waiting(queue).min(UNPARKED_PER_TURN) {
                 if !self.unpark_first(queue, now) {
                     break;
@@ -47,7 +48,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Goes on with the first connection of a queue. Returns whether the next one may have its turn.
+    /// Continues the first connection of a queue. Returns whether the next one may follow.
     fn unpark_first(&mut self, queue: usize, now: Now) -> bool {
         let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
         while let Some((client_options, request, position)) = requests.next() {
@@ -59,7 +60,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     .err();
                 stalled.map(|stalled| match self.parked.queue(stalled) {
                     Some(other) => (other, other == queue),
-                    // For a shard; the others in the queue need not.
+                    // Waits for a shard; the others in the queue may continue.
                     None => (queue, false),
                 })
             };
@@ -70,14 +71,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.parked.note_processed(requests.advance());
         }
         if requests.has_left() {
-            // Its publications may have asked for consumers since.
+            // Its publications may have created consumers since.
             self.leave(client);
         }
         self.fan_out.resume(client);
         true
     }
 
-    /// A connection is gone.
     fn leave(&mut self, client: ClientId) {
         self.clients.leave(client, &mut self.consumers.table, &mut self.router);
     }

@@ -1,16 +1,16 @@
-//! What the disk has written goes out: records to subscriptions and consumers, then acknowledgements.
+//! Release of written batches: records to subscriptions and consumers, then acknowledgements.
 //!
 //! ```text
-//!   answers ─▶ releases of each stream, in order ─▶ a batch of each stream in turn ─▶ deliveries
-//!                                                    └─ a queue over its bound: the other streams come on first
+//!   answers ─▶ releases of each stream, in order ─▶ one batch of each stream in turn ─▶ routed batches
+//!                                                    └─ a queue over its bound: the other streams go first
 //! ```
 //!
-//! A shard that has all its pieces holds up no release: what goes to it waits in its queue. A release waits when its next record
-//! would add to a queue that is over its bound, with those of its stream behind it. What is asked of the hub meanwhile goes on:
-//! only answers of the same stream to messages that it has taken before, and the ends of connections, come behind it. Records of
-//! a stream that consumers follow wait for all queues, since a consumer may have them sent anywhere. Acknowledgements wait for
-//! the queues of other shards than their client's own: what a shard's own connections are answered is bounded by what they have
-//! published, and the hub takes no more of that meanwhile.
+//! A shard that holds all its routed batches blocks no release: its deliveries wait in its queue. A release waits while
+//! its next record would add to a queue over its bound, and later releases of its stream wait behind it. Requests are
+//! still processed meanwhile; only answers of the same stream to earlier messages, and closes of connections, come
+//! later. Records of a stream with followers wait for all queues, since a consumer may send them to any shard.
+//! Acknowledgements wait for the queues of all shards except their client's own: answers to a shard's own connections
+//! are bounded by their publications, and the hub processes no more of these meanwhile.
 
 use stilling_journal::{Batch, JournalAnswer, Record, RecordKind};
 use stilling_ring::planted;
@@ -28,7 +28,7 @@ use crate::stream_writer::{AckTarget, PendingAck, Release};
 use crate::time::{SteadyNanos, UnixNanos};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Takes what the journal answers, and lets go what it has written.
+    /// Receives the journal's answers and releases what has been written.
     pub(super) fn release_written(&mut self, now_ns: SteadyNanos) {
         loop {
             self.release_all(now_ns);
@@ -38,13 +38,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Notes what has become of a stream, or of its oldest batch under way.
+    /// Handles an answer about a stream or its oldest batch in the journal.
     fn take_answer(&mut self, answer: JournalAnswer, batch: Option<Batch>, now_ns: SteadyNanos) {
         let number = answer.stream() as usize;
         let stream = &mut self.streams[number];
         let (watermark, is_frozen) = match answer {
             JournalAnswer::Durable { watermark, .. } => {
-                // The next batch under way has been with the journal since now at the latest.
+                // The next batch has been with the journal since now at the latest.
                 stream.end_stall();
                 (watermark, false)
             }
@@ -62,7 +62,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return stream.retained(first, removed.as_ref().err());
             }
         };
-        // A batch that does not come back has gone with the journal.
+        // A batch that does not return was lost with the journal.
         let is_lost = batch.as_ref().map_or(is_frozen, |batch| batch.next() - 1 > watermark);
         let release = stream.answered(batch, watermark);
         if is_lost {
@@ -73,7 +73,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.streams.queue_release(number, release);
     }
 
-    /// Goes on with releases, a batch of each stream in turn, until none is left or all that are left find no room.
+    /// Continues releases, one batch of each stream in turn, until all are done or none has room.
     pub(super) fn release_all(&mut self, now_ns: SteadyNanos) {
         let mut without_room = 0;
         while without_room < self.streams.releasing().len()
@@ -102,7 +102,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if is_wanted && *next_record <= last {
             let mut found = std::mem::take(&mut self.scratch.found);
             let mut stripped = std::mem::take(&mut self.scratch.stripped);
-            // One reference for all of its records: what is delivered refers to it.
+            // One reference for all records; deliveries refer to it.
             let block = &*block.get_or_insert_with(|| batch.share());
             for (sequence, record) in batch.records() {
                 if sequence < *next_record {
@@ -118,7 +118,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         break;
                     }
                 }
-                // What waits for a shard keeps no batch from the disk.
+                // Queued deliveries must not hold batches back from the disk, so they get copies.
                 let is_long = record.payload.len() >= SHARED_PAYLOAD_SIZE_MIN && !self.fan_out.is_waiting();
                 let range = if is_long { batch.payload_range(&record) } else { None };
                 let payload = range.map_or(record.payload.into(), |range| Payload::shared(block, range));
@@ -139,7 +139,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     let headers = strip_status(headers, &mut stripped);
                     self.send(&found, from, &OutboundMessage { subject, reply, headers, payload });
                 }
-                // Consumers pass over what is not for them.
+                // Consumers skip records that do not match.
                 let time_ns = UnixNanos::from_nanos(batch.time_ns());
                 let visible = VisibleRecord { stream: number, sequence, time_ns, now_ns };
                 self.delivery().follow(visible, &record);
@@ -150,19 +150,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return false;
             }
         }
-        // Passed over without listeners: a later subscriber does not get it.
+        // Without subscribers the records are skipped: a later subscriber does not get them.
         *next_record = (*next_record).max(last + 1);
         self.consumers.table.note_offered(number, last);
         true
     }
 
-    /// Gives the acknowledgements of a release. Returns whether there was room for all.
+    /// Sends the acknowledgements of a release. Returns whether there was room for all.
     fn send_acks(&mut self, number: usize, release: &mut Release) -> bool {
         let stream = number as u32;
         while let Some(ack) = release.acks.get(release.next_ack) {
             let PendingAck { client, sequence, is_duplicate, to, .. } = ack;
             if matches!(to, AckTarget::Reply(_, 0)) {
-                // Only the sender of a record had to be known: no answer, so no room is needed.
+                // No answer is due, only the sender of a record was needed: it takes no room.
                 release.next_ack += 1;
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What goes out: messages to subscriptions, and what publishers are told.
+//! Sending: messages to subscriptions, and outcomes to publishers.
 
 use stilling_wire::nats::{DISK_FULL, DISK_HUNG, PubAck, PubAckError};
 
@@ -31,7 +31,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Says what became of a message: as a verdict, or as a message to its reply subject.
+    /// Answers a publication: with a publish outcome, or with a message to its reply subject.
     pub(super) fn answer(
         &mut self,
         client: ClientId,
@@ -73,7 +73,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Sends a message to the registrations `found`, one of each queue. Returns to how many connections, at least.
+    /// Sends a message to the registrations `found`, one per queue group. Returns a lower bound of the number of
+    /// connections.
     pub(super) fn send(
         &mut self,
         found: &[u32],
@@ -83,18 +84,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.fan_out.send(&mut self.router, found, from, message)
     }
 
-    /// Sends a message of the hub's own to the subscriptions that take its subject; to none if it has none.
+    /// Sends the hub's own message to the subscriptions that match its subject; to none if that is empty.
     pub(super) fn send_by_subject(&mut self, message: &OutboundMessage<'_>) {
         self.fan_out.send_by_subject(&mut self.router, message);
     }
 
-    /// Sends a message that has a status and no payload.
     pub(super) fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
         self.send_by_subject(&OutboundMessage { subject: to, reply, headers, payload: b"".into() });
     }
 }
 
-/// Code, error code as nats-server numbers them, and words.
+/// Returns the status code, nats-server's error code and the description of a refusal.
 #[must_use]
 pub fn describe(refusal: RefusalReason, reason: Option<&str>) -> (u16, u32, String) {
     match refusal {

@@ -1,4 +1,4 @@
-//! Into a stream: what becomes of a message that its writer has judged, and the answers to its publisher.
+//! Storing: stream decisions about publications, and the answers to publishers.
 
 use stilling_journal::{Record, RecordKind};
 use stilling_ring::planted;
@@ -13,11 +13,11 @@ use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::{AckTarget, ApplyError, PendingAck, StoreDecision};
 
-/// Deliveries refer to the payloads that batches refer to.
+/// Deliveries may refer to the payloads that batches refer to.
 const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::BUILT_LATER_SIZE_MIN);
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Has a stream take a message, or wait for its disk; refuses it when that has been waited for too long.
+    /// Stores a message, parks it while the disk is busy, or refuses it after the stall timeout.
     pub(super) fn store_or_wait(
         &mut self,
         origin: RequestOrigin,
@@ -28,7 +28,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.store(origin, (number, found), publication, now).or_else(|stalled| {
             let stream = number as u32;
             let refusal = if self.streams[number].waiting_since.is_some() {
-                // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
+                // Later publications, perhaps for other streams, do not wait for room on this stream's disk.
                 RefusalReason::NoRoom { stream }
             } else {
                 if self.streams[number].waits_for_references() {
@@ -37,7 +37,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 let writer = self.storage.writer(stream);
                 let has_same_writer = |&other: &usize| self.storage.writer(other as u32) == writer;
                 if self.streams.releasing().iter().any(has_same_writer) {
-                    // It waits for shards, not for the disk: what that has written holds batches.
+                    // The stream waits for shards, not for the disk: written batches are still being released.
                     return Err(stalled);
                 }
                 let stall = self.streams.stalls().of(writer);
@@ -52,7 +52,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         })
     }
 
-    /// Has a stream take a message.
     fn store(
         &mut self,
         origin: RequestOrigin,
@@ -75,7 +74,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Hub { streams, storage, router, .. } = self;
         let stream = &mut streams[number];
         let is_on_disk = stream.config.durability == Durability::Disk;
-        // Subscribers receive it once it is durable, with its reply subject, except the publisher if it asked for no echo.
+        // Subscribers receive it once it is durable, with its reply subject, except the publisher if it asked for no
+        // echo.
         let has_ack =
             ticket.is_some() || !reply.is_empty() || client_options.no_echo && router.listeners(number) > 0;
         if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
@@ -106,7 +106,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(())
     }
 
-    /// Sends a message that a stream in memory has taken to subscriptions and consumers, and acknowledges it.
+    /// Sends a message stored in a memory stream to subscriptions and consumers, and acknowledges it.
     fn send_stored(
         &mut self,
         origin: RequestOrigin,
@@ -121,7 +121,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         } else {
             None
         };
-        // What is delivered refers to where the stream keeps it.
+        // Deliveries refer to the stream's copy.
         let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
         let visible = VisibleRecord { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
         self.delivery().follow(visible, &Record { kind: RecordKind::Ordinary, subject, headers, payload });
@@ -133,7 +133,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.answer(origin.client, ticket, reply, stored);
     }
 
-    /// Acknowledges a message that its stream has taken before under `sequence`, when that is durable.
+    /// Acknowledges a message that its stream already has under `sequence`, once that is durable.
     fn acknowledge_duplicate(
         &mut self,
         origin: RequestOrigin,
@@ -161,7 +161,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(())
     }
 
-    /// Has a connection closed behind everything that waits for it in streams.
+    /// Closes a connection after all its pending answers in streams.
     pub(super) fn close_after_answers(&mut self, client: ClientId, now: Now) {
         let mut awaited = 0;
         for stream in self.streams.iter_mut() {
@@ -172,7 +172,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// A stream has given the answers that waited before the end of a connection, or is not waited for any more.
+    /// Notes that a stream has sent its answers before a connection's close, or is no longer waited for.
     pub(super) fn note_answered(&mut self, client: ClientId) {
         if self.clients.note_answered(client) {
             self.fan_out.close(client);

@@ -1,4 +1,4 @@
-//! What depends on time alone: when the hub has to look again, retention, and disks.
+//! Time-dependent work of the hub: the next check, retention, and disk stalls.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// The longest time that the hub may sleep before something that depends on time has to be checked.
+    /// Returns the maximum time that the hub may sleep before timed work must be checked.
     pub fn next_check_in(&self) -> Option<Duration> {
         let markers = self.losses.has_any_unmarked().then_some(MARKER_EVERY_NS);
         let left = self.router.has_left().then_some(DEPARTED_REGISTRATIONS_EVERY_NS);
@@ -16,16 +16,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
-    /// Starts retention, of one stream after the other.
+    /// Starts retention, one stream after the other.
     pub(super) fn retain(&mut self, now: Now) {
         if let Some((stream, retention)) = self.streams.next_retention(now.steady_ns) {
-            // Without room it is asked for again when its turn comes.
+            // Without room it is requested again at the stream's next turn.
             self.storage.retain(stream, retention, now.unix_ns);
         }
     }
 
-    /// Times the writes that are under way, and collects log lines. Connections that are to be closed do not wait for a stream
-    /// without room, or whose disk hangs while others answer: they would keep the places of those that come.
+    /// Times the outstanding writes and collects log lines. Closing connections do not wait for a stream without room,
+    /// or with a hung disk while other disks respond: they would occupy slots of new connections.
     pub(super) fn check_disk_stalls(&mut self, now_ns: SteadyNanos) {
         for number in 0..self.streams.len() {
             if self.streams[number].watch_disk(now_ns) {
@@ -42,7 +42,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// A line for the log: a change of a stream's condition, why, and what to do.
+    /// Takes a log line about a change of a stream's condition: the reason and the remedy.
     pub fn next_notice(&mut self) -> Option<String> {
         self.losses.next_notice()
     }

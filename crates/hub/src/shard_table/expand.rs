@@ -1,4 +1,4 @@
-//! What the hub hands to the shard becomes deliveries for its connections.
+//! Expansion of routed batches into delivery batches for the shard's connections.
 
 use stilling_ring::planted;
 use stilling_wire::nats::{Msg, encode_err};
@@ -11,8 +11,7 @@ use crate::publication_batch::RegistrationId;
 use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 
 impl ShardTable {
-    /// Makes deliveries of what the hub has handed over, until they are full or nothing is left of it. Returns whether
-    /// nothing is left.
+    /// Expands a routed batch until the delivery batch is full or nothing remains. Returns whether nothing remains.
     pub fn expand(&mut self, piece: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
         self.left_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
         let is_done = loop {
@@ -59,8 +58,8 @@ impl ShardTable {
         is_done
     }
 
-    /// The next mark that no connection can answer. It is to be answered for them, behind
-    /// [the changes](Self::push_changes): the hub does not send to the registration again.
+    /// Takes a mark that no connection can answer. The caller answers it after [the changes](Self::push_changes), so
+    /// that the hub does not send to the registration again.
     pub fn next_unanswerable_mark(&mut self) -> Option<u64> {
         self.unanswerable_marks.pop()
     }
@@ -83,8 +82,8 @@ impl ShardTable {
         }
     }
 
-    /// The hub had no room for a registration: its subscriptions end, and their connections are told so. Returns whether there
-    /// was room for all.
+    /// Ends the subscriptions of a registration that the hub had no room for, and notifies their connections. Returns
+    /// whether there was room for all.
     fn expand_refusal(
         &mut self,
         piece: &mut RoutedBatch,
@@ -108,9 +107,9 @@ impl ShardTable {
         true
     }
 
-    /// Removes subscriptions of connections that have left which a message would have matched, so that the next message to their
-    /// filter does not find them. Each [`DEPARTED_MATCHES_PER_STEP`] such matches allow one more step, so their time is bounded for
-    /// each subscription, however many messages a piece has.
+    /// Removes departed subscriptions that a message would have matched, so that the next message does not match them.
+    /// Each [`DEPARTED_MATCHES_PER_STEP`] matches allow one more step, which bounds their time per subscription,
+    /// regardless of the number of messages.
     fn remove_left_matches(&mut self) {
         while let Some(slot) = self.left_matches.pop() {
             self.left_match_steps = self.left_match_steps.saturating_sub(1);
@@ -118,14 +117,14 @@ impl ShardTable {
         }
     }
 
-    /// A subscription, unless it has ended or its connection has left.
+    /// Returns a subscription, unless it has ended or its connection has disconnected.
     fn get(&self, slot: u32) -> Option<&Subscription> {
         let subscription = self.subscriptions[slot as usize].as_ref()?;
         let is_there = subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_left;
         is_there.then_some(subscription)
     }
 
-    /// Makes deliveries of a message for the subscriptions that have not got it. Returns whether there was room for all.
+    /// Delivers a message to the remaining subscriptions. Returns whether there was room for all.
     fn expand_message(
         &mut self,
         piece: &mut RoutedBatch,
@@ -150,8 +149,8 @@ impl ShardTable {
         is_done
     }
 
-    /// Makes deliveries of a message for the subscriptions of one registration, from an age on. Returns the age of the first
-    /// for which there was no room.
+    /// Delivers a message to the subscriptions of one registration from age `from` on. Returns the age of the first one
+    /// without room.
     #[inline]
     fn expand_to(
         &mut self,
@@ -205,7 +204,7 @@ impl ShardTable {
     }
 }
 
-/// Appends the message `number` for a subscription.
+/// Appends message `number` for a subscription.
 #[inline]
 fn encode(into: &mut DeliveryBatch, to: &Subscription, number: u64, message: &OutboundMessage<'_>) {
     let &OutboundMessage { subject, reply, headers, payload } = message;

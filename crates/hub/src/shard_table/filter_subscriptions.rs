@@ -1,11 +1,11 @@
-//! The subscriptions to one filter, from the oldest to the youngest, and the connections that have them.
+//! The subscriptions to one filter, ordered by age, and their connections.
 
 use std::collections::HashMap;
 
 use super::ReportedSubscribers;
 use crate::hash_key::HashKey;
 
-/// Subscriptions by their ages and places. Most filters have one.
+/// Subscriptions by age and slot. Most filters have one.
 #[derive(Debug, Default)]
 pub(super) enum FilterSubscriptions {
     #[default]
@@ -14,7 +14,7 @@ pub(super) enum FilterSubscriptions {
         age: u64,
         slot: u32,
         token: u64,
-        /// It gets what the hub had sent before it ended.
+        /// Ended; it still receives what the hub sent before its end.
         has_ended: bool,
     },
     Many(Box<SubscriptionList>),
@@ -22,21 +22,21 @@ pub(super) enum FilterSubscriptions {
 
 #[derive(Debug)]
 pub(super) struct SubscriptionList {
-    /// In the order of their ages. A place is [`GONE`] until the list is compacted.
+    /// Ascending by age. A removed slot is [`GONE`] until the list is compacted.
     members: Vec<(u64, u32)>,
     gone: usize,
-    /// How many subscriptions each connection has that have not ended.
+    /// Number of active subscriptions per connection.
     clients: HashMap<u64, u32, HashKey>,
 }
 
-/// The place of a subscription that was removed.
+/// Slot of a removed subscription.
 const GONE: u32 = u32::MAX;
 
-/// A list with fewer removed places is not compacted.
+/// Minimum number of removed slots for a compaction.
 const GONE_KEPT: usize = 16;
 
 impl FilterSubscriptions {
-    /// Adds the youngest one, of the connection `token`.
+    /// Adds the latest subscription, of connection `token`.
     pub(super) fn add(&mut self, age: u64, slot: u32, token: u64, key: HashKey) {
         if let FilterSubscriptions::One { age, slot, token, has_ended } = *self {
             let mut clients = HashMap::with_hasher(key);
@@ -60,7 +60,7 @@ impl FilterSubscriptions {
         }
     }
 
-    /// One of the connection `token` has ended, but stays.
+    /// Ends a subscription of connection `token`; its entry stays.
     pub(super) fn end(&mut self, token: u64) {
         match self {
             FilterSubscriptions::None => {}
@@ -69,7 +69,6 @@ impl FilterSubscriptions {
         }
     }
 
-    /// Removes one that has [ended](Self::end).
     pub(super) fn remove(&mut self, age: u64) {
         match self {
             FilterSubscriptions::None => {}
@@ -83,7 +82,6 @@ impl FilterSubscriptions {
         }
     }
 
-    /// The age of the only one that there is.
     pub(super) fn only(&self) -> Option<u64> {
         match self {
             FilterSubscriptions::One { age, .. } => Some(*age),
@@ -95,7 +93,7 @@ impl FilterSubscriptions {
         matches!(self, FilterSubscriptions::None)
     }
 
-    /// The connections, as the hub is told of them.
+    /// Returns the connections as reported to the hub.
     pub(super) fn clients(&self) -> ReportedSubscribers {
         match self {
             FilterSubscriptions::None => ReportedSubscribers::None,
@@ -109,7 +107,7 @@ impl FilterSubscriptions {
         }
     }
 
-    /// The places of those that are at least so old in the order of ages, with their ages.
+    /// Returns age and slot of the subscriptions from `age` on.
     pub(super) fn from(&self, age: u64) -> impl Iterator<Item = (u64, u32)> {
         let one = match self {
             FilterSubscriptions::One { age: own, slot, .. } if *own >= age => Some((*own, *slot)),
@@ -127,7 +125,7 @@ impl FilterSubscriptions {
 
 impl SubscriptionList {
     fn from(&self, age: u64) -> &[(u64, u32)] {
-        // From the beginning without a search, as usual.
+        // The usual start at 0 needs no search.
         let start = if age == 0 { 0 } else { self.members.partition_point(|(own, _)| *own < age) };
         &self.members[start..]
     }

@@ -1,4 +1,4 @@
-//! What the hub is told of a shard's subscriptions, and what of a message goes to which of them.
+//! Changes that a shard reports to the hub, and deliveries of messages to its subscriptions.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,6 @@ use crate::routed_batch::{MarkTarget, RoutedBatch};
 const ALICE: u64 = 1;
 const BOB: u64 = 2;
 
-/// A table, and what it has told the hub.
 struct TableFixture {
     table: ShardTable,
     piece: RoutedBatch,
@@ -35,7 +34,7 @@ impl TableFixture {
         self.sent_to_hub()
     }
 
-    /// What the hub is told now.
+    /// Takes the changes reported to the hub.
     fn sent_to_hub(&mut self) -> Vec<String> {
         let mut publication_batch = PublicationBatch::new();
         self.table.push_changes(&mut publication_batch);
@@ -70,14 +69,13 @@ impl TableFixture {
         RegistrationId { number, serial }
     }
 
-    /// The hub sends a message, when it has processed so many requests.
+    /// Routes a message for which the hub has processed `processed` requests.
     fn route(&mut self, number: u32, processed: u64, silent: Option<u64>, payload: &[u8]) {
         self.messages += 1;
         let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
         self.piece.message((self.messages, processed), silent, &message, self.id(number));
     }
 
-    /// What becomes of what the hub has sent: the sids that get messages, and marks.
     fn received(&mut self) -> Vec<String> {
         let (mut received, mut deliveries, mut is_all) = (Vec::new(), DeliveryBatch::new(), false);
         while !is_all {
@@ -100,14 +98,14 @@ impl TableFixture {
         received
     }
 
-    /// The hub answers a sync.
     fn answer(&mut self, processed: u64) {
         self.piece.processed(processed);
         assert_eq!(self.received(), Vec::<String>::new());
     }
 }
 
-/// Design, section 4: for each filter and shard the hub knows none, one or many; only these transitions leave the shard.
+/// Design, section 4: for each filter and shard the hub knows none, one or many; only these transitions leave the
+/// shard.
 #[test]
 fn the_hub_is_told_of_the_first_and_the_second_connection_alone() {
     let mut shard = TableFixture::new();
@@ -134,7 +132,7 @@ fn the_hub_is_told_again_when_a_filter_comes_back_before_it_has_answered() {
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.unsubscribe(ALICE, "1", None), ["1 ends 0", "sync"]);
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
-    // What it sent between the two requests goes to none of them twice.
+    // Messages between the two requests are delivered at most once.
     shard.route(0, 0, None, b"x");
     assert_eq!(shard.received(), [""; 0], "before the first SUB was processed nothing was sent");
     shard.answer(3);
@@ -142,7 +140,7 @@ fn the_hub_is_told_again_when_a_filter_comes_back_before_it_has_answered() {
     assert_eq!((shard.received(), shard.table.len()), (vec!["1".to_owned()], 1));
 }
 
-/// Design, section 4: a subscription gets only what the hub has sent behind its SUB, and what it has sent before its UNSUB.
+/// Design, section 4: a subscription receives only messages after its SUB and before its UNSUB.
 #[test]
 fn a_subscription_gets_what_was_published_between_its_sub_and_its_unsub() {
     let mut shard = TableFixture::new();
@@ -169,7 +167,7 @@ fn a_subscription_gets_what_was_published_between_its_sub_and_its_unsub() {
     assert_eq!((shard.table.ended.len(), shard.table.subscriptions.iter().flatten().count()), (0, 1));
 }
 
-/// A member of a queue gets what the hub has sent it before it has processed its end: it is for no other member.
+/// A queue member receives what the hub sent before its end was processed, since no other member gets it.
 #[test]
 fn a_member_of_a_queue_that_ends_loses_nothing_that_is_under_way() {
     let mut shard = TableFixture::new();
@@ -195,7 +193,7 @@ fn the_limit_of_the_only_subscription_is_counted_by_the_hub_and_that_of_others_b
     let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.unsubscribe(ALICE, "1", Some(1)), ["1 ends 0 after 1"]);
-    // Others have a registration of their own, which does not end with it.
+    // Other connections have a separate registration, which does not end with it.
     assert_eq!(shard.subscribe(BOB, "a", "2"), ["2 registers a as 1"]);
     assert_eq!(shard.subscribe(ALICE, "a", "3"), ["2 shares 1"]);
     assert_eq!(shard.unsubscribe(ALICE, "3", Some(2)), [""; 0], "the shard counts");
@@ -227,7 +225,7 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     shard.route(number, 9999, None, b"x");
     assert_eq!(shard.received(), ["b"]);
     let mut turns = 0;
-    // What it had alone ends in the hub with the connection; the one that the message would have matched is removed.
+    // Registrations of the connection alone end in the hub with it; the one matched by the message is removed.
     assert_eq!(shard.sent_to_hub(), ["1 leaves".to_owned(), format!("2 alone has {number}")]);
     while shard.table.has_removals() {
         let before = shard.table.left_count;
@@ -251,7 +249,7 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     assert_eq!((table.owners.len(), table.filters.len()), (table.free_owners.len(), 0));
 }
 
-/// All that shared a filter leave before one of them is removed: the hub is told that none is left.
+/// When all connections of a filter disconnect before any is removed, the hub is notified that none remains.
 #[test]
 fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
     let mut shard = TableFixture::new();
@@ -264,7 +262,7 @@ fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
     assert!(!shard.table.has_removals() && shard.table.filters.is_empty());
 }
 
-/// What is sent back to its publisher where several are subscribed is decided by the shard.
+/// The shard applies `no_echo` when several connections are subscribed.
 #[test]
 fn a_shared_message_without_echo_goes_to_the_others() {
     let mut shard = TableFixture::new();
@@ -300,14 +298,14 @@ fn a_connection_has_as_many_subscriptions_and_tokens_as_it_may() {
     assert_eq!(add(most), Err(SubscriptionLimit::PerClient));
 }
 
-/// A message to very many is expanded piece by piece, while its subscribers come and go.
+/// A message to very many subscriptions is expanded in parts while subscriptions come and go.
 #[test]
 fn a_message_to_very_many_goes_on_where_it_was() {
     let mut shard = TableFixture::new();
     for token in 0..300 {
         shard.subscribe(1000 + token, "a", &token.to_string());
     }
-    // As many lines as make deliveries full several times.
+    // Enough lines to fill several delivery batches.
     let subject = format!("a {}", "x".repeat(3000));
     let message = OutboundMessage {
         subject: subject.as_bytes(),
@@ -327,7 +325,7 @@ fn a_message_to_very_many_goes_on_where_it_was() {
         if is_all {
             break;
         }
-        // The oldest and the youngest go, and one comes that is not to get it.
+        // The oldest and the latest subscription end, and a new one must not get the message.
         shard.table.unsubscribe(1000 + pieces, pieces.to_string().as_bytes(), None);
         shard.table.leave(1299 - pieces);
         shard.subscribe(5000 + pieces, "a", "1");
@@ -339,7 +337,7 @@ fn a_message_to_very_many_goes_on_where_it_was() {
     assert!(received.iter().all(|token| *token < 1300), "none that came later");
 }
 
-/// A mark is answered by a connection that is there; by none, it counts as reached.
+/// A connected subscriber answers a mark; without one the mark counts as reached.
 #[test]
 fn a_mark_goes_to_a_connection_that_is_subscribed() {
     let mut shard = TableFixture::new();
@@ -356,7 +354,7 @@ fn a_mark_goes_to_a_connection_that_is_subscribed() {
     assert_eq!((table.next_unanswerable_mark(), table.next_unanswerable_mark()), (Some(8), None));
 }
 
-/// The hub must not take messages for subscriptions that are gone for as long as it takes to remove ten thousand others.
+/// A departed filter must stop counting in the hub without waiting for the removal of ten thousand others.
 #[test]
 fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left() {
     let mut shard = TableFixture::new();
@@ -372,7 +370,7 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
     assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "3 leaves"]);
     shard.route(50, 999, None, b"x");
     assert_eq!((shard.received(), shard.sent_to_hub()), (vec![], vec!["all ends 50".to_owned()]));
-    // It stays until its subscriptions are removed, and one that comes meanwhile has its own.
+    // The registration stays until its subscriptions are removed; a new subscription gets its own.
     let sent_to_hub = shard.subscribe(4, "a", "1");
     let number = sent_to_hub[0].strip_prefix("4 registers a as ").and_then(|number| number.parse().ok());
     let number = number.unwrap_or_else(|| panic!("{sent_to_hub:?}"));
@@ -387,7 +385,7 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
     assert_eq!((shard.received(), shard.table.registrations()), (vec!["1".to_owned()], 1));
 }
 
-/// A shared filter of which all connections have left is registered again by those that come before it is removed.
+/// After all its connections have disconnected, a shared filter is registered again by new subscriptions.
 #[test]
 fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
     let mut shard = TableFixture::new();
@@ -404,7 +402,7 @@ fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["2 leaves", "1 registers a as 0"]);
 }
 
-/// Messages to a filter of which very many subscriptions have left do not meet all of them again and again.
+/// Messages to a filter with very many departed subscriptions do not match all of them repeatedly.
 #[test]
 fn messages_remove_subscriptions_that_they_would_have_matched() {
     const LEFT: usize = 5000;
@@ -435,7 +433,7 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     assert_eq!(shard.sent_to_hub().last().map(String::as_str), Some("2 alone has 0"));
 }
 
-/// The hub had no room: the connections are told so, and may try again.
+/// When the hub has no room, the connections are notified and may retry.
 #[test]
 fn the_subscriptions_of_a_refused_registration_end() {
     let mut shard = TableFixture::new();
@@ -453,13 +451,13 @@ fn the_subscriptions_of_a_refused_registration_end() {
     }
     assert_eq!((shard.table.len(), shard.table.registrations(), shard.table.filters.len()), (0, 0, 0));
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
-    // What comes late does not concern the new one.
+    // A late refusal does not concern the new registration.
     shard.piece.refused(id);
     shard.received();
     assert_eq!(shard.table.len(), 1);
 }
 
-/// Ten thousand subscriptions that end at once are removed in short steps when the hub has answered.
+/// Ten thousand subscriptions that end at once are removed in short steps after the hub's answer.
 #[test]
 fn subscriptions_that_have_ended_are_removed_in_steps() {
     let mut shard = TableFixture::new();
@@ -481,7 +479,7 @@ fn subscriptions_that_have_ended_are_removed_in_steps() {
         turns += 1;
     }
     assert!(turns > 10 && shard.table.ended.is_empty(), "{turns} turns");
-    // One that subscribes and unsubscribes again and again leaves no more behind than it makes.
+    // Repeated subscribing and unsubscribing leaves no backlog.
     for _ in 0..1000 {
         shard.subscribe(ALICE, "a", "1");
         shard.unsubscribe(ALICE, "1", None);

@@ -1,4 +1,4 @@
-//! What a stream is told to be: what goes into it, how safe that is, and how much of it is kept.
+//! Configuration of a stream: subjects, durability and retention.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,52 +8,53 @@ use crate::limits::{
     DEDUP_TIME_NS, DISK_STREAM_SIZE, MEMORY_STREAM_SIZE, MESSAGE_SIZE_DEFAULT, PENDING_DEFAULT,
 };
 
-/// A named, ordered, numbered log of what is published to its subjects.
+/// A named, ordered, numbered log of the messages published to its subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Its name, and that of its folder: letters, digits, `-` and `_`.
+    /// Name of the stream and its directory: letters, digits, `-` and `_`.
     pub name: String,
-    /// Filters of what belongs to it. No subject may belong to two streams.
+    /// Filters of its subjects. No subject may belong to two streams.
     pub subjects: Vec<String>,
     /// When a message is acknowledged. Default: when it is on disk.
     pub durability: Durability,
-    /// What is kept.
+    /// Bounds of the kept records.
     pub retention: Retention,
-    /// How long a message id (`Nats-Msg-Id`) is recognised, so that a message sent twice is stored once; 0: never. At most
-    /// 1,000,000 ids, of 32 bytes each; then the oldest is forgotten. Default: 2 minutes.
+    /// Time for which a message id (`Nats-Msg-Id`) is recognised, so that a repeated message is stored once; 0: never.
+    /// At most 1,000,000 ids of 32 bytes each; beyond that the oldest is forgotten. Default: 2 minutes.
     pub dedup_time: Duration,
-    /// Bytes of a message with its headers; longer ones are refused. Default: 1 MiB.
+    /// Maximum bytes of a message with its headers; longer messages are refused. Default: 1 MiB.
     pub message_size_max: u32,
-    /// Messages that may wait for the disk. When there are as many, connections that publish to the stream are not read until
-    /// the disk has written. Default: 262,144.
+    /// Messages that may wait for the disk. When reached, connections that publish to the stream are not read until the
+    /// disk has written. Default: 262,144.
     pub pending_max: u32,
 }
 
-/// When a message is acknowledged, hence what a crash can cost.
+/// When a message is acknowledged, and thus what a crash can lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it is on disk: nothing that was acknowledged is lost. Nobody sees it before.
+    /// When it is on disk: no acknowledged message is lost. It is not visible before.
     #[default]
     Disk,
-    /// When it is in the server's memory: a restart loses all.
+    /// When it is in the server's memory: a restart loses everything.
     Memory,
-    /// Never: it is numbered and sent to those who listen, and not kept.
+    /// Never: it is numbered and sent to subscribers, but not kept.
     None,
 }
 
-/// What is kept of a stream. The oldest records go first.
+/// Bounds of the kept records. The oldest records are removed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Most bytes, whatever else is said; 0: no bound on disk, 64 MiB in memory. Default: 10 GiB on disk, 64 MiB in memory.
+    /// Maximum bytes, regardless of the other bounds; 0: unbounded on disk, 64 MiB in memory. Default: 10 GiB on disk,
+    /// 64 MiB in memory.
     pub bytes: u64,
-    /// Records that are enough: what is older than so many may go. Default: no such number.
+    /// Number of records to keep: older ones may be removed. Default: no such bound.
     pub records: Option<u64>,
-    /// How long a record has to be kept: what is older may go. Default: no such time.
+    /// Time to keep a record: older ones may be removed. Default: no such bound.
     pub age: Option<Duration>,
 }
 
 impl StreamConfig {
-    /// A stream on disk with the default bounds.
+    /// Creates the configuration of a disk stream with the default bounds.
     #[must_use]
     pub fn new(name: impl Into<String>, subjects: impl IntoIterator<Item = impl Into<String>>) -> Self {
         StreamConfig {
@@ -72,7 +73,7 @@ impl StreamConfig {
     }
 }
 
-/// The stream of a server that is told of none: `events`, bound to `events.>`.
+/// The default stream of a server without configured streams: `events`, bound to `events.>`.
 impl Default for StreamConfig {
     fn default() -> Self {
         StreamConfig::new("events", ["events.>"])
@@ -80,7 +81,7 @@ impl Default for StreamConfig {
 }
 
 impl Retention {
-    /// What is kept by default.
+    /// Returns the default bounds.
     #[must_use]
     pub fn of(durability: Durability) -> Self {
         let bytes = match durability {
@@ -90,13 +91,13 @@ impl Retention {
         Retention { bytes, records: None, age: None }
     }
 
-    /// The bound of bytes, if there is one.
+    /// Returns the bound in bytes, if there is one.
     #[must_use]
     pub fn bytes_max(self) -> Option<u64> {
         Some(self.bytes).filter(|bytes| *bytes > 0)
     }
 
-    /// The same in the words of the journal.
+    /// Converts to the journal's type.
     pub(crate) fn for_journal(self) -> stilling_journal::LogRetention {
         let Retention { records, age, .. } = self;
         stilling_journal::LogRetention { bytes_max: self.bytes_max(), records, age_ns: age.map(nanos) }
@@ -108,7 +109,7 @@ fn nanos(span: Duration) -> u64 {
 }
 
 impl Durability {
-    /// All of them, with their words.
+    /// All values with their names.
     pub const ALL: [(Durability, &str); 3] =
         [(Durability::Disk, "disk"), (Durability::Memory, "memory"), (Durability::None, "none")];
 }

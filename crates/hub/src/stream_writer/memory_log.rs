@@ -1,4 +1,4 @@
-//! The records of a stream that are kept in memory: batches, of which the oldest go.
+//! The records of a stream in memory, in batches; the oldest batches are dropped.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,18 +10,16 @@ use stilling_ring::SharedBlock;
 use crate::limits::MEMORY_TIME_STEP_NS;
 use crate::time::UnixNanos;
 
-/// Batches in memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryLog {
     batches: VecDeque<Batch>,
-    /// The last one, as far as it was referred to. It is extended, since making a reference costs more.
+    /// Reference to the last batch. It is extended, because creating a reference costs more.
     block: Option<SharedBlock>,
-    /// When records came, in nanoseconds of Unix time: the sequence from which on each time holds. (A batch has one time for
-    /// all its records, and may be filled for hours.)
+    /// Time of records: the first sequence of each time. (A batch has one time for all its records, and may be filled
+    /// for hours.)
     times: VecDeque<(u64, UnixNanos)>,
 }
 
-/// How much is kept, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryLimits {
     pub(super) batch_size: usize,
@@ -29,10 +27,10 @@ pub(super) struct MemoryLimits {
 }
 
 impl MemoryLog {
-    /// Keeps a record under the sequence that follows the last one; the oldest go.
+    /// Appends a record under the sequence after the last one; drops the oldest records when full.
     ///
     /// # Errors
-    /// It is longer than a batch.
+    /// The record is longer than a batch.
     pub(super) fn push(
         &mut self,
         sequence: u64,
@@ -48,7 +46,7 @@ impl MemoryLog {
             let is_full = (self.batches.len() + 1) * batch_size > size_max.max(2 * batch_size);
             self.block = None;
             let oldest = if is_full { self.batches.pop_front() } else { None };
-            // One that deliveries refer to goes when these have been sent.
+            // A batch in use by deliveries is freed when these have been sent.
             let free = oldest.and_then(|mut oldest| oldest.renew().then_some(oldest));
             let mut batch = free.unwrap_or_else(|| Batch::new(batch_size));
             batch.begin(sequence, now_ns.as_nanos());
@@ -68,7 +66,7 @@ impl MemoryLog {
         outcome.map(|_| ())
     }
 
-    /// Where the last record is kept, and the last `size` bytes of it, which are its payload. To be [put
+    /// Takes the block of the last record with the range of its payload, the last `size` bytes. The caller [puts it
     /// back](Self::put_block_back).
     pub(super) fn take_last_payload(&mut self, size: usize) -> Option<(SharedBlock, Range<usize>)> {
         let batch = self.batches.back_mut()?;
@@ -77,27 +75,24 @@ impl MemoryLog {
         Some((block, batch.last_range(size)))
     }
 
-    /// Puts back what was taken.
     pub(super) fn put_block_back(&mut self, block: SharedBlock) {
         self.block = Some(block);
     }
 
-    /// The first sequence that is kept.
     pub(super) fn first(&self) -> Option<u64> {
         self.batches.front().map(Batch::first)
     }
 
-    /// Bytes that are kept.
     pub(super) fn size(&self) -> u64 {
         self.batches.iter().map(|batch| batch.size() as u64).sum()
     }
 
-    /// When the first record that is kept came.
+    /// Returns the time of the first record kept.
     pub(super) fn oldest_ns(&self) -> Option<UnixNanos> {
         self.batches.front().and(self.times.front()).map(|(_, time_ns)| *time_ns)
     }
 
-    /// Reads the records of a stream whose first sequence is `kept_from`, and whose next one is `next`.
+    /// Reads the records of a stream from its first sequence `kept_from` up to its next one `next`.
     pub(super) fn read(&self, order: &ReadOrder, kept_from: u64, next: u64) -> Chunk {
         let mut chunk = Chunk::empty(order);
         let first = match order.from {
@@ -131,9 +126,9 @@ impl MemoryLog {
         chunk
     }
 
-    /// The first record that may have come at a time or later.
+    /// Returns the first record that may have the given time or a later one.
     fn first_since(&self, time_ns: UnixNanos) -> Option<u64> {
-        // Those of a step have come after its beginning, and before its end.
+        // The records of a step arrived between its beginning and its end.
         let may_be = |(_, begin): &&(u64, UnixNanos)| begin.after(MEMORY_TIME_STEP_NS) > time_ns;
         self.times.iter().find(may_be).map(|(from, _)| *from)
     }
@@ -149,7 +144,6 @@ mod tests {
         ReadOrder { ticket: 0, stream: 0, from, records_max: u32::MAX }
     }
 
-    /// What is read: sequences and times.
     fn read(log: &MemoryLog, from: StartAt, next: u64) -> Vec<(u64, u64)> {
         let chunk = log.read(&order(from), log.first().unwrap_or(1), next);
         assert!(chunk.is_end && chunk.next == next, "{chunk:?}");
@@ -195,7 +189,7 @@ mod tests {
         let expected: Vec<_> = (first..31).map(|number| (number, number * MEMORY_TIME_STEP_NS)).collect();
         assert_eq!(read(&log, StartAt::Sequence(1), 31), expected);
         assert_eq!(read(&log, StartAt::Sequence(29), 31), expected[expected.len() - 2..]);
-        // A time within a step has records of the whole step.
+        // A time within a step includes the records of the whole step.
         let since = StartAt::Time(29 * MEMORY_TIME_STEP_NS + 1);
         assert_eq!(read(&log, since, 31), expected[expected.len() - 2..]);
         assert_eq!(read(&log, StartAt::Time(40 * MEMORY_TIME_STEP_NS), 31), []);

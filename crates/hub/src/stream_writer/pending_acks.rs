@@ -1,70 +1,61 @@
-//! Acknowledgements that wait until a batch is durable: of the open batch, and of those with the journal.
+//! Acknowledgements that wait until a batch is durable: those of the open batch and of batches with the journal.
 
 use std::collections::VecDeque;
 
 use crate::limits::{PENDING_ACKS_KEPT_MAX, REPLIES_KEPT_SIZE_MAX, SPARE_PENDING_ACKS_MAX};
 use crate::publication_batch::{ClientId, Ingress};
 
-/// What a connection is told when a batch is durable.
+/// An answer to a connection, due when a batch is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PendingAck {
     pub(crate) client: ClientId,
     pub(crate) sequence: u64,
     pub(crate) is_duplicate: bool,
-    /// It does not want to get back what it published itself.
+    /// The publisher does not get the message back.
     pub(crate) no_echo: bool,
     pub(crate) to: AckTarget,
 }
 
 impl PendingAck {
-    /// The end of a connection.
     pub(super) fn close(client: ClientId) -> PendingAck {
         PendingAck { client, sequence: 0, is_duplicate: false, no_echo: false, to: AckTarget::Close }
     }
 }
 
-/// How a connection is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AckTarget {
-    /// By a message to this place among the reply subjects; of no bytes where no answer is wanted, and only the sender is to
-    /// be known.
+    /// A message to a range of the reply subjects; an empty range sends nothing and only records the sender.
     Reply(u32, u16),
-    /// By a verdict.
     Ticket(u32),
-    /// It may be closed, as far as this stream is concerned.
+    /// Closes the connection, as far as this stream is concerned.
     Close,
 }
 
-/// The acknowledgements of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
-    /// Reply subjects, one behind the other.
+    /// Reply subjects, contiguous.
     replies: Vec<u8>,
     acks: Vec<PendingAck>,
-    /// How many records of the batch came by which door.
     records: [u64; Ingress::ALL.len()],
 }
 
 impl PendingAcks {
-    /// The acknowledgement at a place.
     pub(crate) fn get(&self, index: usize) -> Option<PendingAck> {
         self.acks.get(index).copied()
     }
 
-    /// A reply subject.
     pub(crate) fn reply(&self, start: u32, size: u16) -> &[u8] {
         &self.replies[start as usize..][..usize::from(size)]
     }
 
-    /// How many records of the batch came by a door.
     pub(crate) fn records(&self, ingress: Ingress) -> u64 {
         self.records[ingress as usize]
     }
 
-    /// The acknowledgement of the record `sequence`, by which its sender is known. Records are asked for in order: `from` is
-    /// moved on behind those before it.
+    /// Returns the acknowledgement of record `sequence`, which identifies the sender. Called with ascending sequences:
+    /// `from` advances past earlier entries.
     pub(crate) fn of_record(&self, sequence: u64, from: &mut usize) -> Option<PendingAck> {
-        // Duplicates and closing connections stand between them, and are no records of the batch.
+        // Duplicates and closes lie in between and are no records of the batch.
         let is_before =
             |ack: &&PendingAck| ack.is_duplicate || ack.to == AckTarget::Close || ack.sequence < sequence;
         *from += self.acks.get(*from..)?.iter().take_while(is_before).count();
@@ -80,7 +71,7 @@ impl PendingAcks {
         self.acks.push(PendingAck { to, ..ack });
     }
 
-    /// Forgets them; keeps their memory, but not that of an unusual burst.
+    /// Empties the acknowledgements; keeps the memory except after an unusual burst.
     fn clear(&mut self) {
         self.replies.clear();
         self.replies.shrink_to(REPLIES_KEPT_SIZE_MAX);
@@ -90,41 +81,37 @@ impl PendingAcks {
     }
 }
 
-/// The acknowledgements of a stream, in the order in which they are given.
+/// The acknowledgements of a stream, in the order of sending.
 #[derive(Debug, Default)]
 pub(crate) struct AckQueue {
-    /// Those of the open batch.
     open: PendingAcks,
-    /// Those of the batches with the journal.
     under_way: VecDeque<PendingAcks>,
     spare: Vec<PendingAcks>,
-    /// How many there are in all, and the bytes of their reply subjects.
+    /// Total number, and the bytes of all reply subjects.
     count: usize,
     replies_size: usize,
 }
 
 impl AckQueue {
-    /// How many there are, with those that were taken and are not given yet.
+    /// Number of acknowledgements, including those taken and not yet sent.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of their reply subjects.
     pub(crate) fn replies_size(&self) -> usize {
         self.replies_size
     }
 
-    /// Batches that are with the journal.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.len()
     }
 
-    /// Counts a record of the open batch.
     pub(crate) fn count_record(&mut self, ingress: Ingress) {
         self.open.records[ingress as usize] += 1;
     }
 
-    /// Adds one behind all others: to the open batch, or, if there is none (`has_open` is false), to the last one under way.
+    /// Appends an acknowledgement to the open batch, or without one (`has_open` is false) to the last batch with the
+    /// journal.
     pub(crate) fn push(&mut self, has_open: bool, ack: PendingAck, reply: &[u8]) {
         let acks = match self.under_way.back_mut() {
             Some(last) if !has_open => last,
@@ -135,25 +122,25 @@ impl AckQueue {
         self.replies_size += reply.len();
     }
 
-    /// The open batch goes to the journal.
+    /// Moves the open batch's acknowledgements to the batches with the journal.
     pub(crate) fn seal(&mut self) {
         let fresh = self.spare.pop().unwrap_or_default();
         self.under_way.push_back(std::mem::replace(&mut self.open, fresh));
     }
 
-    /// Takes those of the oldest batch under way, which are to be [given](Self::finish).
+    /// Takes those of the oldest batch with the journal; the caller sends and [finishes](Self::finish) them.
     pub(crate) fn take_oldest(&mut self) -> PendingAcks {
         self.under_way.pop_front().unwrap_or_default()
     }
 
-    /// Adds one behind those that were taken.
+    /// Appends an acknowledgement to taken ones.
     pub(crate) fn push_taken(&mut self, taken: &mut PendingAcks, ack: PendingAck, reply: &[u8]) {
         taken.push(ack, reply);
         self.count += 1;
         self.replies_size += reply.len();
     }
 
-    /// Takes the connections that are to be closed behind these batches.
+    /// Takes the connections to be closed after these batches.
     pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
         let mut clients = Vec::new();
         for acks in self.under_way.iter_mut().chain([&mut self.open]) {
@@ -169,7 +156,7 @@ impl AckQueue {
         clients
     }
 
-    /// All that were taken have been given. Keeps their memory.
+    /// Ends taken acknowledgements after all are sent. Keeps their memory.
     pub(crate) fn finish(&mut self, mut acks: PendingAcks) {
         self.count -= acks.acks.len();
         self.replies_size -= acks.replies.len();

@@ -1,25 +1,22 @@
-//! Batches that the disk has written, and how far their records and acknowledgements have been handed out.
+//! Written batches, and the progress of sending their records and acknowledgements.
 
 use stilling_journal::Batch;
 use stilling_ring::SharedBlock;
 
 use super::pending_acks::PendingAcks;
 
-/// A batch that the journal has answered for, whose records and acknowledgements go out.
+/// A batch answered by the journal, with the progress of its release.
 #[derive(Debug)]
 pub(crate) struct Release {
-    /// None if it has gone with the journal.
+    /// `None` if the batch was lost with the journal.
     pub(crate) batch: Option<Batch>,
-    /// Its records, once deliveries refer to them.
+    /// Shared reference to its records, once deliveries need it.
     pub(crate) block: Option<SharedBlock>,
     pub(crate) acks: PendingAcks,
-    /// The sequence of the record that goes out next.
     pub(crate) next_record: u64,
-    /// The place of the acknowledgement that is given next.
     pub(crate) next_ack: usize,
-    /// The place of the acknowledgement of the next record that has one.
+    /// Index of the acknowledgement of the next record that has one.
     pub(crate) next_sender: usize,
-    /// Nothing beyond it was written.
     pub(crate) watermark: u64,
 }
 
@@ -29,7 +26,7 @@ impl Release {
         Release { batch, block: None, acks, next_record, next_ack: 0, next_sender: 0, watermark }
     }
 
-    /// The sequence of the last record that was written; before that of the first if none was.
+    /// Returns the sequence of the batch's last written record; if there is none, the one before its first.
     pub(crate) fn last(&self) -> u64 {
         self.batch.as_ref().map_or(0, |batch| batch.next() - 1).min(self.watermark)
     }

@@ -1,4 +1,4 @@
-//! What a writer decides, in which order, and what it hands to the journal.
+//! Decisions of a writer, their order, and the batches handed to the journal.
 
 use stilling_journal::{JournalAnswer, LogRetention, StreamIndex};
 
@@ -11,7 +11,6 @@ fn at(nanos: u64) -> SteadyNanos {
     SteadyNanos::from_nanos(nanos)
 }
 
-/// A journal that writes nothing.
 #[derive(Default)]
 struct IdleJournal {
     free: Vec<Batch>,
@@ -74,7 +73,6 @@ fn writer(durability: Durability) -> StreamWriter {
     StreamWriter::new((3, config), HashKey(1, 2), ResumePoint::default(), limits)
 }
 
-/// A record as the hub makes it of a message.
 fn record<'a>(payload: impl Into<Payload<'a>>) -> Record<'a, Payload<'a>> {
     Record::new(b"events.a", b"").with_payload(payload.into())
 }
@@ -91,7 +89,7 @@ fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
     }
 }
 
-/// Has a writer take a message as the hub does.
+/// Decides about and stores a message as the hub does.
 fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) -> StoreDecision {
     let publication = publication(headers, b"x");
     let judgement = writer.decide(&publication, NOW.steady_ns);
@@ -102,7 +100,7 @@ fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) ->
     judgement
 }
 
-/// A message that is rejected changes nothing: its id is not remembered, and it gets no sequence.
+/// A rejected message changes nothing: its id is not remembered, and it gets no sequence.
 #[test]
 fn a_message_is_judged_by_its_id_before_its_conditions_and_remembered_when_it_is_applied() {
     let (mut writer, mut storage) = (writer(Durability::None), IdleJournal::default());
@@ -141,7 +139,7 @@ fn a_stream_that_takes_nothing_says_why() {
     assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Closed { stream: 3 }));
 }
 
-/// Batches go to the journal when they are full, or at the end of a turn in which it has none.
+/// Batches go to the journal when full, or at the end of a turn in which the journal has none.
 #[test]
 fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
@@ -152,7 +150,7 @@ fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
         sequences.push(writer.apply(&record, None, &mut storage, NOW).expect("there is room"));
         writer.flush(&mut storage);
     }
-    // The first went alone; the other two fit into one batch, which gathers while that is written.
+    // The first record is written alone; the other two share a batch, which fills meanwhile.
     assert_eq!((sequences, storage.appended.len(), writer.visible), (vec![1, 2, 3], 1, 0));
     assert!(!writer.is_settled() && writer.is_watched());
     assert_eq!(writer.apply(&record, None, &mut storage, NOW), Err(ApplyError::NoBatch), "it has two");
@@ -167,7 +165,7 @@ fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
     assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(4));
 }
 
-/// A block with a payload of so many bytes, and the range of it.
+/// A block with a payload of `size` bytes, and its range.
 fn block(size: usize) -> (stilling_ring::BlockWriter, SharedBlock, Range<usize>) {
     let mut writer = stilling_ring::BlockWriter::new(8192);
     let range = writer.append(&vec![b'b'; size]).expect("there is room");
@@ -175,7 +173,7 @@ fn block(size: usize) -> (stilling_ring::BlockWriter, SharedBlock, Range<usize>)
     (writer, shared, range)
 }
 
-/// The open batch refers to blocks for a bounded time, however long the disk takes for the one before.
+/// The open batch refers to blocks for a bounded time, however long the previous write takes.
 #[test]
 fn an_open_batch_lets_go_of_blocks_while_a_write_hangs() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
@@ -226,7 +224,7 @@ fn what_is_not_on_disk_is_visible_at_once() {
     assert_eq!(too_large, Err(ApplyError::TooLarge));
 }
 
-/// Answers that wait count as messages that wait, and so do records without any.
+/// Pending answers count as waiting messages, as do records without answers.
 #[test]
 fn messages_that_wait_for_the_disk_are_bounded() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(1));
@@ -283,7 +281,7 @@ fn what_is_answered_again_and_closed_comes_behind_a_release_that_waits() {
     let first = writer.take_release().expect("it was put back");
     assert_eq!([first.acks.get(1), first.acks.get(2)], [Some(ack(1, true)), None]);
     writer.put_release_back(first);
-    // The disk has been waited for too long: the connection waits for room alone.
+    // The disk is overdue: the connection waits only for room.
     assert_eq!(writer.take_closing(), []);
     let first = writer.take_release().expect("it was put back");
     assert_eq!(first.acks.get(2), Some(PendingAck::close(ALICE)));

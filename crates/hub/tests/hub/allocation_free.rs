@@ -1,4 +1,4 @@
-//! A million messages through the hub, each answered once, in memory that has long stopped growing.
+//! A million messages through the hub, each answered once, without allocations after the warm-up.
 
 use std::io::Write;
 
@@ -12,18 +12,16 @@ use stilling_probe::allocations::thread_allocations;
 use crate::fixture_requests::publication;
 use crate::rig::{ABLE, BATCH_SIZE, ShardRequest, SteppedStorage, client, put, stream};
 
-/// Row 0.22's.
+/// Row 0.22.
 const MESSAGES: usize = 1_000_000;
-/// Messages that a shard hands over at once. As many of each kind in every one.
+/// Messages that a shard hands over at once, the same number of each kind every time.
 const WINDOW: usize = 100;
-/// Windows until everything that grows for good has grown: the stream in memory has let go of records, and of their ids.
+/// Windows until all growth has ended: the memory stream has dropped records and ids.
 const WARM_UP: usize = 2000;
 
 const PUBLISHER: ClientId = ClientId { shard: 0, token: 1 };
 
-/// What has come back for the messages of a window.
 struct AnswerCounts {
-    /// How often each message was answered.
     of: [u8; WINDOW],
     refusals: u64,
     deliveries: u64,
@@ -32,7 +30,7 @@ struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    /// The number that is behind `inbox.` in each line: an acknowledgement's.
+    /// Counts the acknowledgements: the number after `inbox.` in each line.
     fn read(&mut self, text: &[u8]) {
         const START: &[u8] = b"MSG inbox.";
         for (at, word) in text.windows(START.len()).enumerate() {
@@ -80,7 +78,7 @@ impl AnswerCounts {
     }
 }
 
-/// The messages of a window, of every kind there is.
+/// Fills a window with messages of every kind.
 fn fill(publication_batch: &mut PublicationBatch, start: usize, too_long: &[u8], texts: &mut [Vec<u8>; 2]) {
     let [reply, id] = texts;
     publication_batch.clear();
@@ -90,30 +88,30 @@ fn fill(publication_batch: &mut PublicationBatch, start: usize, too_long: &[u8],
         id.clear();
         let kept = Publication { ticket, ..publication("memory.a", "kept") };
         let message = match number % 10 {
-            // Answered with a message, as clients of NATS are.
+            // Answered with a message, as for NATS clients.
             0..=3 => {
                 write!(reply, "inbox.{number}").expect("a vector takes it");
                 Publication { reply, ticket: None, ..kept }
             }
-            // Answered with a verdict, as those of other doors are.
+            // Answered with a publish outcome, as for other protocols.
             4 | 5 => kept,
             // The second of two is a duplicate.
             6 | 7 => {
                 write!(id, "NATS/1.0\r\nNats-Msg-Id: {}\r\n\r\n", number / 10).expect("a vector takes it");
                 Publication { headers: id, ..kept }
             }
-            // A condition that does not hold; or, now and then, more than a record may have.
+            // A condition that does not hold, or occasionally a message that is too long.
             8 if number % 100 == 8 => Publication { payload: too_long.into(), ..kept },
             8 => Publication { headers: b"NATS/1.0\r\nNats-Expected-Stream: none\r\n\r\n", ..kept },
-            // Kept by nobody, and heard.
+            // No stream, but a subscriber.
             _ => Publication { ticket, ..publication("none.a", "heard") },
         };
         publication_batch.push(PUBLISHER.token, ABLE, &HubRequest::Publish(message));
     }
 }
 
-/// Row 0.22: every message is released once. What went in is what was answered, message by message; after the warm-up
-/// nothing is allocated, so nothing that is held can grow.
+/// Row 0.22: every message is released once: the answers equal the publications, message by message; after the warm-up
+/// nothing is allocated, so nothing can grow.
 #[test]
 fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     let memory = StreamConfig {
@@ -173,7 +171,7 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     let lost = [Loss::TooLarge, Loss::Condition].map(|loss| counters.losses(Ingress::Nats, loss));
     assert_eq!(lost, [share / 10, share - share / 10]);
     let kept = &counters.streams[0];
-    // Seven of ten are new to the stream; few of them are there still.
+    // Seven of ten are new to the stream; retention has removed most of them.
     assert_eq!(kept.last.get(), 7 * share);
     assert!(kept.last.get() - kept.first.get() < 10_000, "from {} on", kept.first.get());
     assert_eq!(kept.pending.get(), 0);

@@ -1,4 +1,4 @@
-//! Questions to the API of JetStream: each is answered, and what they may cost is bounded.
+//! Requests to the JetStream API: each is answered, and their costs are bounded.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn single_records_are_read_by_their_sequence() {
     assert!(received.contains("Nats-Sequence: 4\r\n") && received.ends_with("\r\n\r\n4\r\n"), "{received}");
 }
 
-/// However far the next record of a subject lies behind, and however many others have to be passed over.
+/// The next record of a subject is found however far on it is, and however many others are skipped.
 #[test]
 fn the_next_record_of_a_subject_is_found_behind_many_others() {
     for stream in ["disk", "memory"] {
@@ -64,7 +64,7 @@ fn the_next_record_of_a_subject_is_found_behind_many_others() {
         );
         let received = ask(&mut rig, &format!(r#"{{"seq":302,"next_by_subj":"{this}"}}"#));
         assert!(received.contains("404 Message Not Found"), "{stream}: {received}");
-        // Who has stopped listening is not searched for.
+        // The search ends when the requester has unsubscribed.
         rig.ask_all(
             WRITER,
             &[publish_for(
@@ -79,7 +79,7 @@ fn the_next_record_of_a_subject_is_found_behind_many_others() {
     }
 }
 
-/// Row 0.14: what a client may make others keep for it is bounded, and it is told when that is reached.
+/// Row 0.14: a client's consumers are bounded, and reaching a bound is reported.
 #[test]
 fn what_consumers_cost_is_bounded_for_each_client() {
     let mut rig = rig();
@@ -97,7 +97,7 @@ fn what_consumers_cost_is_bounded_for_each_client() {
     }
     let answer = create(&mut rig, "disk", r#""name":"one_more""#);
     assert!(answer.contains(r#""err_code":10026"#), "{answer}");
-    // Others may have some still, and those of the first make room when they go.
+    // Other clients may still create some; consumers of the first one make room after its disconnect.
     let api_request = r#"{"config":{"ack_policy":"none","name":"other"}}"#;
     rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", api_request, "answers.2")]);
     let received = rig.received(READER);
@@ -111,7 +111,7 @@ fn what_consumers_cost_is_bounded_for_each_client() {
     assert!(!answer.contains("err_code"), "{answer}");
 }
 
-/// Row 0.14: the same for those who ask for messages; and what nobody would hear is not kept.
+/// Row 0.14: pull requests are bounded as well; requests without a subscriber to the answer are not kept.
 #[test]
 fn requests_for_messages_are_bounded_and_go_with_their_client() {
     let mut rig = rig();
@@ -128,7 +128,7 @@ fn requests_for_messages_are_bounded_and_go_with_their_client() {
     rig.ask_all(other, &[HubRequest::Disconnect]);
     let answer = api_request(&mut rig, "CONSUMER.INFO.disk.p", "");
     assert!(answer.contains(r#""num_waiting":0"#), "{answer}");
-    // One whose sender does not listen any more takes no message away from the next.
+    // A request of a client that has unsubscribed takes no message from the next one.
     rig.subscribe(READER, "pulled", "2");
     rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", "", "nobody")]);
     rig.ask_all(READER, &[pull]);
@@ -136,7 +136,7 @@ fn requests_for_messages_are_bounded_and_go_with_their_client() {
     assert_eq!(take(&mut rig), [(1, "1".to_owned())]);
 }
 
-/// A line with an empty subject would be no line.
+/// A line with an empty subject would be invalid.
 #[test]
 fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
     let mut rig = rig();
@@ -151,7 +151,7 @@ fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
     }
 }
 
-/// "No peer input panics the process": serde takes an array for a struct, and whoever asks may nest what they like.
+/// "No peer input panics the process": serde accepts an array for a struct, and requests may be nested deeply.
 #[test]
 fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
     let mut rig = rig();
@@ -199,11 +199,11 @@ fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
         rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", payload, "pulled")]);
         rig.run_until_settled();
         let statuses = rig.received(READER).matches("NATS/1.0 400").count();
-        // A number without a sign asks for so many messages.
+        // A number without a sign requests as many messages.
         let is_number = payload == huge;
         assert_eq!(statuses, 1 + usize::from(!is_number), "{payload}");
     }
-    // What is as large as it can be is taken as it is said.
+    // The largest possible values are accepted as given.
     let most = u64::MAX;
     let answer = create(
         &mut rig,
@@ -219,7 +219,7 @@ fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
     assert_eq!(take(&mut rig), []);
 }
 
-/// Whatever is asked is answered.
+/// Every request is answered.
 #[test]
 fn every_question_has_an_answer() {
     let mut rig = rig();
@@ -269,7 +269,7 @@ fn every_question_has_an_answer() {
     }
 }
 
-/// Row 0.14: a list of many consumers comes page by page, and each of them is told once.
+/// Row 0.14: a list of many consumers comes page by page and contains each once.
 #[test]
 fn consumers_are_listed_page_by_page() {
     let mut rig = rig();
@@ -306,7 +306,8 @@ fn consumers_are_listed_page_by_page() {
     }
 }
 
-/// Row 0.14: many short questions with long answers leave others their turn; and what nobody would hear costs nothing.
+/// Row 0.14: many short requests with long answers leave other clients their turn; requests without a subscriber to the
+/// answer cost nothing.
 #[test]
 fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
     let mut rig = rig();
@@ -337,7 +338,7 @@ fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
     assert!(rig.hub.is_quiet());
 }
 
-/// Row 0.14: who comes again and again has no more than who stays, and takes the room of nobody.
+/// Row 0.14: repeated reconnects gain no more consumers than a lasting connection, and take no room from others.
 #[test]
 fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
     let mut rig = rig();
@@ -359,7 +360,7 @@ fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
         rig.turn();
     }
     assert_eq!(rig.hub.counters().consumers.get(), CONSUMERS_MAX as u64);
-    // As many as there was no room for are gone: the oldest without a listener.
+    // The oldest consumers without subscribers were removed to make room.
     let is_there = |rig: &mut HubFixture, name: &str| {
         !crate::consumers::api_request(rig, &format!("CONSUMER.INFO.disk.{name}"), "").contains("not found")
     };
@@ -382,7 +383,7 @@ fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
     assert_eq!(take(&mut rig).len(), 2);
 }
 
-/// A question that was taken is answered, however many the disk has to read for; and the hub does not turn in vain meanwhile.
+/// An accepted request is answered, however many disk reads are queued; meanwhile the hub does not spin.
 #[test]
 fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
     let mut rig = rig();
@@ -404,7 +405,7 @@ fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
     assert!(!received.contains("503") && rig.hub.is_quiet(), "{received}");
 }
 
-/// A question costs what is read for it, whatever its answer is.
+/// A request costs the bytes read for it, whatever its answer.
 #[test]
 fn questions_for_which_much_is_read_wait_for_the_next_turn() {
     let mut rig = rig();

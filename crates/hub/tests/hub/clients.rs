@@ -1,10 +1,9 @@
-//! Whatever clients say, the hub answers in the protocol, and its accounts add up.
+//! For any client input the hub's output is valid protocol, and its accounts balance.
 
 use stilling_ring::SplitMix64;
 
 use crate::rig::clients::{ScriptCounts, play};
 
-/// What clients say.
 fn words() -> Vec<String> {
     let id = |id: &str| format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
     let after = |last: u64| format!("NATS/1.0\r\nNats-Expected-Last-Sequence: {last}\r\n\r\n");
@@ -76,7 +75,7 @@ fn published(subject: &str, reply: &str, headers: &str, payload: &str) -> String
     }
 }
 
-/// A script that is mostly the protocol: words, some cut in two, some with a wrong bit, some noise.
+/// A script that is mostly valid protocol: words, some split, some with a flipped bit, some noise.
 fn script(words: &[String], seed: u64) -> Vec<u8> {
     let mut random = SplitMix64::new(seed);
     let mut script = Vec::new();
@@ -98,7 +97,7 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
     for _ in 0..40 + random.below(120) {
         let step = random.below(252) as u8;
         if step / 4 % 16 >= 9 {
-            // The disk, a shard, the time. Seldom a client that goes, or a disk that fails.
+            // Steps of the disk, a shard or the clock; rarely a disconnect or a disk failure.
             let step = if step / 4 % 16 >= 14 && random.below(8) != 0 { 48 + step % 4 } else { step };
             say(if is_faulty && random.below(200) == 0 { 255 } else { step }, b"");
             continue;
@@ -119,7 +118,7 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
         let rest = counts.split_off(if random.below(4) == 0 { counts.len() / 2 } else { counts.len() });
         say(step, &counts);
         if !rest.is_empty() {
-            // Something comes between.
+            // Another step in between.
             say(36 + random.below(16) as u8, b"");
             say(step, &rest);
         }
@@ -127,8 +126,7 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
     script
 }
 
-/// "No panic, the ledger equation, bounded memory", for whatever clients say: the short run of `cargo xtask fuzz
-/// nats_hub`.
+/// "No panic, the ledger equation, bounded memory", for any client input: the short run of `cargo xtask fuzz nats_hub`.
 #[test]
 fn whatever_clients_say_the_accounts_add_up() {
     let (words, mut all) = (words(), ScriptCounts::default());
@@ -145,7 +143,7 @@ fn whatever_clients_say_the_accounts_add_up() {
         all.consumers += counts.consumers;
         all.parked += counts.parked;
     }
-    // What was never tried proves nothing.
+    // A check that never occurred proves nothing.
     let ScriptCounts { stored, delivered, pongs, duplicates, refused, closed, consumers, parked } = all;
     for (what, count) in [
         ("stored", stored),

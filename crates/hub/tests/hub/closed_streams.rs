@@ -1,5 +1,5 @@
-//! A stream whose directory is not open yet: what is asked of it is answered with a retryable error, and what waits for its
-//! records gets them when it has been opened.
+//! A stream before its directory is open: requests to it get a retryable error, and waiting consumers get its records
+//! after the opening.
 
 use stilling_journal::disk::simulated::SimulatedDisk;
 
@@ -53,7 +53,7 @@ fn questions_about_a_closed_stream_are_answered_with_a_retryable_error() {
     assert!(!api_request(&mut rig, "STREAM.LIST", "").contains("missing"));
 }
 
-/// Consumers that were there before the opening get what it found, without waiting for the next record.
+/// Consumers created before the opening get the recovered records without waiting for the next one.
 #[test]
 fn consumers_get_what_the_opening_found() {
     let numbers: Vec<(u64, String)> = (1..6).map(|number| (number, number.to_string())).collect();

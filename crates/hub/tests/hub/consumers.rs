@@ -1,4 +1,4 @@
-//! Following a stream from a place in it.
+//! Consumers that follow a stream from a start position.
 
 use stilling_hub::limits::{DELIVERY_BATCH_SIZE, MEMORY_TIME_STEP_NS};
 use stilling_hub::{ClientId, HubRequest};
@@ -10,7 +10,7 @@ use crate::rig::{ConnectionOutput, HubFixture, ShardRequest};
 pub(crate) const READER: ClientId = ClientId { shard: 0, token: 1 };
 pub(crate) const WRITER: ClientId = ClientId { shard: 1, token: 2 };
 
-/// A question below `$JS.API`, and its answer.
+/// Sends a request below `$JS.API` and returns its answer.
 pub(crate) fn api_request(rig: &mut HubFixture, subject: &str, payload: &str) -> String {
     rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
     rig.run_until_settled();
@@ -33,7 +33,7 @@ pub(crate) fn fill(rig: &mut HubFixture, stream: &str, range: std::ops::Range<u6
     rig.run_until_settled();
 }
 
-/// Takes what came for the subscription `push`, telling the hub that it has left, until nothing more comes.
+/// Returns everything pushed to the subscription `push`, and reports it as sent to the hub, until nothing more arrives.
 pub(crate) fn take(rig: &mut HubFixture) -> Vec<(u64, String)> {
     let mut all = Vec::new();
     loop {
@@ -86,7 +86,7 @@ fn what_was_kept_comes_from_the_place_asked_for_and_then_what_is_new() {
     }
 }
 
-/// What is behind a message of a batch counts, although it comes at the same moment.
+/// The pending count of a message includes later ones of its batch, although they become visible together.
 #[test]
 fn each_message_says_how_many_come_behind_it() {
     for stream in ["disk", "memory"] {
@@ -102,19 +102,19 @@ fn each_message_says_how_many_come_behind_it() {
         let received = rig.received(READER);
         let acks = received.split([' ', '\r']).filter(|word| word.starts_with("$JS.ACK."));
         let pending: Vec<_> = acks.filter_map(|ack| ack.rsplit('.').next()).collect();
-        // In memory each is sent before the next one has come.
+        // In memory each message is sent before the next one arrives.
         let expected = if stream == "disk" { ["4", "3", "2", "1", "0"] } else { ["0"; 5] };
         assert_eq!(pending, expected, "{stream}");
     }
 }
 
-/// A stream in memory knows when each record came, not only when it began to fill a piece of memory.
+/// A memory stream knows the time of each record, not only that of its batch.
 #[test]
 fn records_in_memory_are_found_by_their_time() {
     let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     for number in 0..2000_u64 {
-        // Most of the oldest have gone in the end.
+        // Retention removes most of the oldest records.
         rig.ask_all(WRITER, &[publish("memory.n", &format!("{}", rig.now_ns))]);
         rig.advance_time(if number % 10 == 0 { 7_000_000_000 } else { 1000 });
     }
@@ -140,7 +140,7 @@ fn records_in_memory_are_found_by_their_time() {
     assert!((40..60).contains(&count), "{count} records");
 }
 
-/// As nats-server has it, a consumer goes on with what there is; how much that leaves out is counted.
+/// As in nats-server, a consumer continues with what exists; the records that it missed are counted.
 #[test]
 fn what_consumers_pass_over_is_counted() {
     let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
@@ -162,7 +162,7 @@ fn what_consumers_pass_over_is_counted() {
     rig.turn();
     assert_eq!(counters.streams[1].skipped_removed.get(), next - 5);
     assert_eq!(pull(&mut rig), next + 4);
-    // Who begins with the oldest there is has missed nothing.
+    // A consumer that starts with the oldest record has missed nothing.
     create(&mut rig, "memory", r#""deliver_subject":"push","deliver_policy":"all""#);
     rig.subscribe(READER, "push", "3");
     rig.advance_time(100_000_000);
@@ -171,7 +171,7 @@ fn what_consumers_pass_over_is_counted() {
     assert_eq!(counters.streams[1].skipped_damaged.get(), 0);
 }
 
-/// The same of what is damaged.
+/// Damaged records that a consumer missed are counted.
 #[test]
 fn what_is_damaged_before_a_consumer_is_counted() {
     let disk = SimulatedDisk::new();
@@ -193,7 +193,7 @@ fn what_is_damaged_before_a_consumer_is_counted() {
     assert_eq!(got + damaged, 500);
 }
 
-/// However reading and writing fall into each other: each record once, in order.
+/// For any interleaving of reads and writes each record arrives once, in order.
 #[test]
 fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
     for stride in 1..20_u64 {
@@ -205,7 +205,7 @@ fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
         let mut got = Vec::new();
         for number in 40..400 {
             rig.ask_all(WRITER, &[publish("disk.n", &number.to_string())]);
-            // The disk, the reader and the hub each have their own pace.
+            // Disk, reader and hub run at different speeds.
             let reads = number % (stride + 3) == 0;
             let reads_first = number % 2 == 0;
             if reads && reads_first {
@@ -228,7 +228,7 @@ fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
     }
 }
 
-/// One chunk is on its way, however far behind the consumer is.
+/// One chunk is in flight, however far behind the consumer is.
 #[test]
 fn what_is_behind_goes_out_only_as_fast_as_it_leaves() {
     let mut rig = rig();
@@ -289,7 +289,7 @@ fn messages_that_are_asked_for_come_and_the_question_ends() {
     pull(&mut rig, r#"{"batch":100,"expires":1000000000}"#);
     let got = take(&mut rig);
     assert_eq!((got.len(), got[0].0, got[5].0), (6, 5, 10));
-    // It still waits: what is new comes.
+    // The request is still open: new records arrive.
     fill(&mut rig, "disk", 11..12);
     assert_eq!(take(&mut rig), [(11, "11".to_owned())]);
     rig.advance_time(2_000_000_000);
@@ -298,7 +298,7 @@ fn messages_that_are_asked_for_come_and_the_question_ends() {
     pull(&mut rig, r#"{"batch":1,"no_wait":true}"#);
     rig.run_until_settled();
     assert!(rig.received(READER).contains("404 No Messages"));
-    // What clients take for the sign to make their consumer anew.
+    // Clients take this status as a sign to create their consumer again.
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.gone", "", "pulled")]);
     rig.run_until_settled();
     let received = rig.received(READER);
@@ -328,7 +328,7 @@ fn a_consumer_beats_while_nothing_comes_and_goes_when_nobody_listens() {
     assert_eq!(rig.hub.counters().consumers.get(), 0);
 }
 
-/// Nobody will say that what it was sent has left: the consumer waits for whoever listens next, or goes.
+/// No mark will be answered: the consumer waits for its next subscriber, or expires.
 #[test]
 fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
     let mut rig = rig();
@@ -353,7 +353,7 @@ fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
     assert_eq!(rig.hub.counters().consumers.get(), 0);
 }
 
-/// As nats-server has it: who follows again behind the last one they were told of misses nothing and gets nothing twice.
+/// As in nats-server: a consumer created behind the last reported sequence misses nothing and repeats nothing.
 #[test]
 fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
     for stream in ["disk", "memory"] {
@@ -380,8 +380,8 @@ fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
     }
 }
 
-/// "Each record once, in order": what was not heard by the one who left is for the one who comes. In the middle of a
-/// chunk, by a subscription that ends after so many, and by a connection that goes while there is no room for the rest.
+/// "Each record once, in order": records that one subscriber did not receive go to the next one: in the middle of a
+/// chunk, after a subscription with a maximum, and after a disconnect while the rest has no room.
 #[test]
 fn what_nobody_heard_of_a_chunk_is_there_for_who_listens_next() {
     for stream in ["disk", "memory"] {
@@ -416,7 +416,7 @@ fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
     rig.advance_time(100_000_000);
     rig.subscribe(other, "noise", "3");
     rig.received(READER);
-    // The shard does not look: one piece is with it, another is nearly full, and the rest of a chunk stays behind.
+    // The shard does not run: it holds one batch, another is nearly full, and the rest of a chunk waits.
     let noise = "z".repeat(200_000);
     for _ in 0..2 {
         rig.ask_all(WRITER, &[publish("noise", &noise)]);
@@ -430,14 +430,14 @@ fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
     rig.advance_time(100_000_000);
     let got = take(&mut rig);
     let sequences: Vec<_> = got.into_iter().map(|(sequence, _)| sequence).collect();
-    // What its shard has is lost with the connection, and no more.
+    // Only what its shard holds is lost with the connection.
     let last = sequences.first().expect("there are some") - 1;
     assert!((received.max(10)..200).contains(&last), "{last} of a chunk of about 250");
     let expected: Vec<_> = (last + 1..801).collect();
     assert_eq!(sequences, expected, "{last} were sent before");
 }
 
-/// Who waits for messages of a consumer that is deleted is told so, as nats-server does, and does not wait for nothing.
+/// As in nats-server, deleting a consumer ends its open pull requests with a status.
 #[test]
 fn those_who_wait_at_a_consumer_that_is_deleted_are_told() {
     let mut rig = rig();
@@ -457,7 +457,7 @@ fn those_who_wait_at_a_consumer_that_is_deleted_are_told() {
     assert!(received.contains(r#""success":true"#), "{received}");
 }
 
-/// A long stream that has nothing for it is gone through piece by piece, with the others in between.
+/// A consumer without matches in a long stream reads it in parts, and others run in between.
 #[test]
 fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
     let mut rig = rig();
@@ -481,7 +481,7 @@ fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
     assert_eq!(payloads, ["y"]);
 }
 
-/// What comes so often, or lasts so long, does so also when somebody sets the calendar back.
+/// Intervals and timeouts hold although the calendar is set back.
 #[test]
 fn consumers_are_looked_after_although_the_calendar_is_set_back() {
     let mut rig = rig();
@@ -506,14 +506,14 @@ fn consumers_are_looked_after_although_the_calendar_is_set_back() {
         rig.run_until_settled();
     }
     assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains("consumer not found"));
-    // And what is written has the time that people read.
+    // Records have calendar time.
     rig.ask_all(WRITER, &[publish("memory.n", "x")]);
     let outputs = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns - rig.set_back_ns)).expect("a time");
     let message = api_request(&mut rig, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
     assert!(message.contains(&format!(r#""time":"{outputs}""#)), "{message}");
 }
 
-/// One that followed its stream and was left for a moment goes on where it was.
+/// A follower without a subscriber for a moment continues where it was.
 #[test]
 fn who_listens_again_gets_what_came_meanwhile() {
     for stream in ["disk", "memory"] {
@@ -535,7 +535,7 @@ fn who_listens_again_gets_what_came_meanwhile() {
     }
 }
 
-/// The disk's bad moment does not send who begins at a time back to the first record.
+/// A failed read does not move a consumer that starts at a time back to the first record.
 #[test]
 fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
     let mut rig = rig();
@@ -556,8 +556,8 @@ fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
     assert_eq!(got, [10, 11]);
 }
 
-/// What a chunk has sent has to leave, also when its rest waited for room and is for somebody else; and who left is not waited
-/// for.
+/// The messages of a chunk must be sent before more is read, also when its rest waited for room and has another target;
+/// a disconnected client is not waited for.
 #[test]
 fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
     for leaves in [false, true] {
@@ -569,7 +569,7 @@ fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
         for number in 0..5 {
             rig.ask_all(WRITER, &[publish("memory.other", &number.to_string())]);
         }
-        // The shard has its one piece, and the next is as good as full.
+        // The shard holds its one batch, and the next one is almost full.
         let rest = "x".repeat(DELIVERY_BATCH_SIZE - 1000);
         rig.ask_all(WRITER, &[publish("plain", "x")]);
         rig.ask_all(WRITER, &[publish("plain", &rest)]);
@@ -606,7 +606,7 @@ fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
     }
 }
 
-/// The hub sleeps again when the last consumer has gone, whoever had been called.
+/// The hub is idle after the last consumer is removed, even if consumers were queued.
 #[test]
 fn when_the_last_consumer_goes_nothing_is_left_to_do() {
     let mut rig = rig();

@@ -1,4 +1,4 @@
-//! What idle consumers and leaving clients cost the others, counted in steps; and that nothing is lost by saving them.
+//! Costs of idle consumers and disconnecting clients for other clients, in steps, without any loss.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,11 @@ use crate::consumers::{READER, WRITER, api_request, create, fill, rig, take};
 use crate::fixture_requests::{publish, publish_for};
 use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client};
 
-/// A rig whose connections may have many subscriptions.
+/// A fixture with many subscriptions allowed per connection.
 fn wide() -> HubFixture {
     HubFixture::configured(&SimulatedDisk::new(), (8, 1 << 20), (10_000, 0), |_| ()).0
 }
 
-/// Subscribes a client to filters.
 fn subscribe_many(rig: &mut HubFixture, by: ClientId, filters: impl Iterator<Item = String>) {
     let filters: Vec<_> = filters.collect();
     let sids: Vec<_> = (0..filters.len()).map(|sid| sid.to_string()).collect();
@@ -33,7 +32,7 @@ fn subscribe_many(rig: &mut HubFixture, by: ClientId, filters: impl Iterator<Ite
     filters.iter().zip(&sids).for_each(subscribe);
 }
 
-/// Has a client be the only member of so many queues that get what goes to a subject. Each is registered by itself.
+/// Makes a client the only member of `count` queue groups for a subject. Each is registered separately.
 fn join_many(rig: &mut HubFixture, by: ClientId, count: usize, filter: &str) {
     for number in 0..count {
         let (queue, sid) = (format!("{}-{number}", by.token), format!("q{number}"));
@@ -42,7 +41,7 @@ fn join_many(rig: &mut HubFixture, by: ClientId, count: usize, filter: &str) {
     }
 }
 
-/// Invariant 7: a consumer that has caught up, and wants none of the records, is not visited for any of them.
+/// Invariant 7: a record does not visit followers that do not match it.
 #[test]
 fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
     for stream in ["disk", "memory", "none"] {
@@ -56,7 +55,7 @@ fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
             );
             create(&mut rig, stream, &config);
         }
-        // One more has every record.
+        // Another consumer receives every record.
         create(&mut rig, stream, r#""deliver_subject":"push.all","deliver_policy":"new""#);
         rig.advance_time(100_000_000);
         rig.run_until_settled();
@@ -65,7 +64,7 @@ fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
         fill(&mut rig, stream, 0..300);
         assert_eq!(counters.offered.get(), 300, "{stream}");
         assert_eq!(take(&mut rig).len(), 300, "{stream}");
-        // What they want they get, each once although one of them takes it by one of 64 filters.
+        // Matching records arrive once each, although one consumer matches by one of 64 filters.
         rig.ask_all(WRITER, &[publish(&format!("{stream}.k.7"), "wanted")]);
         rig.run_until_settled();
         assert_eq!(counters.offered.get(), 300 + 101, "{stream}");
@@ -75,7 +74,7 @@ fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
     }
 }
 
-/// The place of an idle consumer moves on all the same: it is told so, and does not read again what was not for it.
+/// The position of an idle consumer advances: it is reported, and skipped records are not read again.
 #[test]
 fn an_idle_consumer_is_where_the_stream_is() {
     for stream in ["disk", "memory"] {
@@ -88,7 +87,7 @@ fn an_idle_consumer_is_where_the_stream_is() {
         fill(&mut rig, stream, 0..50);
         let answer = api_request(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
         assert!(answer.contains(r#""num_pending":0"#), "{stream}: {answer}");
-        // Its listener goes, and comes again behind a record that it wants.
+        // Its subscriber leaves, and returns after a matching record.
         rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
         rig.advance_time(100_000_000);
         rig.run_until_settled();
@@ -103,7 +102,7 @@ fn an_idle_consumer_is_where_the_stream_is() {
     }
 }
 
-/// Reading for consumers with many filters is bounded in each turn, and comes to its end.
+/// Reading for consumers with many filters is bounded per turn, and ends.
 #[test]
 fn consumers_that_catch_up_with_many_filters_take_turns() {
     const CONSUMERS: usize = 100;
@@ -130,7 +129,7 @@ fn consumers_that_catch_up_with_many_filters_take_turns() {
     assert_eq!(take(&mut rig), vec![(201, "wanted".to_owned()); CONSUMERS]);
 }
 
-/// Lets the time pass until subscriptions of clients that have left may be removed. Returns how many are removed then.
+/// Advances time until departed subscriptions may be removed. Returns the number of removals.
 fn remove_until_pause(rig: &mut HubFixture) -> usize {
     let counters = rig.hub.counters();
     let before = counters.left.get();
@@ -144,7 +143,7 @@ fn remove_until_pause(rig: &mut HubFixture) -> usize {
     removed as usize
 }
 
-/// Invariant 7: a client's leave is a few steps in each turn, however many subscriptions it and the others have.
+/// Invariant 7: a disconnect costs a few steps per turn, however many subscriptions the client and others have.
 #[test]
 fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
     let mut rig = wide();
@@ -162,7 +161,7 @@ fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
             Some(DEPARTED_REGISTRATIONS_EVERY_NS.into())
         );
         assert!(remove_until_pause(&mut rig) > 0);
-        // Meanwhile departed clients get nothing, and new clients do not wait.
+        // Meanwhile disconnected clients receive nothing, and new clients do not wait.
         rig.ask_all(WRITER, &[publish("a.1", "x")]);
         assert_eq!(
             (rig.received(leaver), rig.received(stays)),
@@ -182,8 +181,8 @@ fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
     );
 }
 
-/// Invariant 7: subscriptions of a client that has left are removed by messages that would have matched them, a bounded number per
-/// turn, so that messages to one subject do not find all of them for as long as the removal takes.
+/// Invariant 7: messages remove the departed subscriptions that they would have matched, a bounded number per turn, so
+/// that messages to one subject do not match all of them until the periodic removal is done.
 #[test]
 fn messages_remove_subscriptions_that_they_would_have_matched() {
     let mut rig = wide();
@@ -204,7 +203,7 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
         messages += 2;
         rig.turn();
     }
-    // Their numbers are used again, and what is left of the removal takes nothing from the next owner.
+    // Their numbers are reused, and the rest of the removal does not affect the new owner.
     join_many(&mut rig, next, 60, "a.c");
     assert!(rig.hub.next_check_in().is_some(), "some are listed still");
     while rig.hub.next_check_in().is_some() {
@@ -217,7 +216,8 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     assert_eq!(rig.received(stays).matches("MSG a.b").count(), 300 * messages);
 }
 
-/// Invariant 7: in a turn of many messages, too, what they match of clients that have left is bounded by what there is of it.
+/// Invariant 7: also in a turn with many messages, matches with departed subscriptions are bounded by the number of
+/// these.
 #[test]
 fn many_messages_in_one_turn_do_not_match_what_was_left_again_and_again() {
     const LEFT: usize = 5000;
@@ -226,7 +226,7 @@ fn many_messages_in_one_turn_do_not_match_what_was_left_again_and_again() {
     join_many(&mut rig, leaver, LEFT, "a.b");
     rig.ask_all(leaver, &[HubRequest::Disconnect]);
     let counters = rig.hub.counters();
-    // The last one is removed after so many messages that match it alone; it takes ten times as long until there is a last one.
+    // `DEPARTED_MATCHES_PER_STEP` messages that match only the last one remove it; reaching it takes ten times as many.
     let messages = 20 * DEPARTED_MATCHES_PER_STEP as usize;
     rig.ask_all(WRITER, &vec![publish("a.b", "x"); messages]);
     let left = LEFT as u64;
@@ -235,7 +235,7 @@ fn many_messages_in_one_turn_do_not_match_what_was_left_again_and_again() {
     assert!((left..most).contains(&matches), "{matches} matches of {messages} messages with {LEFT}");
 }
 
-/// Invariant 7: a client that subscribes and leaves again and again leaves no more behind than it makes.
+/// Invariant 7: repeated subscribing and disconnecting leaves no backlog.
 #[test]
 fn new_subscriptions_remove_those_of_clients_that_have_left() {
     let mut rig = wide();
@@ -248,7 +248,7 @@ fn new_subscriptions_remove_those_of_clients_that_have_left() {
     }
 }
 
-/// The same of consumers and of requests for messages.
+/// Consumers and pull requests are removed in bounded steps as well.
 #[test]
 fn a_client_with_many_consumers_and_requests_leaves_in_short_turns() {
     let mut rig = rig();
@@ -280,7 +280,7 @@ fn a_client_with_many_consumers_and_requests_leaves_in_short_turns() {
     }
 }
 
-/// What a client has, by sid: a filter and a queue.
+/// A client's subscriptions by sid: filter and queue.
 type ClientSubscriptions = BTreeMap<String, (String, String)>;
 
 fn takes(filter: &str, subject: &str) -> bool {
@@ -289,7 +289,7 @@ fn takes(filter: &str, subject: &str) -> bool {
     Filter::parse(filter.as_bytes(), &limits).expect("a filter").matches(subject)
 }
 
-/// How many messages each subscription got since the last look.
+/// Returns the number of messages that each subscription received since the last call.
 fn received_counts(rig: &mut HubFixture) -> BTreeMap<(ClientId, String), usize> {
     rig.poll_shards();
     let mut all = BTreeMap::new();
@@ -303,8 +303,8 @@ fn received_counts(rig: &mut HubFixture) -> BTreeMap<(ClientId, String), usize> 
     all
 }
 
-/// A message goes to exactly the subscriptions that a comparison with each of them finds, one of each queue, while clients
-/// come, go, and are taken apart over several turns.
+/// A message goes to exactly the subscriptions that match by comparison, one per queue group, while clients connect,
+/// disconnect, and are removed over several turns.
 #[test]
 fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
     const FILTERS: [&str; 8] = ["a.b", "a.*", "a.>", ">", "*.b", "b", "memory.a", "memory.>"];
@@ -316,7 +316,7 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
         for step in 0..150_u64 {
             match random.below(8) {
                 0 => {
-                    // Some have more than one turn takes apart.
+                    // Some have more subscriptions than one turn removes.
                     let by = client(random.below(2) as u32, 1000 + step);
                     let mut table = ClientSubscriptions::new();
                     for sid in 0..random.below(2) * 600 + 5 {

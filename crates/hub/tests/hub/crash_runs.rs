@@ -1,4 +1,4 @@
-//! Whole lives of the hub, cut off at any point: see [`world`](crate::rig::crash_simulation).
+//! Whole runs of the hub with crashes at any point: see [`crash_simulation`](crate::rig::crash_simulation).
 
 use crate::rig::crash_simulation::{RunCounts, simulate_runs};
 
@@ -13,7 +13,7 @@ fn a_thousand_lives_keep_every_promise() {
             Err(complaint) => panic!("seed {seed}: {complaint}"),
         }
     }
-    // What was never tried proves nothing.
+    // A check that never occurred proves nothing.
     let RunCounts {
         acknowledged,
         received_records,

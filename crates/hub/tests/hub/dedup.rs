@@ -1,4 +1,4 @@
-//! The de-duplication window: what a stream knows of message ids, for how long, and after a restart.
+//! The de-duplication window: recognised message ids, their time, and the rebuild after a restart.
 
 use stilling_hub::limits::{DEDUP_TIME_NS, DISK_STALL_TIMEOUT_NS};
 use stilling_hub::{ClientId, HubRequest};
@@ -11,7 +11,7 @@ const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// The bound that the window once had, in records.
+/// More records than an earlier limit of the window.
 const MANY: u64 = 100_001;
 
 fn headers(id: &str) -> String {
@@ -26,7 +26,7 @@ fn is_duplicate(rig: &mut HubFixture, subject: &str, id: &str) -> bool {
     rig.hub.counters().duplicates.get() > before
 }
 
-/// Publishes so many messages without ids.
+/// Publishes at least `count` messages without ids.
 fn publish_many(rig: &mut HubFixture, subject: &str, count: u64) {
     let requests: Vec<HubRequest<'_>> = (0..500).map(|_| publish(subject, "x")).collect();
     for _ in 0..count.div_ceil(500) {
@@ -35,7 +35,7 @@ fn publish_many(rig: &mut HubFixture, subject: &str, count: u64) {
     }
 }
 
-/// Row 0.14: a client sends again after seconds, in which a burst may bring any number of messages.
+/// Row 0.14: a client retries after seconds, in which a burst may bring any number of messages.
 #[test]
 fn an_id_is_known_however_many_messages_without_one_come_after_it() {
     for subject in ["disk.a", "memory.a", "none.a"] {
@@ -48,7 +48,7 @@ fn an_id_is_known_however_many_messages_without_one_come_after_it() {
     }
 }
 
-/// The time counts from the message that was stored; what was sent again does not prolong it.
+/// The time counts from the stored message; duplicates do not prolong it.
 #[test]
 fn an_id_is_forgotten_when_its_time_is_over_whatever_the_calendar_says() {
     for (what, set_back_ns) in [("as it was", 0), ("set back", HOUR_NS)] {
@@ -77,7 +77,7 @@ fn a_calendar_that_is_set_forward_forgets_nothing() {
     assert!(is_duplicate(&mut rig, "disk.a", "q"));
 }
 
-/// Without work to do the hub wakes up to free what has expired, then sleeps.
+/// Without other work the hub wakes up to free expired ids, then sleeps.
 #[test]
 fn memory_of_expired_ids_is_freed_without_further_messages() {
     let mut rig = HubFixture::new();
@@ -89,8 +89,7 @@ fn memory_of_expired_ids_is_freed_without_further_messages() {
     assert_eq!((rig.hub.next_check_in(), rig.hub.counters().streams[1].ids.get()), (None, 0));
 }
 
-/// Row 0.14: the window is the same after a crash, over many segments, however long no server ran and however the calendar
-/// was set meanwhile.
+/// Row 0.14: the window is the same after a crash, over many segments, for any downtime and any change of the calendar.
 #[test]
 fn the_window_is_rebuilt_after_a_crash_from_the_first_id_on() {
     for (what, later_ns, set_back_ns) in
@@ -106,7 +105,7 @@ fn the_window_is_rebuilt_after_a_crash_from_the_first_id_on() {
         rig.advance_time(DEDUP_TIME_NS / 2);
         assert!(!is_duplicate(&mut rig, "disk.a", "late"));
         let (now_ns, last) = (rig.now_ns, rig.hub.counters().streams[0].last.get());
-        // What a crash leaves: no clean end of the log.
+        // A crash leaves no clean end of the log.
         let crashed = SimulatedDisk::with_files(disk.files());
         drop(rig);
         let (mut rig, recovery) = HubFixture::on(&crashed, 8, 1 << 20);
@@ -115,7 +114,8 @@ fn the_window_is_rebuilt_after_a_crash_from_the_first_id_on() {
         for (id, expected) in [("old", false), ("early", true), ("late", true)] {
             assert_eq!(is_duplicate(&mut rig, "disk.a", id), expected, "{what}: {id}");
         }
-        // "early" was half the time older than "late"; its batch may have been open for as long as the hub waits for a disk.
+        // "early" was half the time older than "late"; its batch may have been open for as long as the stall timeout of
+        // the disk.
         rig.advance_time(DEDUP_TIME_NS / 2 + DISK_STALL_TIMEOUT_NS);
         for (id, expected) in [("early", false), ("late", true)] {
             assert_eq!(is_duplicate(&mut rig, "disk.a", id), expected, "{what}, later: {id}");

@@ -1,4 +1,4 @@
-//! Trouble with a disk: what publishers and readers are told of it, and what an operator sees.
+//! Disk errors: answers to publishers and readers, and reports to the operator.
 
 use std::io;
 
@@ -23,8 +23,8 @@ fn condition(rig: &HubFixture) -> StreamCondition {
     rig.hub.counters().streams[0].health.get().condition
 }
 
-/// A full disk delays messages, and refuses them with a retryable error when it has been full for too long; other streams
-/// continue. When there is room again, the stream does, too.
+/// A full disk delays messages, and after the timeout they are refused with a retryable error; other streams continue.
+/// With room again the stream resumes.
 #[test]
 fn a_stream_without_room_waits_refuses_and_continues() {
     let disk = SimulatedDisk::new();
@@ -45,7 +45,7 @@ fn a_stream_without_room_waits_refuses_and_continues() {
     let lines = notices(&mut rig);
     assert!(lines.len() == 1 && lines[0].starts_with("stream disk: waits for room"), "{lines:?}");
     assert!(lines[0].contains("make room on its volume"), "{lines:?}");
-    // One that leaves now waits for its answers as long as the hub does.
+    // A closing connection waits for its answers as long as the hub does.
     rig.ask_all(ALICE, &[HubRequest::CloseAfterAcks]);
     for _ in 0..DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
         assert!(!rig.outputs(ALICE).contains(&ConnectionOutput::Close), "it is waited for");
@@ -54,7 +54,7 @@ fn a_stream_without_room_waits_refuses_and_continues() {
         rig.run_until_settled();
     }
     assert!(rig.outputs(ALICE).contains(&ConnectionOutput::Close));
-    // Neither a new message nor one sent again is kept waiting.
+    // Neither a new message nor a repeated one waits any more.
     let asked = [
         publish_for("disk.a", "new", "inbox.3"),
         publish_with("disk.a", "x", "inbox.4", id),
@@ -80,7 +80,7 @@ fn a_stream_without_room_waits_refuses_and_continues() {
     assert!(rig.received(ALICE).contains(r#"{"stream":"disk","seq":1,"duplicate":true}"#));
 }
 
-/// A stream that waits cannot take the batches of another one, nor keep messages of it waiting behind its own.
+/// A waiting stream cannot take another stream's batches or delay its messages.
 #[test]
 fn a_stream_without_room_leaves_batches_to_the_others() {
     let disk = SimulatedDisk::new();
@@ -106,7 +106,7 @@ fn a_stream_without_room_leaves_batches_to_the_others() {
     assert!(rig.received(ALICE).contains(r#"{"stream":"other","seq":1}"#));
 }
 
-/// A freeze is one line, however many batches are refused with it, and says why and what to do.
+/// A freeze is one log line, however many batches are refused, with its reason and remedy.
 #[test]
 fn a_freeze_is_reported_once() {
     let disk = SimulatedDisk::new();
@@ -126,8 +126,8 @@ fn a_freeze_is_reported_once() {
     assert!(health.condition == StreamCondition::Frozen && health.reason.is_some(), "{health:?}");
 }
 
-/// A failed write, the wait for room behind it and the end of that are all in the log, also if they come at once and while lines
-/// are held back.
+/// A failed write, the wait for room after it and the end of the wait are all logged, even if they come at once while
+/// lines are limited.
 #[test]
 fn a_failed_write_a_wait_and_its_end_are_each_reported() {
     let mut rig = HubFixture::new();
@@ -155,7 +155,7 @@ fn a_failed_write_a_wait_and_its_end_are_each_reported() {
     assert_eq!(condition(&rig), StreamCondition::Open);
 }
 
-/// A write that takes longer than a second is reported, and so is its end.
+/// A write slower than a second is reported, and so is its end.
 #[test]
 fn a_slow_write_is_reported_with_its_end() {
     let mut rig = HubFixture::new();
@@ -183,7 +183,7 @@ fn a_slow_write_is_reported_with_its_end() {
     assert!(lines.len() == 1 && lines[0].contains("the slow write has returned after"), "{lines:?}");
 }
 
-/// Retention that fails is reported and shown until it succeeds.
+/// Failed retention is reported and shown until it succeeds.
 #[test]
 fn retention_that_fails_is_reported() {
     let mut rig = HubFixture::new();
@@ -204,7 +204,7 @@ fn retention_that_fails_is_reported() {
     assert!(retained(&mut rig, Ok(RemovedSegments::default())).is_empty());
 }
 
-/// All that the reader is sent, which says that it has left, until nothing more comes.
+/// Returns everything sent to the reader, with marks answered, until nothing more arrives.
 fn receive_all(rig: &mut HubFixture) -> String {
     let mut received = String::new();
     loop {
@@ -223,7 +223,7 @@ fn receive_all(rig: &mut HubFixture) -> String {
     }
 }
 
-/// The gaps that statuses at a subject tell of: first, last and cause.
+/// The gaps in the statuses sent to a subject: first, last and cause.
 fn gaps(received: &str) -> Vec<(u64, u64, String)> {
     let value = |part: &str, name: &str| {
         let (_, rest) = part.split_once(name)?;
@@ -237,7 +237,7 @@ fn gaps(received: &str) -> Vec<(u64, u64, String)> {
     received.split("NATS/1.0 100 Idle Heartbeat\r\n").filter_map(of_part).collect()
 }
 
-/// Row 0.14: missing records are reported with their exact range, to followers and to the operator.
+/// Row 0.14: missing records are reported with their exact range, to consumers and to the operator.
 #[test]
 fn damage_is_told_to_a_consumer_with_its_range() {
     let disk = SimulatedDisk::new();
@@ -267,7 +267,7 @@ fn damage_is_told_to_a_consumer_with_its_range() {
     assert!(lines.len() == 1 && lines[0].contains(&format!("records {first} to {last}")), "{lines:?}");
     assert_eq!(counters.streams[0].health.get().details().count(), 1);
     assert_eq!(condition(&rig), StreamCondition::Open, "it is no reason to refuse messages");
-    // The next one that comes to it is told, and the records count once.
+    // The next consumer gets the same report, and the records count once.
     create(&mut rig, "disk", r#""deliver_subject":"push.2","deliver_policy":"all""#);
     rig.subscribe(READER, "push.2", "3");
     rig.advance_time(NOTICE_EVERY_NS);
@@ -277,7 +277,7 @@ fn damage_is_told_to_a_consumer_with_its_range() {
     assert!(notices(&mut rig).is_empty(), "it is known");
 }
 
-/// A disk with 100 records of one batch each, and the place of each record's number in its file.
+/// A disk with 100 records of one batch each, every record with its number in a long payload.
 fn long_records() -> SimulatedDisk {
     let disk = SimulatedDisk::new();
     let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
@@ -300,7 +300,7 @@ fn damage(disk: &SimulatedDisk, number: u64) {
     panic!("no record {number}");
 }
 
-/// A gap behind the record that stops a consumer until its client answers is told when it goes on.
+/// A gap after the record that stalls a consumer with flow control is reported when it continues.
 #[test]
 fn a_gap_behind_a_flow_control_request_is_told_after_its_answer() {
     let disk = long_records();
@@ -329,7 +329,7 @@ fn a_gap_behind_a_flow_control_request_is_told_after_its_answer() {
     assert!(received.find("$JS.ACK.").is_some_and(|record| gap < record), "it is told before what follows");
 }
 
-/// A gap behind the record that satisfies a request is told to the next request.
+/// A gap after the record that satisfies a pull request is reported to the next request.
 #[test]
 fn a_gap_behind_a_request_is_told_to_the_next_one() {
     let disk = long_records();
@@ -350,7 +350,7 @@ fn a_gap_behind_a_request_is_told_to_the_next_one() {
     assert!(received.contains("$JS.ACK.disk.p.1.7.6."), "{received}");
 }
 
-/// What a crash cut off at the end of a stream is told to followers although nothing was written behind it.
+/// A torn end of a stream is reported to consumers although nothing was written after it.
 #[test]
 fn a_torn_end_is_told_with_its_range() {
     let disk = long_records();
@@ -371,7 +371,7 @@ fn a_torn_end_is_told_with_its_range() {
     assert!(received.contains("behind") && gaps(&received).is_empty(), "it is told once: {received}");
 }
 
-/// A consumer that was following and fell behind is told what retention has taken from it; one that begins is not.
+/// A follower that fell behind gets a report of what retention removed; a new consumer does not.
 #[test]
 fn what_retention_took_from_a_follower_is_told_with_its_range() {
     let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
@@ -394,7 +394,7 @@ fn what_retention_took_from_a_follower_is_told_with_its_range() {
     assert!(missed.len() == 1 && missed[0].0 == 5 && missed[0].2 == "removed", "{received}");
     let first = missed[0].1 + 1;
     assert!(received.contains(&format!("$JS.ACK.memory.p.1.{first}.5.")), "{received}");
-    // Without heartbeats, a client that pulls might take the status for an error.
+    // Without heartbeats, a pulling client might take the status for an error.
     fill(&mut rig, "memory", 3000..6000);
     let received = pull(&mut rig, hasty);
     assert!(received.contains("memory.n") && gaps(&received).is_empty(), "{received}");
@@ -408,8 +408,8 @@ fn what_retention_took_from_a_follower_is_told_with_its_range() {
     );
 }
 
-/// Row 0.14: a round of retention is answered at its end only. A consumer that meets before what it has removed so far moves
-/// the stream's first sequence: what the API and the metrics tell of the stream is what can be read.
+/// Row 0.14: a round of retention is answered only at its end. A consumer that reaches removed records earlier moves
+/// the stream's first sequence: API and metrics report what can be read.
 #[test]
 fn a_reader_that_meets_removed_records_moves_the_first_sequence() {
     let disk = long_records();
@@ -430,7 +430,7 @@ fn a_reader_that_meets_removed_records_moves_the_first_sequence() {
     let first = log.source().first().expect("there are records");
     assert!((3..=50).contains(&first), "{first}");
     assert_eq!(counters.streams[0].first.get(), 1, "the hub has no answer");
-    // Once is reported what is missing, once is what comes behind it.
+    // The gap is reported once, and the records after it are sent once.
     let received = pull(&mut rig);
     assert_eq!(gaps(&received), [(3, first - 1, "removed".to_owned())]);
     assert_eq!(counters.streams[0].first.get(), first);

@@ -1,5 +1,5 @@
-//! Durable first, with the journal's own thread: a disk that records everything says whether the sync that covers a record
-//! had come back before anybody outside heard of it.
+//! Durability with the journal's own thread: a recording disk shows whether the sync that covers a record had returned
+//! before its acknowledgement or the record left the hub.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::rig::{ABLE, BATCH_SIZE, SEGMENTS, ShardRequest, client, put, stream};
 
 const MESSAGES: u64 = 200;
 
-/// Shards that note, at the moment in which the hub lets something go, which sequence it tells of.
+/// Outlets that note which sequences the hub releases, at the moment of release.
 struct ObservingOutlets {
-    /// The highest sequence that an acknowledgement named or a subscriber saw.
+    /// Highest sequence acknowledged or sent to a subscriber.
     highest_visible: Arc<AtomicU64>,
     acknowledged: BTreeSet<u64>,
     received_sequences: BTreeSet<u64>,
@@ -38,14 +38,14 @@ impl Outlets for ObservingOutlets {
                 Some(DeliveryItem::Message(line, payload, end)) => [line, payload.bytes(), end].concat(),
                 _ => continue,
             };
-            // What goes to one connection may stand in a row.
+            // Consecutive bytes of a connection may be one entry.
             let text = String::from_utf8(bytes).expect("text");
             for message in text.split("MSG ").skip(1) {
                 let behind = |what: &str| {
                     let (_, rest) = message.split_once(what)?;
                     rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u64>().ok()
                 };
-                // Messages are published with the sequence that they are to get.
+                // Messages contain the sequence that they will get.
                 let (into, sequence) = match message.starts_with("inbox.") {
                     true => (&mut self.acknowledged, behind("\"seq\":")),
                     false => (&mut self.received_sequences, behind("number ")),
@@ -60,9 +60,9 @@ impl Outlets for ObservingOutlets {
     }
 }
 
-/// "A recording disk proves that the sync covering a record completed before its acknowledgement was sent and before any
-/// subscriber saw it." At each moment of the disk's life, everything that was told until then is durable, however much of
-/// what was under way is lost.
+/// "A recording disk proves that the sync covering a record completed before its acknowledgement was sent and before
+/// any subscriber saw it." At each point of the disk's history, everything released so far is durable, whatever part of
+/// the outstanding writes is lost.
 #[test]
 fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let disk = SimulatedDisk::recording();
@@ -118,7 +118,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
         if answered == MESSAGES {
             break;
         }
-        // Bursts of one to nine messages; in the first half each waits for the answers to the one before.
+        // Bursts of one to nine messages; in the first half each waits for the answers to the previous one.
         let waits = next <= MESSAGES / 2 && answered < next - 1;
         asked.clear();
         for sequence in (next..=MESSAGES).take(if waits { 0 } else { burst }) {
@@ -130,7 +130,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
         next += done as u64;
         burst = burst % 9 + 1;
         if done == 0 {
-            // It waits for the disk.
+            // Waits for the disk.
             wake.park();
             if hub.is_quiet() {
                 thread::park();
@@ -142,7 +142,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     assert_eq!((&hub.outlets().acknowledged, &hub.outlets().received_sequences), (&all, &all));
     drop(hub);
     let history = disk.history();
-    // Later points with the same telling have no less on the disk.
+    // Later points with the same highest visible sequence have no less on the disk.
     let mut tellings = BTreeSet::new();
     for at in 0..history.points() {
         let highest_visible =

@@ -1,4 +1,4 @@
-//! One message for very many: what shards have no room for waits, and nothing of it is lost or overtaken.
+//! One message for very many subscriptions: what has no room waits, without loss or reordering.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,11 @@ use crate::rig::{ABLE, ConnectionOutput, HubFixture, client};
 
 const WRITER: ClientId = ClientId { shard: 1, token: 1 };
 const CLIENTS: u64 = 200;
-/// As many as the rig lets a client have.
+/// The fixture's maximum per client.
 const EACH: usize = 8;
-/// Pieces of a shard.
 const PIECES: usize = 2;
 
-/// Many connections, half of them with each shard, that all listen to `subject`.
+/// Many connections, half of them in each shard, all subscribed to `subject`.
 fn rig(subject: &str) -> HubFixture {
     let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 8, PIECES);
     for token in 0..CLIENTS {
@@ -27,8 +26,8 @@ fn rig(subject: &str) -> HubFixture {
     rig
 }
 
-/// Lets the hub go on until it has nothing more to say. Returns what each subscription was sent, in its order, and the most
-/// bytes that a shard had made of it at once.
+/// Runs the hub until it sends nothing more. Returns the messages of each subscription in order, and the maximum bytes
+/// that a shard expanded at once.
 fn receive_all(rig: &mut HubFixture) -> (BTreeMap<(ClientId, String), Vec<String>>, usize) {
     let (mut all, mut idle) = (BTreeMap::<_, Vec<String>>::new(), 0);
     while idle < 3 {
@@ -57,12 +56,12 @@ fn receive_all(rig: &mut HubFixture) -> (BTreeMap<(ClientId, String), Vec<String
     (all, rig.expanded_max)
 }
 
-/// Bytes that a shard may have at once: a piece with a message too many.
+/// Maximum bytes of a shard at once: a batch and one message.
 fn most_expected(message: usize) -> usize {
     DELIVERY_BATCH_SIZE + message
 }
 
-/// Invariant 4: one message to many subscriptions takes no more memory at once than the pieces of the shards.
+/// Invariant 4: one message to many subscriptions takes no more memory at once than the shards' routed batches.
 #[test]
 fn a_message_to_very_many_is_handed_out_piece_by_piece_and_in_order() {
     let subject = format!("wide.{}", "x".repeat(2000));
@@ -85,7 +84,7 @@ fn a_message_to_very_many_is_handed_out_piece_by_piece_and_in_order() {
     }
 }
 
-/// The same for a record that many consumers have sent to many subscriptions each.
+/// Many consumers may each send a record to many subscriptions within the same bound.
 #[test]
 fn a_record_for_many_consumers_with_many_listeners_is_handed_out_piece_by_piece() {
     const CONSUMERS: usize = 12;
@@ -120,11 +119,10 @@ fn a_record_for_many_consumers_with_many_listeners_is_handed_out_piece_by_piece(
     }
 }
 
-/// Invariant 4: the same of statuses, of which one question may need hundreds.
+/// Invariant 4: statuses are bounded as well; one request may need hundreds.
 #[test]
 fn statuses_to_very_many_are_handed_out_piece_by_piece() {
     const PULLS: usize = 20;
-    /// Bytes of the headers.
     const STATUS_SIZE: usize = 83;
     let subject = format!("wide.{}", "x".repeat(2000));
     let mut rig = rig(&subject);
@@ -139,7 +137,7 @@ fn statuses_to_very_many_are_handed_out_piece_by_piece() {
     assert!(before.is_empty());
     rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "nobody")]);
     let (mut all, most) = receive_all(&mut rig);
-    // A status is there once for all subscriptions of a piece, and counted here for each of them.
+    // A batch contains a status once for all subscriptions; here it counts for each.
     let shared = STATUS_SIZE * (DELIVERY_BATCH_SIZE / subject.len());
     assert!(most <= most_expected(subject.len() + 100 + shared), "{most} bytes at once");
     rig.ask_all(WRITER, &[publish(&subject, "last")]);

@@ -1,4 +1,4 @@
-//! What tests ask of the rig step by step.
+//! Requests of the tests to the fixture, step by step.
 
 use stilling_hub::{ClientId, HubRequest, Ingress, Publication, StreamConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -6,38 +6,36 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest};
 
 impl HubFixture {
-    /// One with room enough, on an empty disk.
+    /// A fixture with enough room, on an empty disk.
     pub(crate) fn new() -> HubFixture {
         HubFixture::on(&SimulatedDisk::new(), 8, 1 << 20).0
     }
 
-    /// The same with something changed in its streams.
+    /// As [`new`](Self::new), with changed streams.
     pub(crate) fn with(change: impl FnOnce(&mut Vec<StreamConfig>)) -> HubFixture {
         HubFixture::changed(&SimulatedDisk::new(), (8, 1 << 20), change).0
     }
 
-    /// Time passes.
     pub(crate) fn advance_time(&mut self, span_ns: u64) {
         self.now_ns += span_ns;
     }
 
-    /// The same where there has to be room.
+    /// As [`ask`](Self::ask), requiring room for all requests.
     pub(crate) fn ask_all<'a>(&mut self, from: ClientId, requests: &[impl Into<ShardRequest<'a>> + Copy]) {
         assert_eq!(self.ask(from, ABLE, requests), requests.len());
     }
 
-    /// Publications that are stored, sent or refused; those of parked connections are not.
+    /// Number of publications stored, sent or refused; parked ones do not count.
     pub(crate) fn processed(&self) -> usize {
         self.hub.counters().messages.get() as usize
     }
 
-    /// Connections that are parked.
     pub(crate) fn parked(&self) -> usize {
         self.hub.counters().parked.get() as usize
     }
 
-    /// Has the hub take requests of which a stream has no room for all. Returns how many publications are processed before
-    /// the connection is parked.
+    /// Processes requests until their stream is full. Returns the number of publications processed before the
+    /// connection is parked.
     pub(crate) fn send_until_parked<'a>(
         &mut self,
         from: ClientId,
@@ -56,7 +54,6 @@ impl HubFixture {
         );
     }
 
-    /// What else a connection has been told.
     pub(crate) fn outputs(&mut self, by: ClientId) -> Vec<ConnectionOutput> {
         self.poll_shards();
         let mut all = Vec::new();
@@ -70,7 +67,7 @@ impl HubFixture {
     }
 }
 
-/// A publication without anything beside its payload.
+/// A publication with only a payload.
 pub(crate) fn publication<'a>(subject: &'a str, payload: &'a str) -> Publication<'a> {
     Publication {
         ingress: Ingress::Nats,
@@ -86,7 +83,6 @@ pub(crate) fn publish<'a>(subject: &'a str, payload: &'a str) -> HubRequest<'a> 
     HubRequest::Publish(publication(subject, payload))
 }
 
-/// One that is to be answered.
 pub(crate) fn publish_for<'a>(subject: &'a str, payload: &'a str, reply: &'a str) -> HubRequest<'a> {
     HubRequest::Publish(Publication { reply: reply.as_bytes(), ..publication(subject, payload) })
 }

@@ -1,4 +1,4 @@
-//! A shard that has all its pieces holds up what goes to itself, and nothing else.
+//! A shard that holds all its routed batches delays only its own deliveries.
 
 use std::collections::VecDeque;
 
@@ -12,15 +12,14 @@ use crate::rig::{ABLE, HubFixture};
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
-/// Bytes that may wait for a shard.
 const QUEUE_SIZE: usize = 4 * DELIVERY_BATCH_SIZE;
 
-/// A message that fills a piece of deliveries.
+/// A payload that fills a routed batch.
 fn long() -> String {
     "x".repeat(DELIVERY_BATCH_SIZE)
 }
 
-/// Shards that may have one piece each. Both clients listen to what all get, and each to inboxes of its own.
+/// Shards with one routed batch each. Both clients subscribe to `all.>`, and each to its own inbox.
 fn rig() -> HubFixture {
     let (mut rig, _) =
         HubFixture::with_queues(&SimulatedDisk::new(), (8, 1), QUEUE_SIZE, (100, 0), |streams| {
@@ -33,7 +32,7 @@ fn rig() -> HubFixture {
     rig
 }
 
-/// Fills the queue of BOB's shard up to its bound, while ALICE's shard takes all that it is handed.
+/// Fills the queue of BOB's shard up to its bound, while ALICE's shard takes everything at once.
 fn fill_bobs_queue(rig: &mut HubFixture) -> usize {
     let payload = long();
     let mut sent = 0;
@@ -44,7 +43,7 @@ fn fill_bobs_queue(rig: &mut HubFixture) -> usize {
     sent
 }
 
-/// ALICE's shard hands out what it has; BOB's does not turn. Returns what ALICE is told.
+/// Runs ALICE's shard but not BOB's. Returns ALICE's output.
 fn receive_alice(rig: &mut HubFixture) -> String {
     let mut received = String::new();
     for _ in 0..4 {
@@ -56,7 +55,7 @@ fn receive_alice(rig: &mut HubFixture) -> String {
     received
 }
 
-/// Lets BOB's shard go on until nothing waits for it. Returns what BOB is told.
+/// Runs BOB's shard until nothing waits for it. Returns BOB's output.
 fn receive_bob(rig: &mut HubFixture) -> String {
     while rig.hub.has_unsent(1) || !rig.hub.outlets().handed[1].is_empty() {
         rig.poll_shards();
@@ -70,7 +69,7 @@ fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     let mut rig = rig();
     let payload = long();
     let before = rig.hub.counters().delivered();
-    // One piece is with BOB's shard, one is being filled, others wait.
+    // One batch is with BOB's shard, one is open, others wait.
     for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("bob.noise", &payload)]);
     }
@@ -86,7 +85,7 @@ fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     assert!(at("MSG all.a 1 3\r\none") < at(r#"{"stream":"memory","seq":1}"#), "{received}");
     assert!(at(r#"{"stream":"memory","seq":1}"#) < at("PONG"), "{received}");
     assert!(at("PONG") < at(r#"{"stream":"disk","seq":1}"#), "{received}");
-    // All of it is counted when it is sent, and BOB gets it in its order.
+    // Everything is counted when sent, and BOB receives it in order.
     let text = receive_bob(&mut rig);
     assert!(text.ends_with("MSG all.a 1 3\r\none\r\n") && text.matches("MSG bob.noise").count() == 3);
     assert_eq!(rig.hub.counters().delivered() - before, 3 + 2 + 2);
@@ -94,7 +93,7 @@ fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }
 
-/// What goes to other shards, and what streams on disk take, goes on when a queue is at its bound; what would add to it waits.
+/// With a queue at its bound, deliveries to other shards and disk streams continue; what would add to the queue waits.
 #[test]
 fn a_queue_at_its_bound_stops_what_would_add_to_it_and_nothing_else() {
     let mut rig = rig();
@@ -128,7 +127,7 @@ fn a_queue_at_its_bound_stops_what_would_add_to_it_and_nothing_else() {
     assert!(rig.received(BOB).contains("MSG all.a"));
 }
 
-/// Answers to a shard's own connections are not held up by what others send to it: they keep their place in its queue.
+/// Answers to a shard's own connections are not blocked by what others send to it: they keep their place in its queue.
 #[test]
 fn a_stream_goes_on_acknowledging_beside_a_queue_at_its_bound() {
     let mut rig = rig();
@@ -144,7 +143,7 @@ fn a_stream_goes_on_acknowledging_beside_a_queue_at_its_bound() {
     assert!(receive_bob(&mut rig).ends_with("{\"stream\":\"disk\",\"seq\":1}\r\n"));
 }
 
-/// Records of a stream on disk wait for a queue at its bound, and are there when it is not.
+/// Records of a disk stream wait while a queue is at its bound, and are sent afterwards.
 #[test]
 fn records_wait_for_a_queue_at_its_bound_and_come_in_order() {
     let mut rig = rig();
@@ -165,7 +164,7 @@ fn records_wait_for_a_queue_at_its_bound_and_come_in_order() {
     assert!(rig.hub.is_settled());
 }
 
-/// A consumer that reads what lies behind waits for the shard that it sends to; one that sends to another shard does not.
+/// A consumer that is behind waits for the shard that it sends to; a consumer of another shard does not.
 #[test]
 fn a_consumer_waits_for_its_own_shard_alone() {
     let mut rig = rig();
@@ -191,7 +190,7 @@ fn a_consumer_waits_for_its_own_shard_alone() {
     assert_eq!((text.matches("MSG bob.noise").count(), text.matches("MSG memory.a 2 ").count()), (3, 3));
 }
 
-/// A shard with a publication that waits has its other requests behind it; those of other shards go on.
+/// A waiting publication blocks the later requests of its shard; other shards continue.
 #[test]
 fn what_waits_goes_on_where_it_was() {
     let mut rig = rig();

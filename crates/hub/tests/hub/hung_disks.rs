@@ -1,4 +1,4 @@
-//! Disks that hang: how long publications and connections wait for them, and that others do not.
+//! Hung disks: bounded waits of publications and connections, without effect on others.
 
 use stilling_hub::limits::{BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS};
 use stilling_hub::{ClientId, Durability, HubRequest, Ingress, Loss};
@@ -10,8 +10,8 @@ use crate::rig::{ConnectionOutput, HubFixture, stream};
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
-/// A disk that never answers: its streams refuse in the end what they cannot take, and what has nothing to do with it goes on.
-/// The process may stand still without anything being refused for that.
+/// The streams of a disk that never responds refuse in the end what they cannot take; everything else continues. Time
+/// in which the process is stopped causes no refusals.
 #[test]
 fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
     let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
@@ -21,7 +21,7 @@ fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
     requests.push(publish_for("memory.a", "other", "inbox.2"));
     requests.push(HubRequest::Barrier);
     let done = rig.send_until_parked(ALICE, &requests);
-    // An hour without a look.
+    // An hour without a turn.
     for span_ns in [3_600_000_000_000, 1_000_000_000] {
         rig.advance_time(span_ns);
         rig.turn();
@@ -41,7 +41,7 @@ fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
         "{received}"
     );
     assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), hung);
-    // It answers after all: what it had been given is acknowledged, and the stream goes on.
+    // The disk responds after all: outstanding batches are acknowledged, and the stream continues.
     rig.run_until_settled();
     rig.ask_all(ALICE, &[publish_for("disk.a", "afterwards", "inbox.3")]);
     rig.run_until_settled();
@@ -50,7 +50,7 @@ fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
     assert!(received.contains(&format!(r#"{{"stream":"disk","seq":{}}}"#, done + 1)), "{received}");
 }
 
-/// Two streams on disk, each with a journal of its own as behind a hot restart. The disk of `disk` never answers; that of
+/// Two disk streams, each with its own journal as after a hot restart. The disk of `disk` never responds; that of
 /// `other` writes when [`write_other`] is called.
 fn one_of_two_disks_hangs() -> HubFixture {
     let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (64, 1 << 20), |streams| {
@@ -62,7 +62,7 @@ fn one_of_two_disks_hangs() -> HubFixture {
     rig
 }
 
-/// Has BOB publish to the healthy stream, and its disk write. Returns what BOB hears.
+/// Publishes as BOB to the healthy stream and lets its disk write. Returns BOB's output.
 fn write_other(rig: &mut HubFixture) -> String {
     rig.ask_all(BOB, &[publish_for("other.a", "x", "reply.1")]);
     rig.turn();
@@ -74,14 +74,13 @@ fn write_other(rig: &mut HubFixture) -> String {
     rig.received(BOB)
 }
 
-/// Two streams on disk, which one journal writes.
 fn one_journal_for_two_streams() -> HubFixture {
     let mut rig = one_of_two_disks_hangs();
     rig.hub.storage_mut().is_apart = false;
     rig
 }
 
-/// Lets a second pass, and a turn, as often as it takes until a disk counts as hung.
+/// Advances time second by second, with a turn each, until a disk counts as hung.
 fn exceed_stall_timeout(rig: &mut HubFixture) {
     for _ in 0..=DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
         rig.advance_time(DISK_CHECK_EVERY_NS);
@@ -89,8 +88,8 @@ fn exceed_stall_timeout(rig: &mut HubFixture) {
     }
 }
 
-/// Row 2.5: one disk of two hangs. Publications to the other stream are stored all the time, and those to the hung one are
-/// refused after the same time as if the other were not there. What is behind them of the same connection goes on then.
+/// Row 2.5: one of two disks hangs. Publications to the other stream are always stored, and those to the hung one are
+/// refused after the same time as without the other. Later requests of the same connection then continue.
 #[test]
 fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
     let mut rig = one_of_two_disks_hangs();
@@ -120,8 +119,8 @@ fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
     );
 }
 
-/// Row 2.5: the same for connections that close: one whose messages wait for the hung disk keeps its place no longer than the
-/// disk is waited for, and one that closes afterwards waits for the healthy disk alone.
+/// Row 2.5: a closing connection with messages that wait for the hung disk keeps its slot no longer than the stall
+/// timeout, and a later one waits only for the healthy disk.
 #[test]
 fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
     let mut rig = one_of_two_disks_hangs();
@@ -143,7 +142,7 @@ fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
     let outputs = rig.outputs(carol);
     let is_answer = |outputs: &ConnectionOutput| matches!(outputs, ConnectionOutput::Text(text) if text.contains(r#"{"stream":"other""#));
     assert!(outputs.iter().any(is_answer) && outputs.last() == Some(&ConnectionOutput::Close), "{outputs:?}");
-    // It answers after all, and no connection is closed twice.
+    // The disk responds after all, and no connection is closed twice.
     let waiting = rig.hub.storage_mut().waiting.len();
     (0..waiting).for_each(|_| rig.hub.storage_mut().complete_write());
     rig.turn();
@@ -155,8 +154,8 @@ fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
     assert_eq!(rig.hub.counters().streams[0].pending.get(), 0);
 }
 
-/// Row 2.5: the other stream has nothing to store while the disk hangs, and is not taken to hang with it: a burst that fills its
-/// batches waits, and a connection that leaves behind it is answered.
+/// Row 2.5: a stream with nothing to store while another disk hangs does not count as hung: a burst that fills its
+/// batches waits, and a connection that closes after it gets its answers.
 #[test]
 fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
     let mut rig = one_of_two_disks_hangs();
@@ -190,7 +189,8 @@ fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
     assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), refused);
 }
 
-/// Connections that close while a disk hangs keep their places no longer than it is waited for, and later ones do not wait.
+/// Connections that close while a disk hangs keep their slots no longer than the stall timeout, and later ones do not
+/// wait.
 #[test]
 fn a_disk_that_hangs_does_not_keep_those_who_leave() {
     let mut rig = HubFixture::new();
@@ -206,12 +206,12 @@ fn a_disk_that_hangs_does_not_keep_those_who_leave() {
     rig.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
     rig.turn();
     assert!(rig.outputs(BOB).contains(&ConnectionOutput::Close), "at once");
-    // It answers after all, and no connection is closed twice.
+    // The disk responds after all, and no connection is closed twice.
     rig.run_until_settled();
     assert_eq!((rig.outputs(ALICE), rig.outputs(BOB)), (Vec::new(), Vec::new()));
 }
 
-/// Row 2.5: the hub looks again within a second of a write, also when nothing else happens after it.
+/// Row 2.5: the hub checks within a second after a write begins, also without other events.
 #[test]
 fn a_write_is_watched_from_its_beginning() {
     let mut rig = HubFixture::new();
@@ -220,7 +220,7 @@ fn a_write_is_watched_from_its_beginning() {
     assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= DISK_CHECK_EVERY_NS.into()));
 }
 
-/// Row 2.5: a burst behind a write that has been out for too long is refused without waiting once more.
+/// Row 2.5: a burst behind an overdue write is refused without another wait.
 #[test]
 fn a_burst_to_a_disk_that_hangs_is_refused_at_once() {
     let mut rig = HubFixture::new();
@@ -231,7 +231,7 @@ fn a_burst_to_a_disk_that_hangs_is_refused_at_once() {
     assert!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung) > 0);
 }
 
-/// Row 2.5: the same of another stream that the same journal writes, which has not answered for too long.
+/// Row 2.5: a burst to another stream of the same journal, which is overdue, is refused at once.
 #[test]
 fn a_burst_to_a_journal_that_hangs_is_refused_at_once() {
     let mut rig = one_journal_for_two_streams();
@@ -244,8 +244,8 @@ fn a_burst_to_a_journal_that_hangs_is_refused_at_once() {
     assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Hung), 1 + 8);
 }
 
-/// Rows 2.5, 0.14: a journal that has reported a full disk does not hang: a burst to another stream of it waits, however long
-/// ago the report was.
+/// Rows 2.5, 0.14: a journal that has reported a full disk does not hang: a burst to another of its streams waits,
+/// however old the report is.
 #[test]
 fn a_full_disk_is_no_disk_that_hangs() {
     let mut rig = one_journal_for_two_streams();

@@ -1,5 +1,5 @@
-//! What clients of JetStream rely on: the statuses of their requests, what a consumer's figures say, and that nothing is taken and
-//! then not done.
+//! What JetStream clients rely on: statuses of pull requests, a consumer's figures, and that no accepted setting is
+//! ignored.
 
 use stilling_hub::HubRequest;
 
@@ -7,7 +7,7 @@ use crate::consumers::{READER, api_request, create, fill, rig, take};
 use crate::fixture_requests::publish_for;
 use crate::rig::{HubFixture, publish_with};
 
-/// Asks for messages of the consumer `p` of the stream `disk`. Returns what came.
+/// Sends a pull request to the consumer `p` of the stream `disk`. Returns the output.
 fn pull(rig: &mut HubFixture, request: &str) -> String {
     let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
     rig.ask_all(READER, &[publish_for(subject, request, "pulled.1")]);
@@ -15,7 +15,7 @@ fn pull(rig: &mut HubFixture, request: &str) -> String {
     rig.received(READER)
 }
 
-/// A status with what was asked for and not delivered, without which clients wait for what does not come.
+/// A status with the undelivered messages and bytes, without which clients wait for messages that never come.
 fn status(words: &str, messages: u32, bytes: usize) -> String {
     format!("NATS/1.0 {words}\r\nNats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {bytes}\r\n\r\n")
 }
@@ -90,7 +90,7 @@ fn a_message_with_more_bytes_than_were_asked_for_is_not_delivered() {
     let received = pull(&mut rig, r#"{"batch":3,"max_bytes":20,"expires":9000000000}"#);
     assert!(received.contains(&status("409 Message Size Exceeds MaxBytes", 3, 20)), "{received}");
     assert!(!received.contains("MSG disk.n"), "{received}");
-    // It comes with the next request.
+    // The message comes with the next request.
     assert!(pull(&mut rig, r#"{"batch":1,"max_bytes":2000,"expires":9000000000}"#).contains("MSG disk.n"));
 }
 
@@ -112,7 +112,7 @@ fn headers_alone_tell_the_size_of_the_payload() {
     }
 }
 
-/// With a filter, also where most of a stream is for others.
+/// The count is exact with a filter, also when most records do not match.
 #[test]
 fn the_number_of_pending_messages_respects_the_filter() {
     let mut rig = rig();
@@ -134,7 +134,7 @@ fn the_number_of_pending_messages_respects_the_filter() {
     assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""num_pending":0"#));
 }
 
-/// What a consumer cannot do is refused by name, not left out.
+/// Unsupported settings are refused by name, not ignored.
 #[test]
 fn settings_of_consumers_that_are_not_there_are_refused_by_name() {
     let mut rig = rig();
@@ -161,11 +161,11 @@ fn settings_of_consumers_that_are_not_there_are_refused_by_name() {
         assert!(answer.contains(r#""error":"#) && answer.contains(name), "{setting}: {answer}");
     }
     assert_eq!(rig.hub.counters().consumers.get(), 0);
-    // What asks for nothing is no setting; without an ack_policy there are no acknowledgements.
+    // Empty values are not settings; without an ack_policy there are no acknowledgements.
     let unset =
         r#"{"config":{"name":"c","pause_until":null,"backoff":[],"max_batch":0,"replay_policy":"instant"}}"#;
     assert!(!api_request(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
-    // The same once more is there already; another one under its name is refused.
+    // The same consumer exists already; a different one under its name is refused.
     assert!(!api_request(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
     let other = r#"{"config":{"name":"c","filter_subject":"disk.a"}}"#;
     assert!(api_request(&mut rig, "CONSUMER.CREATE.disk", other).contains(r#""err_code":10148"#));
@@ -173,7 +173,8 @@ fn settings_of_consumers_that_are_not_there_are_refused_by_name() {
     assert!(api_request(&mut rig, "CONSUMER.CREATE.disk", update).contains(r#""err_code":10149"#));
 }
 
-/// Streams are configured in the server: asking for what there is succeeds, everything else is refused by name.
+/// Streams are configured in the server: a request for an existing configuration succeeds, everything else is refused
+/// by name.
 #[test]
 fn a_stream_is_made_or_changed_only_as_it_is() {
     let mut rig = rig();
@@ -237,7 +238,7 @@ fn lists_of_streams_respect_offset_and_subject() {
     }
     let refused = api_request(&mut rig, "STREAM.INFO.disk", r#"{"subjects_filter":">"}"#);
     assert!(refused.contains("subjects_filter") && refused.contains(r#""code":400"#), "{refused}");
-    // As async-nats asks.
+    // async-nats sends `null`.
     assert!(api_request(&mut rig, "STREAM.INFO.disk", "null").contains(r#""config":"#));
     fill(&mut rig, "memory", 0..3);
     let account = api_request(&mut rig, "INFO", "");
@@ -246,7 +247,7 @@ fn lists_of_streams_respect_offset_and_subject() {
     assert!(account.contains("reserved_memory") && account.contains("reserved_storage"), "{account}");
 }
 
-/// A question to a domain that is not there, and an acknowledgement with a reply subject, are answered.
+/// A request to an unknown domain and an acknowledgement with a reply subject are answered.
 #[test]
 fn what_nothing_answers_below_js_is_answered_as_without_responders() {
     let mut rig = rig();
@@ -281,7 +282,7 @@ fn conditions_and_questions_that_are_not_known_are_refused() {
     }
 }
 
-/// A name that a client has sent adds no line to the header block of the answer.
+/// A name sent by a client adds no line to the header block of the answer.
 #[test]
 fn the_name_of_an_unknown_field_stays_on_its_line() {
     let mut rig = pulled("");

@@ -1,4 +1,4 @@
-//! What was lost before the hub: counted, and told in the stream it would have been in.
+//! Losses before the hub: counted, and marked in the stream of their subject.
 
 use stilling_hub::limits::MARKER_EVERY_NS;
 use stilling_hub::{ClientId, HubRequest, Ingress, Loss, LossReport, UnixNanos};
@@ -16,7 +16,7 @@ fn lost(subject: &str, count: u64, from_ns: u64, to_ns: u64) -> HubRequest<'_> {
     HubRequest::LossReport(LossReport { ingress: Ingress::Syslog, subject, loss, count, from_ns, to_ns })
 }
 
-/// What the stream on disk has: kind, subject and payload.
+/// The records of the disk stream: kind, subject and payload.
 fn records(rig: &mut HubFixture) -> Vec<(RecordKind, String, String)> {
     let mut reader = rig.hub.storage_mut().logs[0].source().read_from(StartAt::Sequence(1));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -37,7 +37,7 @@ fn markers(rig: &mut HubFixture) -> Vec<String> {
     all.map(|(_, subject, text)| format!("{subject} {text}")).collect()
 }
 
-/// Row 0.14: nothing is lost without a word where it is missing.
+/// Row 0.14: every loss is marked where the messages are missing.
 #[test]
 fn a_loss_is_told_between_the_records_it_came_between() {
     let mut rig = HubFixture::new();
@@ -121,7 +121,7 @@ fn what_no_stream_keeps_is_counted_only() {
     assert_eq!(rig.hub.counters().losses(Ingress::Syslog, Loss::Shed), 15);
 }
 
-/// Who asks for a message is not answered with what the server has written itself.
+/// A request for a message is not answered with a marker.
 #[test]
 fn a_marker_is_not_read_as_a_message() {
     for stream in ["disk", "memory"] {

@@ -1,4 +1,4 @@
-//! What the hub promises, step by step on a simulated disk.
+//! Behaviour of the hub, step by step on a simulated disk.
 #![cfg(not(stilling_planted))]
 
 mod allocation_free;
@@ -28,6 +28,6 @@ mod turn_shares;
 
 use stilling_probe::allocations::CountingAllocator;
 
-/// Counts for each thread, and so for each test: see [`released`].
+/// Counts per thread, and so per test: see [`released`].
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -1,4 +1,4 @@
-//! Connections whose stream is full: each waits alone and in order, others go on, and what waits is bounded.
+//! Parked connections: each waits alone and in order, others continue, and waiting requests are bounded.
 
 use stilling_hub::limits::{
     BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS, PARKED_PER_CLIENT_SIZE_MAX,
@@ -12,10 +12,10 @@ use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client, strea
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
-/// Of the same shard as ALICE.
 const CAROL: ClientId = ClientId { shard: 0, token: 3 };
 
-/// Two streams on disk, `disk` and `other`, which can be full each alone. Connections get the answers to their own inboxes.
+/// Two disk streams, `disk` and `other`, which can be full separately. Connections receive answers in their own
+/// inboxes.
 fn rig() -> HubFixture {
     let batches = 2 * BATCHES_PER_STREAM_MAX;
     let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (batches, 1 << 20), |streams| {
@@ -27,17 +27,17 @@ fn rig() -> HubFixture {
     rig
 }
 
-/// A payload of which one fits into a batch.
+/// A payload that fits into a batch once.
 fn long() -> String {
     "x".repeat(6000)
 }
 
-/// One publication more than `disk` has room for, all to be answered.
+/// One publication more than `disk` has room for, all with a reply subject.
 fn one_too_many<'a>(payload: &'a str, reply: &'a str) -> Vec<HubRequest<'a>> {
     vec![publish_for("disk.a", payload, reply); BATCHES_PER_STREAM_MAX + 1]
 }
 
-/// Has ALICE fill `disk`, and parked with her last publication and these requests behind it.
+/// Makes ALICE fill `disk`; her last publication is parked with the requests `behind`.
 fn park_alice<'a>(rig: &mut HubFixture, behind: &[impl Into<ShardRequest<'a>> + Copy]) {
     let payload = long();
     let mut requests: Vec<ShardRequest<'_>> =
@@ -47,7 +47,7 @@ fn park_alice<'a>(rig: &mut HubFixture, behind: &[impl Into<ShardRequest<'a>> + 
     assert_eq!(rig.outputs(ALICE), [ConnectionOutput::Pause]);
 }
 
-/// Lets time pass until a disk counts as hung.
+/// Advances time until a disk counts as hung.
 fn exceed_stall_timeout(rig: &mut HubFixture) {
     for _ in 0..=DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
         rig.advance_time(DISK_CHECK_EVERY_NS);
@@ -55,7 +55,7 @@ fn exceed_stall_timeout(rig: &mut HubFixture) {
     }
 }
 
-/// The places of these in a text, which has each once.
+/// Positions of `parts` in a text that contains each once.
 fn places<const N: usize>(text: &str, parts: [&str; N]) -> [usize; N] {
     parts.map(|part| {
         assert_eq!(text.matches(part).count(), 1, "{part}: {text}");
@@ -63,8 +63,8 @@ fn places<const N: usize>(text: &str, parts: [&str; N]) -> [usize; N] {
     })
 }
 
-/// A full stream stops its publisher alone. Another connection of the same shard is answered meanwhile, by plain subjects, by a
-/// stream in memory and by another stream on disk.
+/// A full stream stops only its publisher. Another connection of the same shard gets answers meanwhile, for plain
+/// subjects, a memory stream and another disk stream.
 #[test]
 fn a_full_stream_parks_only_its_publisher() {
     let mut rig = rig();
@@ -92,20 +92,20 @@ fn a_full_stream_parks_only_its_publisher() {
     assert!(rig.received(CAROL).contains(r#"{"stream":"other","seq":1}"#));
     assert_eq!((rig.outputs(ALICE), rig.parked()), (vec![], 1), "she waits");
     assert!(!rig.hub.is_settled(), "what is parked is not forgotten at the end");
-    // A further publisher of the full stream waits behind her, also in another shard.
+    // A further publisher of the full stream waits behind her, even in another shard.
     rig.ask_all(BOB, &[publish_for("disk.a", &long(), "bob.disk")]);
     assert_eq!((rig.outputs(BOB), rig.parked()), (vec![ConnectionOutput::Pause], 2));
     rig.hub.storage_mut().complete_write();
     rig.turn();
-    // There is room for one batch, into which both do not fit.
+    // There is room for one batch, which is too small for both.
     assert_eq!((rig.parked(), rig.outputs(ALICE).last()), (1, Some(&ConnectionOutput::Resume)));
     rig.hub.storage_mut().complete_write();
     rig.turn();
     assert_eq!((rig.parked(), rig.outputs(BOB)), (0, vec![ConnectionOutput::Resume]));
 }
 
-/// What a connection asks behind a publication that waits is done behind it, in order: PING, and publications that have
-/// nothing to do with the full stream. Its subscriptions get what it has published behind them, and nothing of before.
+/// Requests behind a parked publication are processed after it, in order: PING, and publications unrelated to the full
+/// stream. The connection's subscriptions receive what it published after them, and nothing earlier.
 #[test]
 fn later_requests_of_a_parked_connection_wait_in_order() {
     let mut rig = rig();
@@ -137,8 +137,8 @@ fn later_requests_of_a_parked_connection_wait_in_order() {
     assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }
 
-/// A consumer gets a record that was parked before it was made, with all subscriptions that are there by then: it does not get
-/// the record again.
+/// A consumer created after a publication was parked delivers its record to all current subscriptions: these must not
+/// get the record twice.
 #[test]
 fn a_parked_publication_goes_to_consumers_whose_subscriptions_came_later() {
     let mut rig = rig();
@@ -155,11 +155,11 @@ fn a_parked_publication_goes_to_consumers_whose_subscriptions_came_later() {
         received.contains("MSG memory.a 7 $JS.ACK.memory.c.1.1.1.") && received.contains("kept"),
         "{received}"
     );
-    // Subscriptions of its shard that came later do not get the publication itself.
+    // Later subscriptions of its shard do not get the publication itself.
     assert!(!rig.received(ALICE).contains("kept"));
 }
 
-/// A connection that closes when it is answered, and is parked, is closed behind its last answer.
+/// A parked connection with a pending close is closed after its last answer.
 #[test]
 fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
     let mut rig = rig();
@@ -178,8 +178,8 @@ fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
     assert_eq!(outputs.last(), Some(&ConnectionOutput::Close));
 }
 
-/// What a connection has published before it is gone is stored, its subscriptions end at once, and its shard is told at
-/// the end that it is not parked any more.
+/// Publications before a disconnect are stored, the subscriptions end at once, and the shard is notified at the end
+/// that the connection is not parked any more.
 #[test]
 fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     let mut rig = rig();
@@ -194,8 +194,8 @@ fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     assert!(rig.hub.is_settled());
 }
 
-/// A connection that leaves while it is parked gets no message of a queue group: neither before its stream has room, nor
-/// by a subscription that waits behind its publication.
+/// A connection that disconnects while parked receives no message of a queue group: neither before its stream has room,
+/// nor by a subscription that waits behind its publication.
 #[test]
 fn queue_groups_pass_over_a_parked_connection_that_has_left() {
     let mut rig = rig();
@@ -221,7 +221,7 @@ fn queue_groups_pass_over_a_parked_connection_that_has_left() {
     assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }
 
-/// A publication that is parked when its disk counts as hung is refused, before the PING behind it is answered.
+/// A parked publication is refused when its disk counts as hung, before the PING behind it is answered.
 #[test]
 fn a_parked_publication_is_refused_when_its_disk_hangs() {
     let mut rig = rig();
@@ -237,7 +237,7 @@ fn a_parked_publication_is_refused_when_its_disk_hangs() {
     assert_eq!((rig.hub.counters().losses(Ingress::Nats, Loss::Hung), rig.parked()), (1, 0));
 }
 
-/// The same when its stream is frozen.
+/// A parked publication is refused when its stream is frozen.
 #[test]
 fn a_parked_publication_is_refused_when_its_stream_freezes() {
     let disk = SimulatedDisk::new();
@@ -252,13 +252,14 @@ fn a_parked_publication_is_refused_when_its_stream_freezes() {
     let received = rig.received(ALICE);
     let (before, behind) = received.split_once("PONG\r\n").expect("it is answered");
     let refusals = |text: &str| text.matches(r#""err_code":10077"#).count();
-    // The second batch is with the disk, and answered for like every batch: without regard to PING.
+    // The second batch is with the disk, and answered like every batch: regardless of PING.
     assert_eq!((refusals(before), refusals(behind)), (3, 1), "{received}");
     assert_eq!((rig.hub.counters().losses(Ingress::Nats, Loss::Frozen), rig.parked()), (4, 0));
     assert!(rig.hub.is_settled());
 }
 
-/// What is parked is bounded for each connection and for all. Beyond that the shard waits, and the others go on; nothing is lost.
+/// Parked requests are bounded per connection and in total. Beyond that the shard waits and others continue; nothing is
+/// lost.
 #[test]
 fn what_is_parked_is_bounded_and_other_shards_go_on() {
     let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
@@ -296,7 +297,7 @@ fn what_is_parked_is_bounded_and_other_shards_go_on() {
     assert!(rig.hub.is_settled());
 }
 
-/// However much is refused at once, a turn processes its share only, and the hub goes on by itself.
+/// However much is refused at once, a turn processes only its share, and the hub continues without events.
 #[test]
 fn a_turn_processes_a_share_of_what_is_parked() {
     let mut rig = rig();
@@ -330,8 +331,8 @@ impl ConnectionOutput {
     }
 }
 
-/// Design, section 5: a stream that waits delays only its own messages, and a shard what goes to itself. A parked connection
-/// whose shard is full when its stream has room again holds up none that is parked behind it.
+/// Design, section 5: a waiting stream delays only its own messages, and a shard only its own deliveries. A parked
+/// connection of a full shard does not block connections parked behind it when its stream has room.
 #[test]
 fn a_parked_connection_whose_shard_is_full_lets_the_others_pass() {
     let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), BATCHES_PER_STREAM_MAX, 1);
@@ -351,7 +352,7 @@ fn a_parked_connection_whose_shard_is_full_lets_the_others_pass() {
     rig.hub.storage_mut().write();
     rig.turn();
     assert_eq!((rig.parked(), rig.hub.counters().parked_requests.get()), (1, 2));
-    // The first shard takes its pieces.
+    // The first shard takes its batches.
     rig.run_until_settled();
     for _ in 0..8 {
         rig.poll_shards();

@@ -12,7 +12,7 @@ use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client, publi
 const ALICE: stilling_hub::ClientId = stilling_hub::ClientId { shard: 0, token: 1 };
 const BOB: stilling_hub::ClientId = stilling_hub::ClientId { shard: 1, token: 1 };
 
-/// Row 0.21 by subject: a message goes to those who asked for it, once per subscription, to each shard's own.
+/// Row 0.21 by subject: a message goes to every matching subscription once, in each shard.
 #[test]
 fn a_message_goes_to_every_subscription_that_takes_it() {
     let mut rig = HubFixture::new();
@@ -110,7 +110,7 @@ fn a_subscription_ends_when_it_is_told_to() {
         (2, 3),
         "{received}"
     );
-    // Fewer than it has got already: it ends at once.
+    // The maximum is below the number already received: it ends at once.
     rig.subscribe(ALICE, "a", "3");
     rig.ask_all(
         ALICE,
@@ -133,7 +133,7 @@ fn a_connection_that_is_gone_gets_nothing_and_leaves_nothing() {
     assert_eq!(rig.hub.counters().undelivered.get(), 1);
 }
 
-/// Clients' `flush()` relies on it.
+/// Clients' `flush()` relies on this.
 #[test]
 fn a_pong_comes_behind_everything_that_was_asked_before() {
     let mut rig = HubFixture::new();
@@ -153,7 +153,7 @@ fn a_connection_has_no_more_subscriptions_than_it_may_have() {
     assert_eq!(rig.hub.counters().subscriptions(), 8);
 }
 
-/// "The writer may wait for a shard's turn": nothing is dropped and nothing done twice when a shard is late.
+/// "The writer may wait for a shard's turn": nothing is dropped or repeated when a shard is late.
 #[test]
 fn without_room_the_hub_stops_and_goes_on_where_it_was() {
     let (mut rig, _) = HubFixture::on(&stilling_journal::disk::simulated::SimulatedDisk::new(), 8, 2);
@@ -177,8 +177,8 @@ fn without_room_the_hub_stops_and_goes_on_where_it_was() {
     assert_eq!(count, 20);
 }
 
-/// Row 0.14: a shard may give a piece back behind what was put off for it, and before what is full is handed out. Then nobody
-/// wakes the hub any more, and it has to go on by itself.
+/// Row 0.14: a shard may return a batch after work was deferred for it, and before full batches are handed out. Then no
+/// wake-up follows, and the hub must continue on its own.
 #[test]
 fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn() {
     let payload = "x".repeat(300_000);
@@ -209,7 +209,7 @@ fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn
         rig.hub.outlets_mut().room = 2;
         rig.hub.flush();
         let mut received = rig.received(BOB).len();
-        // What waits for the shard in the middle of a message has used the room.
+        // The unfinished message used the room.
         assert!(!rig.hub.is_quiet() || subject == "many", "{subject}: it sleeps with what it could do");
         for _ in 0..10 {
             rig.hub.poll_storage(Now::simulated(1));
@@ -222,8 +222,8 @@ fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn
     }
 }
 
-/// Design, section 4: the hub moves references. A payload in a shared block reaches every shard as the same range of the same
-/// block, and the block is released when all have sent it.
+/// Design, section 4: the hub moves references. A payload in a shared block reaches every shard as the same range of
+/// the same block, and the block is released when all have sent it.
 #[test]
 fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
     let mut rig = HubFixture::new();
@@ -259,7 +259,7 @@ fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
     assert!(writer.renew());
 }
 
-/// Design, section 4: a shard that has no room has references wait for it, in order with everything else.
+/// Design, section 4: references wait for a full shard, in order with everything else.
 #[test]
 fn payloads_in_blocks_wait_for_a_full_shard_in_their_order() {
     const COUNT: usize = 12;

@@ -1,4 +1,4 @@
-//! Shards that are late: what a stream has for them waits, and holds up only what has to come behind it.
+//! Late shards: a stream's deliveries to them wait, and block only what must come after.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::rig::{ABLE, BATCH_SIZE, ConnectionOutput, HubFixture, publish_with, s
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
-/// Listens to answers that others asked for.
+/// Subscribed to answers for requests of others.
 const CAROL: ClientId = ClientId { shard: 1, token: 3 };
 
 const ID: &str = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
 
-/// A message that fills a piece of deliveries.
+/// A payload that fills a routed batch.
 fn long() -> String {
     "x".repeat(270_000)
 }
 
-/// Two streams on disk, and shards that may have one piece each. ALICE gets the answers, BOB the records of `disk`.
+/// Two disk streams, and shards with one routed batch each. ALICE receives the answers, BOB the records of `disk`.
 fn rig(batches: usize) -> HubFixture {
     let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (0, 1), |streams| {
         streams.push(stream("other", &["other.>"], Durability::Disk));
@@ -35,8 +35,8 @@ fn rig(batches: usize) -> HubFixture {
     rig
 }
 
-/// Four records in a batch each, of which the last is acknowledged to `inbox.1`. BOB's shard has no room for it when all are
-/// written: it has one piece, one waits, and one is being filled.
+/// Four records in a batch each, the last one acknowledged to `inbox.1`. BOB's shard has no room for the last one when
+/// all are written: it holds one batch, one waits, and one is open.
 fn publish_four(rig: &mut HubFixture) {
     let payload = long();
     for _ in 0..3 {
@@ -45,14 +45,14 @@ fn publish_four(rig: &mut HubFixture) {
     rig.ask_all(ALICE, &[publish_with("disk.a", &payload, "inbox.1", ID)]);
 }
 
-/// Has the disk write so many batches.
+/// Lets the disk write `batches` batches.
 fn write(rig: &mut HubFixture, batches: usize) {
     (0..batches).for_each(|_| rig.hub.storage_mut().complete_write());
     rig.turn();
 }
 
-/// Batches whose records deliveries refer to are free when the shards have sent these: the disk has nothing to do with it, and
-/// the hub goes on without being asked.
+/// Batches in use by deliveries are free when the shards have sent these: the disk is not involved, and the hub
+/// continues without a request.
 #[test]
 fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for_the_disk() {
     let mut rig = rig(2);
@@ -78,7 +78,7 @@ fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for
     assert!(rig.hub.is_quiet());
 }
 
-/// Invariant 7: a stream whose records find no room delays the answers of no other, for whose connections there is room.
+/// Invariant 7: a stream without room for its records does not delay another stream's answers to connections with room.
 #[test]
 fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another() {
     let mut rig = rig(8);
@@ -104,13 +104,13 @@ fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another()
     assert!(rig.hub.is_settled());
 }
 
-/// What is asked while a release waits for room is done; only the answer to what was sent again comes behind the first one.
+/// Requests are processed while a release waits for room; only the answer to a duplicate comes after the first answer.
 #[test]
 fn the_hub_goes_on_beside_a_release_and_keeps_the_order_of_answers() {
     let mut rig = rig(8);
     publish_four(&mut rig);
     write(&mut rig, 4);
-    // BOB's shard gives a piece back when the hub has tried to go on with the release, and before it takes requests.
+    // BOB's shard returns a batch after the hub has tried to continue the release, and before it processes requests.
     assert_eq!(rig.received(ALICE), "");
     let payload = long();
     let again = publish_with("disk.a", &payload, "inbox.3", ID);
@@ -148,7 +148,7 @@ fn a_connection_closes_behind_answers_that_wait_for_room() {
     );
 }
 
-/// Batches that are written and wait for a shard are no sign of a disk that hangs: publications wait, and are not refused.
+/// Written batches that wait for a shard do not count as a hung disk: publications wait and are not refused.
 #[test]
 fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
     let mut rig = rig(4);
@@ -171,8 +171,8 @@ fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
     assert!(rig.received(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":5}\r\n"));
 }
 
-/// Written batches that wait for a shard count against the share of their stream. Its publishers are parked even though
-/// the disk has nothing to write, and the batches that are left go to the other streams.
+/// Written batches that wait for a shard count against their stream's share. Its publishers are parked although the
+/// disk has nothing to write, and the remaining batches go to other streams.
 #[test]
 fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     const LEFT: usize = 8;
@@ -190,7 +190,7 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     let visible = || rig.hub.counters().streams[0].visible.get();
     assert!(visible() <= 1, "{}", visible());
     assert!(rig.hub.storage_mut().waiting.is_empty());
-    // BOB's shard gives a piece back when the hub has tried to go on with the releases, and before it takes requests.
+    // BOB's shard returns a batch after the hub has tried to continue the releases, and before it processes requests.
     rig.poll_shards();
     rig.hub.outlets_mut().late = 1;
     let mut publication_batch = PublicationBatch::new();
@@ -204,7 +204,7 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     assert_eq!(rig.parked(), LEFT, "the share of the stream is used up");
     let waiting: Vec<_> = rig.hub.storage_mut().waiting.iter().map(|(stream, ..)| *stream).collect();
     assert_eq!(waiting, [3], "the other stream has a batch");
-    // Its shard takes one piece per turn.
+    // Its shard takes one batch per turn.
     let mut received = String::new();
     while !rig.hub.is_settled() {
         while !rig.hub.storage_mut().waiting.is_empty() {
@@ -218,7 +218,7 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     assert_eq!(rig.parked(), 0);
 }
 
-/// A subscription does not get records that were acknowledged before it, although other answers of their batch wait for room.
+/// A subscription does not get records acknowledged before it, although other answers of their batch wait for room.
 #[test]
 fn a_record_that_was_passed_over_is_not_sent_to_a_later_subscription() {
     let mut rig = rig(8);
@@ -227,7 +227,7 @@ fn a_record_that_was_passed_over_is_not_sent_to_a_later_subscription() {
     rig.subscribe(CAROL, "late.>", "1");
     rig.ask_all(BOB, &[publish_for("other.b", "x", "late.3")]);
     publish_four(&mut rig);
-    // The two that have gathered behind the first are the last batch.
+    // The two records after the first one form the last batch.
     write(&mut rig, 1);
     write(&mut rig, 5);
     let received = rig.received(ALICE);

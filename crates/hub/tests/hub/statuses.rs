@@ -1,4 +1,4 @@
-//! A status at the beginning of headers is the server's: streams keep none and deliver none.
+//! A status at the beginning of headers is reserved for the server: streams neither keep nor deliver one.
 
 use stilling_hub::{HubRequest, Ingress, Publication};
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -10,7 +10,7 @@ use crate::rig::{ABLE, BATCH_SIZE, HubFixture, SEGMENTS, publish_with};
 const STATUS: &str = "NATS/1.0 409 Consumer Deleted\r\na: b\r\n\r\n";
 const PLAIN: &str = "NATS/1.0\r\na: b\r\n\r\n";
 
-/// A record that was published with a status, by whatever door it came: subscribers, consumers and questions for it.
+/// A record published with a status through any protocol: subscribers, consumers and direct requests.
 #[test]
 fn a_stream_takes_a_message_without_its_status() {
     for (stream, ingress) in [
@@ -51,7 +51,7 @@ fn a_stream_takes_a_message_without_its_status() {
     }
 }
 
-/// A message that has nothing but a status has no headers; what the status would have hidden counts all the same.
+/// A message with only a status has no headers; a field behind the status counts nevertheless.
 #[test]
 fn a_status_hides_no_message_id() {
     let mut rig = rig();
@@ -67,7 +67,7 @@ fn a_status_hides_no_message_id() {
     assert_eq!(rig.hub.counters().duplicates.get(), 1);
 }
 
-/// Between clients it is theirs: services answer so.
+/// Between clients a status passes: services answer with one.
 #[test]
 fn where_no_stream_is_a_status_passes() {
     let mut rig = HubFixture::new();
@@ -76,7 +76,7 @@ fn where_no_stream_is_a_status_passes() {
     assert_eq!(rig.received(READER), format!("HMSG inbox.1 2 39 40\r\n{STATUS}x\r\n"));
 }
 
-/// Journals of former versions have such records.
+/// Journals of earlier versions contain such records.
 #[test]
 fn a_record_that_was_kept_with_a_status_is_delivered_without_it() {
     let disk = SimulatedDisk::new();

@@ -1,4 +1,4 @@
-//! Streams: what is kept, when it is seen, and what publishers are told.
+//! Streams: kept records, visibility, and answers to publishers.
 
 use std::io::ErrorKind;
 
@@ -52,7 +52,7 @@ fn memory_and_nothing_are_acknowledged_at_once() {
     assert!(received.contains("MSG none.a 2 inbox.2 1\r\ny\r\n"), "{received}");
 }
 
-/// The way over the disk takes nothing away: listeners are sent the reply subject, and who wants no echo gets none.
+/// Records from the disk keep their reply subject, and a publisher with `no_echo` does not get them.
 #[test]
 fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
     const SILENT: ClientOptions = ClientOptions { no_echo: true, ..ABLE };
@@ -60,7 +60,7 @@ fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
         let mut rig = HubFixture::new();
         rig.subscribe(ALICE, "*.a", "1");
         rig.subscribe(BOB, "*.a", "2");
-        // Duplicates have a promise of their own, between those of records.
+        // Acknowledgements of duplicates lie between those of records.
         let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
         let own = [
             publish_with(subject, "1", "", id),
@@ -92,14 +92,14 @@ fn a_message_sent_twice_is_kept_once_and_acknowledged_when_the_first_is_durable(
     rig.run_until_settled();
     let duplicate = ack("inbox.2", r#"{"stream":"disk","seq":1,"duplicate":true}"#);
     assert_eq!(rig.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#) + &duplicate);
-    // Long after, at once.
+    // Much later, the answer comes at once.
     rig.ask_all(ALICE, &twice[1..]);
     assert_eq!(rig.received(ALICE), duplicate);
     assert_eq!(rig.hub.counters().duplicates.get(), 2);
     assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
 }
 
-/// As nats-server has it: an id without a byte is no id, neither now nor when the window is built again.
+/// As in nats-server: an empty id is no id, neither now nor after a rebuild of the window.
 #[test]
 fn an_empty_message_id_makes_no_duplicates() {
     let disk = SimulatedDisk::new();
@@ -116,7 +116,7 @@ fn an_empty_message_id_makes_no_duplicates() {
     }
 }
 
-/// Of several ids the first counts, in both lives.
+/// The first of several ids counts, before and after a restart.
 #[test]
 fn the_first_of_several_ids_counts_before_and_after_a_restart() {
     let disk = SimulatedDisk::new();
@@ -130,7 +130,7 @@ fn the_first_of_several_ids_counts_before_and_after_a_restart() {
     }
 }
 
-/// Who sends again what was taken names the sequence that was the last one then.
+/// A repeated message names the last sequence of its first attempt.
 #[test]
 fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {
     let mut rig = HubFixture::new();
@@ -144,7 +144,7 @@ fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {
     assert!(received.ends_with("{\"stream\":\"disk\",\"seq\":1,\"duplicate\":true}\r\n"), "{received}");
 }
 
-/// What need not be kept is let go while the stream is in use.
+/// Retention runs while the stream is in use.
 #[test]
 fn a_stream_on_disk_is_asked_to_let_old_records_go() {
     let mut rig = HubFixture::new();
@@ -153,7 +153,7 @@ fn a_stream_on_disk_is_asked_to_let_old_records_go() {
         rig.turn();
     }
     assert_eq!(rig.hub.storage_mut().retained, [0], "once in a round of the three streams");
-    // However the calendar is set.
+    // For any setting of the calendar.
     rig.set_back_ns = 3_600_000_000_000;
     for _ in 0..3 {
         rig.advance_time(1_000_000_000);
@@ -189,7 +189,7 @@ fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
     assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Condition), 5);
 }
 
-/// Row 0.14: the disk fails: nothing is acknowledged any more, everything is answered, and other streams go on.
+/// Row 0.14: after a disk failure nothing is acknowledged, every message is answered, and other streams continue.
 #[test]
 fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
     let disk = SimulatedDisk::new();
@@ -223,7 +223,7 @@ fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
     assert_eq!((counters.losses(Ingress::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
 }
 
-/// Invariant 5: who writes is no more: what it had is refused, and so is what comes later.
+/// Invariant 5: the writer thread has ended: its outstanding batches are refused, and so are later messages.
 #[test]
 fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
     let mut rig = HubFixture::new();
@@ -248,7 +248,7 @@ fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
     assert!(rig.hub.is_settled(), "a drain need not wait for it");
 }
 
-/// A stream refuses what it is configured not to take, and says what that is.
+/// Each stream refuses messages over its own maximum, with the reason.
 #[test]
 fn each_stream_has_its_own_longest_message() {
     let mut rig = HubFixture::with(|streams| streams[1].message_size_max = 20);
@@ -274,8 +274,8 @@ fn each_stream_has_its_own_longest_message() {
     assert!(rig.received(ALICE).contains(r#""max_msg_size":20"#));
 }
 
-/// A follower knows by its creation time whether a stream is the one that it has seen: in memory it begins with its server, on
-/// disk with its directory.
+/// A client recognises by the creation time whether a stream is still the same: a memory stream is created with its
+/// server, a disk stream with its directory.
 #[test]
 fn a_stream_tells_when_it_was_created() {
     const FIRST_NS: u64 = 1_600_000_000_000_000_000;
@@ -304,7 +304,7 @@ fn a_stream_tells_when_it_was_created() {
     assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:43Z", "another directory is another stream");
 }
 
-/// What is not known of a stream is not made up: times are those of its records, or none.
+/// Unknown facts about a stream are not made up: times are those of its records, or unset.
 #[test]
 fn what_is_told_of_a_stream_is_what_is_known_of_it() {
     const NONE: &str = "0001-01-01T00:00:00Z";
@@ -358,7 +358,7 @@ fn a_record_that_no_batch_takes_is_refused() {
     assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::TooLarge), 2);
 }
 
-/// All memory goes round: when the disk has all batches, the publisher is parked, and nothing is lost or out of order.
+/// When the disk has all batches, the publisher is parked, and nothing is lost or reordered.
 #[test]
 fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
     let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
@@ -379,7 +379,6 @@ fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
     }
 }
 
-/// What a door that waits for an answer of its own is told.
 #[test]
 fn a_ticket_gets_a_verdict() {
     let mut rig = HubFixture::new();
@@ -412,13 +411,13 @@ fn a_farewell_comes_behind_everything_that_was_promised() {
     rig.run_until_settled();
     let acknowledged = ConnectionOutput::Text(ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
     assert_eq!(rig.outputs(ALICE), [acknowledged, ConnectionOutput::Close]);
-    // With nothing promised, at once.
+    // Without pending answers, at once.
     rig.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
     assert_eq!(rig.outputs(BOB), [ConnectionOutput::Close]);
     assert!(rig.hub.is_settled());
 }
 
-/// A stream in memory keeps the newest, within its bytes.
+/// A memory stream keeps the newest records within its bytes.
 #[test]
 fn a_stream_in_memory_lets_the_oldest_go() {
     let mut rig = HubFixture::new();
@@ -437,8 +436,8 @@ fn a_stream_in_memory_lets_the_oldest_go() {
     assert!((50_000_000..=64 * 1024 * 1024).contains(&kept), "{first} to {last}");
 }
 
-/// Has a hub whose disk does nothing process the same again and again until the publisher is parked, then has the disk write,
-/// until it has processed `count`. Returns how many it processed while the disk did nothing.
+/// Processes `count` copies of a request: first while the disk does nothing, until the publisher is parked, then while
+/// it writes. Returns how many were processed before the parking.
 fn take_all(rig: &mut HubFixture, request: &HubRequest<'_>, count: usize) -> usize {
     let (requests, before) = (vec![*request; count], rig.processed());
     let mut taken = rig.ask(ALICE, ABLE, &requests);
@@ -454,7 +453,7 @@ fn take_all(rig: &mut HubFixture, request: &HubRequest<'_>, count: usize) -> usi
     first
 }
 
-/// Invariant 4: a disk that hangs holds publishers back, however they have their answers wait.
+/// Invariant 4: a hung disk stops publishers, whatever form of answer they request.
 #[test]
 fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
@@ -467,7 +466,7 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
         (publish_with("disk.a", "", &long, ""), some, REPLIES_SIZE_MAX / long.len()),
     ] {
         let mut rig = HubFixture::new();
-        // The batch is with the disk; what comes again waits for it.
+        // The batch is with the disk; duplicates wait for it.
         rig.ask_all(ALICE, &[publish_with("disk.a", "", "", id)]);
         assert_eq!(take_all(&mut rig, &request, count), most);
         let counters = rig.hub.counters();
@@ -476,8 +475,8 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
     }
 }
 
-/// Row 0.29: messages that want no answer wait for the disk like the others: they are counted, with the most that ever
-/// waited, they are bounded by the stream's own number, and none is left when the disk has written.
+/// Row 0.29: messages without an answer wait for the disk like others: they are counted, with their maximum, bounded by
+/// the stream's own limit, and none remains when the disk has written.
 #[test]
 fn messages_without_answers_are_pending_too_and_bounded() {
     const MOST: usize = 100;
@@ -496,7 +495,7 @@ fn messages_without_answers_are_pending_too_and_bounded() {
 }
 
 impl SteppedStorage {
-    /// Whoever writes is no more, and all batches that it had are gone with it.
+    /// Ends the writer thread; all its batches are lost with it.
     fn kill_writer(&mut self) {
         for at in 0..self.waiting.len().max(1) {
             let (stream, batch) =
@@ -511,8 +510,8 @@ impl SteppedStorage {
     }
 }
 
-/// Invariant 6: a burst is stored in batches that fit into the segments of its stream, so that retention, which removes whole
-/// segments, leaves at least the bound less one of them.
+/// Invariant 6: a burst is stored in batches that fit into the segments of its stream, so that retention, which removes
+/// whole segments, leaves at least the bound less one segment.
 #[test]
 fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
     let segments = LogConfig::for_retention(Some(1024 * 1024)).segment_size as usize;
@@ -520,7 +519,7 @@ fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
     rig.hub.storage_mut().idle = (0..8).map(|_| Batch::new(1024 * 1024)).collect();
     let (short, long) = ("x".repeat(1000), "x".repeat(400_000));
     let mut requests = vec![publish("disk.a", &short); 600];
-    // What is longer than a segment is a batch of its own.
+    // A record longer than a segment gets a batch of its own.
     requests.insert(300, publish("disk.a", &long));
     rig.ask_all(ALICE, &requests);
     rig.turn();

@@ -1,4 +1,4 @@
-//! What one connection asks of the API costs others nothing: neither their turns nor the reads of consumers.
+//! API requests of one connection delay neither the turns of others nor the reads of consumers.
 
 use stilling_hub::limits::{API_DISK_READS_MAX, BATCHES_PER_STREAM_MAX, READS_PER_CLIENT_MAX};
 use stilling_hub::{ClientId, Durability, HubRequest};
@@ -8,14 +8,14 @@ use crate::consumers::{READER, WRITER, fill, rig};
 use crate::fixture_requests::{publish, publish_for};
 use crate::rig::{ConnectionOutput, HubFixture, stream};
 
-/// Asks much, in the shard of [`BYSTANDER`].
+/// Sends many requests, in the shard of [`BYSTANDER`].
 const ASKER: ClientId = ClientId { shard: 0, token: 11 };
 const BYSTANDER: ClientId = ClientId { shard: 0, token: 12 };
 
-/// A question for which a whole stream is read.
+/// A request that reads a whole stream.
 const WHOLE: &str = r#"{"seq":1,"next_by_subj":"memory.nothing"}"#;
 
-/// Fills the stream in memory with some 4 MiB.
+/// Fills the memory stream with some 4 MiB.
 fn rig_with_much_in_memory() -> HubFixture {
     let mut rig = rig();
     rig.subscribe(ASKER, "asker.*", "1");
@@ -28,7 +28,7 @@ fn rig_with_much_in_memory() -> HubFixture {
     rig
 }
 
-/// Has the bystander publish to the stream in memory, and be answered in the same turn.
+/// Publishes as the bystander to the memory stream, and expects the answer in the same turn.
 fn publish_at_once(rig: &mut HubFixture) {
     rig.ask_all(BYSTANDER, &[publish_for("memory.n", "x", "bystander.1"), HubRequest::Barrier]);
     let received = rig.received(BYSTANDER);
@@ -68,7 +68,7 @@ fn a_connection_that_asks_much_waits_alone() {
     assert!(text.contains("PONG\r\n"));
 }
 
-/// What is read for questions of earlier turns leaves new questions their share.
+/// Reads for requests of earlier turns leave new requests their share.
 #[test]
 fn questions_are_answered_while_those_of_others_read_much() {
     let mut rig = rig_with_much_in_memory();
@@ -102,7 +102,7 @@ fn open_reads_are_bounded_for_each_connection() {
     assert_eq!(rig.received(READER).matches("Nats-Sequence: 1\r\n").count(), READS_PER_CLIENT_MAX);
 }
 
-/// What is in memory is read on, without anything else that happens, while all reads of the disk are under way.
+/// A memory read continues without other events while all disk reads are outstanding.
 #[test]
 fn a_read_of_memory_goes_on_while_the_disk_reads_for_others() {
     let mut rig = rig_with_much_in_memory();
@@ -122,7 +122,7 @@ fn a_read_of_memory_goes_on_while_the_disk_reads_for_others() {
     assert_eq!(rig.received(READER), "", "the disk has not read");
 }
 
-/// Questions for records do not take all reads of the disk from consumers that are behind.
+/// Requests for records do not use up the disk reads of consumers.
 #[test]
 fn a_consumer_that_is_behind_reads_beside_questions_for_records() {
     let mut rig = rig();
@@ -145,7 +145,7 @@ fn a_consumer_that_is_behind_reads_beside_questions_for_records() {
     rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", config, "answers.1")]);
     for _ in 0..64 {
         rig.advance_time(10_000_000);
-        // The disk reads slowly: one order in each turn.
+        // The disk is slow: one read per turn.
         rig.hub.storage_mut().serve_read();
         rig.turn();
     }
@@ -157,7 +157,7 @@ fn a_consumer_that_is_behind_reads_beside_questions_for_records() {
     );
 }
 
-/// A parked connection whose next request asks too much of the API does not stand in the way of those behind it.
+/// A parked connection with a next request beyond the API's budget does not block those behind it.
 #[test]
 fn a_parked_connection_that_waits_for_the_api_does_not_hold_up_a_stream() {
     let batches = 2 * BATCHES_PER_STREAM_MAX;

@@ -1,18 +1,19 @@
-//! Clients that say anything: bytes go through the decoder of the sessions into the hub, and what comes back through the
-//! decoder of clients. Shared by the tests and by the fuzz target.
+//! Clients with arbitrary input: bytes go through the sessions' decoder into the hub, and the output through the
+//! clients' decoder. Shared by the tests and the fuzz target.
 //!
 //! ```text
-//!   script ─▶ bytes of a client ─▶ ClientDecoder ─▶ intake ─▶ hub ─▶ deliveries ─▶ ServerDecoder ─▶ checks
-//!          └▶ the disk writes, a shard looks, time passes, a client goes
+//!   script ─▶ client bytes ─▶ ClientDecoder ─▶ publication batch ─▶ hub ─▶ delivery batch ─▶ ServerDecoder ─▶ checks
+//!          └▶ the disk writes, a shard runs, time passes, a client disconnects
 //! ```
 //!
-//! What holds for whatever is said:
-//! - nothing panics, and what a client is told is the protocol, whole, for subscriptions that it has made;
-//! - as many PONGs as PINGs, in the end, and never more; no connection is parked in the end;
-//! - **ledger**: what came in for streams = stored + duplicates + refused;
-//! - **bounded**: a client has at most eight subscriptions, a shard at most its pieces and its intakes, a decoder is never
-//!   left with more than a line or a short message.
-//! - when nobody says anything more, everything is settled after a while.
+//! For any input:
+//!
+//! - nothing panics, and the output to a client is valid, complete protocol for its own subscriptions;
+//! - in the end there are as many PONGs as PINGs, and never more; no connection stays parked;
+//! - **ledger**: publications for streams = stored + duplicates + refused;
+//! - **bounded**: a client has at most eight subscriptions, a shard at most its routed and publication batches, and a
+//!   decoder retains at most a line or a short message;
+//! - without further input everything is settled after a while.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -27,18 +28,17 @@ use stilling_wire::nats::{ClientDecoder, ClientEvent, Connect, NatsLimits, Serve
 use super::{HubFixture, ShardRequest, client, put};
 
 const SCRIPT_CLIENTS: usize = 4;
-/// Intakes of a shard. All with the hub: its clients are not read.
+/// Publication batches of a shard. When the hub holds all of them, the shard's clients are not read.
 const PUBLICATION_BATCHES_MAX: usize = 3;
-/// Pieces of deliveries of a shard.
 const PIECES: usize = 3;
-/// Messages that may wait for the disk: so few that connections are parked.
+/// Messages that may wait for the disk: few enough to park connections.
 const PENDING_MAX: u32 = 3;
-/// As the rig has it.
+/// As in the fixture.
 const SUBSCRIPTIONS_MAX: u64 = 8;
-/// Turns in which everything has to be settled when nobody says anything more.
+/// Turns within which everything is settled without further input.
 const TURNS_MAX: usize = 100_000;
 
-/// Short enough that a script reaches them.
+/// Short enough for scripts to reach them.
 const LIMITS: NatsLimits = NatsLimits {
     control_line_size_max: 512,
     payload_size_max: 16 * 1024,
@@ -46,7 +46,7 @@ const LIMITS: NatsLimits = NatsLimits {
     subject: stilling_wire::nats::SubjectLimits { size_max: 128, tokens_max: 16 },
 };
 
-/// What happened, for those who want to know that something did.
+/// Counts of what occurred, to prove that it did.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct ScriptCounts {
     pub(crate) stored: u64,
@@ -59,23 +59,21 @@ pub(crate) struct ScriptCounts {
     pub(crate) parked: u64,
 }
 
-/// A connection and the client behind it.
 struct ScriptClient {
     at: ClientId,
     client_options: ClientOptions,
-    /// It has said once that it takes headers; a subscription goes by what was said before it.
+    /// It has sent CONNECT with headers at some time; a subscription uses the option sent before it.
     takes_headers: bool,
     decoder: ClientDecoder,
     input: Vec<u8>,
     assembly: Option<PartialPublish>,
     server_decoder: ServerDecoder,
     output: Vec<u8>,
-    /// All that it has ever subscribed to.
     sids: BTreeSet<Vec<u8>>,
     pings: u64,
     pongs: u64,
     is_gone: bool,
-    /// The hub has parked it: it is not read.
+    /// The hub has parked the connection: it is not read.
     is_paused: bool,
 }
 
@@ -106,7 +104,7 @@ impl ScriptClient {
     }
 }
 
-/// A shard's way to the hub.
+/// Publication batches on the way from a shard to the hub.
 #[derive(Default)]
 struct ShardInput {
     publication_batches: VecDeque<(PublicationBatch, usize)>,
@@ -118,12 +116,13 @@ struct ScriptFixture {
     shard_inputs: [ShardInput; 2],
     script_clients: Vec<ScriptClient>,
     connections_made: u64,
-    /// Publications that a stream was to take.
+    /// Publications with a subject of a stream.
     stream_publications: u64,
     counts: ScriptCounts,
 }
 
-/// Plays a script: each step is a byte that says what happens to whom, and for what a client says a length and its bytes.
+/// Plays a script: each step is a byte that selects an action and a client; for client input a length and the bytes
+/// follow.
 pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
     let disk = SimulatedDisk::new();
     let (rig, _) = HubFixture::changed(&disk, (2, PIECES), |streams| streams[0].pending_max = PENDING_MAX);
@@ -157,7 +156,7 @@ pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
             12 => world.poll_shards(number % 2),
             13 => world.rig.now_ns += u64::from(step) * 10_000_000,
             14 => world.leave(number),
-            // One disk in a thousand fails: most scripts have no such step.
+            // One step value in 256 fails the disk; most scripts do not contain it.
             _ if step == 255 => {
                 world.disk.fail(DiskFaults { writes: Some((2, NO_SPACE)), ..DiskFaults::default() });
             }
@@ -171,7 +170,7 @@ pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
 }
 
 impl ScriptFixture {
-    /// A session reads what its client has said, as far as there is room.
+    /// Reads a client's input, as far as there is room.
     fn read(&mut self, number: usize) {
         let ScriptFixture { rig, script_clients, shard_inputs, stream_publications, counts, .. } = self;
         let peer = &mut script_clients[number];
@@ -231,7 +230,7 @@ impl ScriptFixture {
                     else {
                         panic!("the end of a message that never began");
                     };
-                    // What came in pieces goes on by reference, as in a server.
+                    // A message assembled from parts is passed by reference, as in a server.
                     let payload_range = headers_size..body.len();
                     let block = SharedBlock::from(body);
                     let headers = block.bytes(0..headers_size);
@@ -275,7 +274,7 @@ impl ScriptFixture {
         }
     }
 
-    /// A connection is gone, and the next one comes.
+    /// Disconnects a connection and replaces it by a new one.
     fn leave(&mut self, number: usize) {
         let at = self.script_clients[number].at;
         self.ask(at, HubRequest::Disconnect);
@@ -294,7 +293,7 @@ impl ScriptFixture {
         asked.expect("it is no subscription");
     }
 
-    /// The hub's turn, as its runner does it.
+    /// Runs the hub for a turn, as its runner does.
     fn turn(&mut self) {
         for (shard, way) in self.shard_inputs.iter_mut().enumerate() {
             let table = &mut self.rig.tables[shard];
@@ -329,7 +328,7 @@ impl ScriptFixture {
         }
     }
 
-    /// A shard hands out what it was given.
+    /// Expands and delivers the routed batches of a shard.
     fn poll_shards(&mut self, shard: usize) {
         while let Some(mut piece) = self.rig.hub.outlets_mut().handed[shard].pop_front() {
             let mut deliveries = DeliveryBatch::new();
@@ -351,7 +350,7 @@ impl ScriptFixture {
         while let Some(token) = deliveries.advance() {
             let peer = self.script_clients.iter_mut().find(|peer| peer.at == client(shard as u32, token));
             let Some(peer) = peer else {
-                // One that is gone is told nothing. Its shard answers for it.
+                // A disconnected client gets no output; its shard answers its marks.
                 if let Some(DeliveryItem::Mark(mark)) = deliveries.current() {
                     self.ask(client(shard as u32, token), HubRequest::MarkReached { mark });
                 }
@@ -389,7 +388,6 @@ impl ScriptFixture {
         }
     }
 
-    /// Nobody says anything more.
     fn run_until_settled(&mut self) {
         for _ in 0..TURNS_MAX {
             let storage = self.rig.hub.storage_mut();
@@ -448,7 +446,7 @@ impl ShardInput {
         self.publication_batches.len() < PUBLICATION_BATCHES_MAX
     }
 
-    /// What has begun when there was room may make it longer.
+    /// A batch that had room when a request began may become longer.
     fn ask(
         &mut self,
         table: &mut ShardTable,
@@ -458,7 +456,7 @@ impl ShardInput {
         put(table, self.publication_batch(), from, ask)
     }
 
-    /// The intake into which the next request goes.
+    /// Returns the publication batch for the next request.
     fn publication_batch(&mut self) -> &mut PublicationBatch {
         if self
             .publication_batches
@@ -472,7 +470,7 @@ impl ShardInput {
 }
 
 impl ScriptClient {
-    /// The client reads all it was told.
+    /// Decodes and checks the client's output.
     fn receive(&mut self, counts: &mut ScriptCounts) {
         let mut consumed = 0;
         loop {
@@ -503,7 +501,7 @@ impl ScriptClient {
     }
 }
 
-/// Whether one of the rig's streams takes the subject.
+/// Returns whether the subject belongs to one of the fixture's streams.
 fn is_for_stream(subject: &[u8]) -> bool {
     let takes = |start: &[u8]| subject.starts_with(start);
     takes(b"disk.") || takes(b"memory.") || takes(b"none.")

@@ -1,19 +1,20 @@
-//! Publishers that retry, subscribers that listen, a disk that fails, and the power that goes: what each was told is
-//! compared with what is there afterwards.
+//! Publishers that retry, subscribers, disk faults and power failures: the output to each client is compared with the
+//! records that remain.
 //!
-//! Every message has an id of its publisher and number. A publisher sends again what was not acknowledged, under the same
-//! id, also in the next life. At the end:
-//! - **durable**: what was acknowledged is in the stream, under the sequence that was told;
-//! - **seen**: what a subscriber saw is in the stream;
-//! - **order**: what a publisher sent first in a life stands first, and stands there once;
-//! - **answers in order**: what is answered when it is processed (PING, publications to memory) is answered in the order in
-//!   which its connection asked, whether or not the connection is parked meanwhile;
-//! - **resumed**: no publisher is parked in the end;
-//! - **subscriptions**: one gets what its connection publishes between its SUB and its UNSUB, each message once, and nothing
-//!   of before or after;
-//! - **nothing invented**: what is in the stream was sent;
-//! - **answered once**: each publication has at most one answer in a life, and exactly one when the disk works to its end;
-//! - **ledger**: taken + duplicates + refused = all that came in.
+//! Every message has an id of its publisher and number. A publisher repeats unacknowledged messages under the same id,
+//! also in the next run. In the end:
+//!
+//! - **durable**: acknowledged messages are in the stream, under the acknowledged sequence;
+//! - **visible**: records received by a subscriber are in the stream;
+//! - **order**: the messages of a publisher in one run are in the order of sending, each once;
+//! - **answers in order**: requests answered when processed (PING, publications to memory) are answered in the order of
+//!   their connection, parked or not;
+//! - **resumed**: no publisher stays parked;
+//! - **subscriptions**: a subscription receives what its connection publishes between its SUB and its UNSUB, each
+//!   message once, and nothing else;
+//! - **nothing invented**: every record was sent;
+//! - **answered once**: each publication has at most one answer per run, and exactly one if the disk does not fail;
+//! - **ledger**: stored + duplicates + refused = all publications.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,7 +26,6 @@ use stilling_ring::SplitMix64;
 
 use super::{ABLE, ConnectionOutput, HubFixture, SEGMENTS, ShardRequest, client, publish_with};
 
-/// How often things have happened.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct RunCounts {
     pub(crate) acknowledged: u64,
@@ -39,35 +39,35 @@ pub(crate) struct RunCounts {
     pub(crate) queued: u64,
 }
 
-/// Publisher and number.
 type MessageName = (u64, u64);
 
 const PUBLISHERS: u64 = 3;
 const SUBSCRIBER: ClientId = ClientId { shard: 1, token: 99 };
-/// They get long messages, so that others find their shards full.
+/// Connections that receive long messages, so that others find their shards full.
 const CROWD: [ClientId; 2] = [ClientId { shard: 0, token: 98 }, ClientId { shard: 1, token: 98 }];
-/// It subscribes to [`JOINED`] for one message at a time, where another connection of its shard is subscribed always.
+/// Subscribes to [`JOINED`] for one message at a time, beside a permanent subscription of another connection of its
+/// shard.
 const JOINER: ClientId = ClientId { shard: 1, token: 97 };
 const JOINED: &str = "joined";
-/// Bytes that may wait for a shard, in one life or another.
+/// Maximum bytes that may wait for a shard, one per run.
 const QUEUE_SIZES: [usize; 3] = [0, 2 * DELIVERY_BATCH_SIZE, 8 * DELIVERY_BATCH_SIZE];
 
-/// What is known outside, over all lives.
+/// State known to clients, over all runs.
 #[derive(Default)]
 struct ExpectedState {
     acknowledged: BTreeMap<MessageName, u64>,
     received_records: BTreeSet<MessageName>,
     sent: BTreeSet<MessageName>,
-    /// What each publisher has not had an acknowledgement for.
+    /// Unacknowledged messages of each publisher.
     open: BTreeMap<u64, BTreeSet<u64>>,
     next: [u64; PUBLISHERS as usize],
-    /// Which of the publications of this life each was first.
+    /// Position of each message's first attempt among the publications of this run.
     first_asked: BTreeMap<MessageName, u64>,
-    /// What was in the stream when this life began.
+    /// Last sequence in the stream at the start of this run.
     kept: u64,
 }
 
-/// Lives three times. Returns what happened, or which promise was broken.
+/// Simulates three runs. Returns the counts, or the violated property.
 pub(crate) fn simulate_runs(seed: u64) -> Result<RunCounts, String> {
     let mut random = SplitMix64::new(seed);
     let (mut counts, mut expected) = (RunCounts::default(), ExpectedState::default());
@@ -84,7 +84,7 @@ pub(crate) fn simulate_runs(seed: u64) -> Result<RunCounts, String> {
     Ok(counts)
 }
 
-/// One life, up to the crash: returns what the disk has then.
+/// Simulates one run up to a crash. Returns the disk's contents after it.
 fn simulate_run(
     disk: &SimulatedDisk,
     random: &mut SplitMix64,
@@ -158,7 +158,7 @@ fn simulate_run(
     counts.frozen += rig.hub.counters().streams[0].frozen.get();
     counts.parked += rig.hub.counters().parked_requests.get();
     drop(rig);
-    // The power goes between the last thing that the hub was told and now.
+    // The power fails between the last event that the hub observed and now.
     let history = disk.history();
     let point = history.at(history.points() - 1);
     let share = random.below(17);
@@ -167,31 +167,30 @@ fn simulate_run(
 
 #[derive(Default)]
 struct HubRun {
-    /// Publications that have not been answered in this life.
+    /// Publications without an answer in this run.
     waits: BTreeSet<(MessageName, u64)>,
     sent_count: u64,
     answers: u64,
-    /// Messages that no stream takes.
     plain: u64,
     joins: u64,
-    /// Subscriptions of [`JOINER`] that have not got their messages.
+    /// Subscriptions of [`JOINER`] that have not received their messages.
     joined: BTreeSet<u64>,
-    /// What each publisher has asked that is answered when it is processed.
+    /// Outstanding requests of each publisher that are answered when processed.
     ordered_replies: [VecDeque<OrderedReply>; PUBLISHERS as usize],
-    /// Publishers that know that they are parked: they ask nothing more.
+    /// Publishers that have received a pause: they send nothing more.
     paused: BTreeSet<u64>,
 }
 
-/// What is answered when it is processed.
+/// A request that is answered when processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OrderedReply {
     Ping,
-    /// A publication to the stream in memory.
+    /// A publication to the memory stream.
     Stored(u64),
 }
 
 impl HubRun {
-    /// Sends a message that fills a piece of each shard.
+    /// Sends a message that fills a routed batch of each shard.
     fn crowd(&mut self, rig: &mut HubFixture, counts: &mut RunCounts) {
         let payload = "x".repeat(DELIVERY_BATCH_SIZE);
         self.plain += rig.ask(CROWD[0], ABLE, &[publish_with("crowd", &payload, "", "")]) as u64;
@@ -218,7 +217,7 @@ impl HubRun {
         publish(rig, "after");
     }
 
-    /// Checks what [`JOINER`] was sent.
+    /// Checks the output to [`JOINER`].
     fn check_joined(&mut self, rig: &mut HubFixture) -> Result<(), String> {
         let text = rig.received(JOINER);
         let mut lines = text.split("\r\n");
@@ -235,7 +234,7 @@ impl HubRun {
         Ok(())
     }
 
-    /// Has a publisher say PING, or publish to the stream in memory.
+    /// Sends PING, or a publication to the memory stream, from a publisher.
     fn send_ordered_request(&mut self, rig: &mut HubFixture, random: &mut SplitMix64) {
         let publisher = random.below(PUBLISHERS);
         if self.paused.contains(&publisher) {
@@ -252,7 +251,6 @@ impl HubRun {
         }
     }
 
-    /// Checks an answer of this kind.
     fn check_ordered_reply(&mut self, publisher: u64, kind: OrderedReply) -> Result<(), String> {
         let first = self.ordered_replies[publisher as usize].pop_front();
         if first == Some(kind) {
@@ -267,7 +265,7 @@ impl HubRun {
             return;
         }
         let open = expected.open.entry(publisher).or_default();
-        // In order: what is sent again goes before what is new.
+        // In order: repeated messages go before new ones.
         let again = open.first().copied().filter(|_| random.below(3) == 0);
         let number = again.unwrap_or_else(|| {
             let next = &mut expected.next[publisher as usize];
@@ -292,7 +290,6 @@ impl HubRun {
         }
     }
 
-    /// Takes what everybody was told.
     fn receive_outputs(
         &mut self,
         rig: &mut HubFixture,
@@ -349,7 +346,7 @@ impl HubRun {
         }
         rig.outputs
             .retain(|(_, outputs)| !matches!(outputs, ConnectionOutput::Pause | ConnectionOutput::Resume));
-        // None of these was asked for.
+        // No client requested any of these.
         match rig.outputs.first() {
             Some((client, ConnectionOutput::PublishOutcome(ticket, outcome))) => {
                 return Err(format!("{client:?} got a verdict: {ticket} {outcome:?}"));
@@ -395,9 +392,9 @@ fn run_until_settled(
     Ok(())
 }
 
-/// Compares what is in the stream with what is known outside.
+/// Compares the stream with the state known to clients.
 fn check(disk: &SimulatedDisk, expected: &ExpectedState) -> Result<(), String> {
-    // A disk of its own: looking must change nothing.
+    // A copy of the disk: the check must change nothing.
     let copy = SimulatedDisk::with_files(disk.files());
     let (log, _) = Log::open(copy, "disk", SEGMENTS).map_err(|error| error.to_string())?;
     let mut reader = log.source().read_from(StartAt::Sequence(1));
@@ -416,7 +413,7 @@ fn check(disk: &SimulatedDisk, expected: &ExpectedState) -> Result<(), String> {
                     if let Some(first) = there.insert(name, sequence) {
                         return Err(format!("{name:?} is there as {first} and as {sequence}"));
                     }
-                    // What is kept of earlier lives has been checked.
+                    // Records of earlier runs have been checked.
                     if sequence > expected.kept {
                         let sent_count = expected.first_asked.get(&name).copied().unwrap_or(0);
                         if let Some(before) = last.insert(name.0, sent_count)

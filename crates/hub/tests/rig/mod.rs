@@ -1,4 +1,4 @@
-//! A hub whose disk writes when it is told to, and whose shards are lists.
+//! Test fixture: a hub with a disk that writes step by step, and shards that are lists.
 
 #[cfg(not(stilling_planted))]
 pub(crate) mod clients;
@@ -20,14 +20,14 @@ use stilling_journal::{
 /// Short segments, so that there are many.
 pub(crate) const SEGMENTS: LogConfig = LogConfig { segment_size: 128 * 1024, created_ns: 0 };
 
-/// What the calendar says when a rig begins, and what it said when the steady clock was started.
+/// Calendar time at the fixture's start, and at the start of the steady clock.
 const RIG_STARTED_NS: u64 = 1_700_000_000_000_000_000;
 const STARTED_NS: u64 = 1_600_000_000_000_000_000;
 
 /// Bytes of a batch; a longer record is refused.
 pub(crate) const BATCH_SIZE: usize = 8192;
 
-/// Logs that write one batch each time they are told to.
+/// Logs that write one batch per call.
 pub(crate) struct SteppedStorage {
     pub(crate) logs: Vec<Log<SimulatedDisk>>,
     sources: Vec<LogSource<SimulatedDisk>>,
@@ -35,18 +35,17 @@ pub(crate) struct SteppedStorage {
     pub(crate) waiting: VecDeque<(StreamIndex, Batch, u64)>,
     pub(crate) answers: VecDeque<(JournalAnswer, Option<Batch>)>,
     orders: VecDeque<ReadOrder>,
-    /// Orders that may wait, and chunks.
+    /// Maximum queued reads and chunks.
     pub(crate) orders_max: usize,
     chunks: VecDeque<Chunk>,
-    /// The disk had no room for the oldest batch that waits.
+    /// The disk had no room for the oldest waiting batch.
     is_full: bool,
-    /// A full disk is waited for, as the journal does; else it freezes the stream.
+    /// A full disk makes the stream wait, as in the journal; otherwise it freezes the stream.
     pub(crate) waits_for_room: bool,
-    /// The last sequence of each stream whose batch has been answered for.
+    /// Last sequence of each stream covered by an answered batch.
     pub(crate) outputs: Vec<u64>,
-    /// Each stream has a writer of its own.
     pub(crate) is_apart: bool,
-    /// The streams for which a round of retention was asked.
+    /// Streams for which a round of retention was requested.
     pub(crate) retained: Vec<StreamIndex>,
 }
 
@@ -69,7 +68,7 @@ impl SteppedStorage {
         }
     }
 
-    /// Writes the oldest batch that waits. The hub is not told before it asks. Returns whether there was one.
+    /// Writes the oldest waiting batch; the hub polls the answer. Returns whether there was one.
     pub(crate) fn write(&mut self) -> bool {
         let Some((stream, batch, dedup_from)) = self.waiting.pop_front() else { return false };
         let mut batches = [batch];
@@ -100,7 +99,7 @@ impl SteppedStorage {
         true
     }
 
-    /// Reads for the oldest order. Returns whether there was one.
+    /// Serves the oldest read. Returns whether there was one.
     pub(crate) fn serve_read(&mut self) -> bool {
         let Some(order) = self.orders.pop_front() else { return false };
         let mut reader = self.sources[order.stream as usize].read_from(order.from);
@@ -108,7 +107,7 @@ impl SteppedStorage {
         true
     }
 
-    /// Answers for the oldest batch that waits as if it had been written.
+    /// Answers the oldest waiting batch as if it had been written.
     #[cfg(not(stilling_planted))]
     pub(crate) fn complete_write(&mut self) {
         let (stream, mut batch, _) = self.waiting.pop_front().expect("a batch waits");
@@ -124,7 +123,7 @@ impl SteppedStorage {
         self.answers.push_back((JournalAnswer::Waiting { stream, reason, kind }, None));
     }
 
-    /// Fails to read for the oldest order.
+    /// Fails the oldest read.
     #[cfg(not(stilling_planted))]
     pub(crate) fn fail_read(&mut self) {
         let order = self.orders.pop_front().expect("somebody has asked");
@@ -199,13 +198,13 @@ impl Storage for SteppedStorage {
     }
 }
 
-/// Shards that hold what they were handed until somebody looks.
+/// Outlets that hold routed batches until the shards are polled.
 #[derive(Default)]
 pub(crate) struct BufferingOutlets {
     pub(crate) handed: Vec<VecDeque<RoutedBatch>>,
-    /// Pieces that each shard may have at once.
+    /// Routed batches that each shard may hold.
     pub(crate) room: usize,
-    /// So many full pieces find no room before a shard gives one back.
+    /// Number of full batches that find no room before a shard returns one.
     pub(crate) late: u32,
 }
 
@@ -223,7 +222,6 @@ impl Outlets for BufferingOutlets {
     }
 }
 
-/// What a connection has been told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionOutput {
     Text(String),
@@ -232,11 +230,11 @@ pub(crate) enum ConnectionOutput {
     Pause,
     Resume,
     Close,
-    /// By its shard.
+    /// Sent by its shard.
     SubscriptionLimit,
 }
 
-/// What a connection asks for: of the hub, or of the table of its shard.
+/// A request of a connection to the hub or to its shard's table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ShardRequest<'a> {
     Hub(HubRequest<'a>),
@@ -250,7 +248,7 @@ impl<'a> From<HubRequest<'a>> for ShardRequest<'a> {
     }
 }
 
-/// Puts what a connection asks for into an intake, as its shard does. An error if it may not have the subscription.
+/// Puts a connection's request into a publication batch, as its shard does. Fails if a subscription exceeds a limit.
 pub(crate) fn put(
     table: &mut ShardTable,
     publication_batch: &mut PublicationBatch,
@@ -277,27 +275,23 @@ pub(crate) fn put(
     put
 }
 
-/// The hub and everything around it.
 pub(crate) struct HubFixture {
     pub(crate) hub: Hub<SteppedStorage, BufferingOutlets>,
-    /// The subscriptions of each shard.
     pub(crate) tables: Vec<ShardTable>,
-    /// Changes of subscriptions that the hub has not taken, and how far it is with the first.
+    /// Subscription changes that the hub has not processed, and the progress in the first batch.
     changes: [VecDeque<(PublicationBatch, usize)>; 2],
-    /// The most bytes that a shard has made of a piece at once.
+    /// Maximum bytes that a shard expanded at once.
     pub(crate) expanded_max: usize,
-    /// What each connection was told, in order, as far as its shard has looked.
+    /// Outputs to connections in order, as far as their shards were polled.
     pub(crate) outputs: Vec<(ClientId, ConnectionOutput)>,
-    /// The calendar's time if it had not been set back.
+    /// Calendar time without the set-back.
     pub(crate) now_ns: u64,
-    /// How far the calendar was set back.
     pub(crate) set_back_ns: u64,
 }
 
-/// A stream in memory is bounded even so.
+/// A memory stream is bounded nevertheless.
 const UNBOUNDED: Retention = Retention { bytes: 0, records: None, age: None };
 
-/// A stream.
 pub(crate) fn stream(name: &str, subjects: &[&str], durability: Durability) -> StreamConfig {
     StreamConfig {
         name: name.to_owned(),
@@ -313,23 +307,22 @@ pub(crate) fn client(shard: u32, token: u64) -> ClientId {
     ClientId { shard, token }
 }
 
-/// A connection that can everything.
+/// Options of a connection with all features.
 pub(crate) const ABLE: ClientOptions = ClientOptions { headers: true, no_responders: true, no_echo: false };
 
-/// Tables of two shards whose connections may have so many subscriptions.
 fn tables(subscriptions_per_client_max: usize) -> Vec<ShardTable> {
     (0..2).map(|_| ShardTable::new(HashKey(1, 2), subscriptions_per_client_max)).collect()
 }
 
 impl HubFixture {
-    /// Two shards, one stream on disk (`disk.>`), one in memory (`memory.>`), one that keeps nothing (`none.>`); a disk that may
-    /// have something on it, so many batches, and shards that may have so many pieces.
+    /// A fixture with two shards, a disk stream (`disk.>`), a memory stream (`memory.>`) and a stream without storage
+    /// (`none.>`); a disk that may have contents, `batches` batches, and shards with `room` routed batches.
     #[cfg(not(stilling_planted))]
     pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (HubFixture, Recovery) {
         HubFixture::changed(disk, (batches, room), |_| ())
     }
 
-    /// The same with something changed in its streams.
+    /// As [`on`](Self::on), with changed streams.
     #[cfg(not(stilling_planted))]
     pub(crate) fn changed(
         disk: &SimulatedDisk,
@@ -339,7 +332,8 @@ impl HubFixture {
         HubFixture::configured(disk, (batches, room), (8, 0), change)
     }
 
-    /// The same where a connection may have so many subscriptions, with a stream on disk that is new at a time.
+    /// As [`changed`](Self::changed), with a maximum of subscriptions per connection and a creation time of a new disk
+    /// stream.
     #[cfg(not(stilling_planted))]
     pub(crate) fn configured(
         disk: &SimulatedDisk,
@@ -350,7 +344,8 @@ impl HubFixture {
         HubFixture::with_queues(disk, (batches, room), 0, (subscriptions_per_client_max, created_ns), change)
     }
 
-    /// The same where so many bytes may wait for a shard. Without any a queue is over its bound as soon as something waits.
+    /// As [`configured`](Self::configured), with a maximum of bytes waiting per shard. With 0 a queue is over its bound
+    /// as soon as something waits.
     pub(crate) fn with_queues(
         disk: &SimulatedDisk,
         (batches, room): (usize, usize),
@@ -400,8 +395,8 @@ impl HubFixture {
         )
     }
 
-    /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
-    /// is what its opening finds.
+    /// As [`on`](Self::on), with the disk stream before its opening: it starts empty, and nothing is read. Also returns
+    /// the result of its opening.
     #[cfg(not(stilling_planted))]
     pub(crate) fn unopened(disk: &SimulatedDisk) -> (HubFixture, stilling_hub::RecoveredStream) {
         let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
@@ -438,7 +433,7 @@ impl HubFixture {
         Now { unix_ns: UnixNanos::from_nanos(self.now_ns - self.set_back_ns), steady_ns }
     }
 
-    /// Has the hub deal with what a connection asks for. Returns how much of it is dealt with.
+    /// Processes requests of a connection. Returns the number processed.
     pub(crate) fn ask<'a>(
         &mut self,
         from: ClientId,
@@ -472,7 +467,7 @@ impl HubFixture {
         ends.iter().filter(|end| **end <= done).count()
     }
 
-    /// The shards report changes that no connection has asked for, and remove subscriptions that get nothing more.
+    /// Lets the shards report their own changes, and remove subscriptions that receive nothing more.
     fn report_changes(&mut self) {
         for shard in 0..self.tables.len() {
             let (table, mut publication_batch) = (&mut self.tables[shard], PublicationBatch::new());
@@ -491,7 +486,7 @@ impl HubFixture {
         }
     }
 
-    /// Has the hub take changes of a shard. Returns whether it has taken all.
+    /// Processes changes of a shard. Returns whether all are processed.
     fn take_changes(&mut self, shard: usize) -> bool {
         let now = self.now();
         while let Some((changes, at)) = self.changes[shard].front_mut() {
@@ -504,7 +499,7 @@ impl HubFixture {
         true
     }
 
-    /// Has the shards remove all that gets nothing more. Then the hub has exactly what they have registered.
+    /// Lets the shards remove everything that receives nothing more, then compares the registrations of hub and shards.
     #[cfg(not(stilling_planted))]
     pub(crate) fn check_registrations(&mut self) {
         while self.tables.iter().any(ShardTable::has_removals) {
@@ -515,7 +510,6 @@ impl HubFixture {
         assert_eq!(self.hub.counters().registrations.get(), registered as u64);
     }
 
-    /// The shards publish their figures.
     pub(crate) fn count(&self) {
         let counters = self.hub.counters();
         for (table, counters) in self.tables.iter().zip(&counters.shards) {
@@ -523,7 +517,6 @@ impl HubFixture {
         }
     }
 
-    /// A turn of the hub in which the disk does nothing.
     pub(crate) fn turn(&mut self) {
         self.report_changes();
         self.hub.poll_storage(self.now());
@@ -531,7 +524,7 @@ impl HubFixture {
         self.count();
     }
 
-    /// Has the disk write and read everything, and the hub tell it.
+    /// Runs the disk and the hub until nothing happens any more.
     pub(crate) fn run_until_settled(&mut self) {
         loop {
             self.turn();
@@ -545,7 +538,7 @@ impl HubFixture {
         self.turn();
     }
 
-    /// The shards look at what they were handed, and give it back.
+    /// Lets the shards expand and return their routed batches.
     pub(crate) fn poll_shards(&mut self) {
         for shard in 0..2_u32 {
             while let Some(mut piece) = self.hub.outlets_mut().handed[shard as usize].pop_front() {
@@ -589,7 +582,7 @@ impl HubFixture {
         }
     }
 
-    /// What a connection has been told since it was last asked, all text in one.
+    /// Takes the text output to a connection since the last call.
     pub(crate) fn received(&mut self, by: ClientId) -> String {
         self.poll_shards();
         let mut text = String::new();
@@ -604,7 +597,6 @@ impl HubFixture {
     }
 }
 
-/// One with headers, to be answered.
 pub(crate) fn publish_with<'a>(
     subject: &'a str,
     payload: &'a str,

@@ -1,14 +1,14 @@
-//! Questions as they come, in JSON: which forms they may have, and what is told of those that have another.
+//! API requests in JSON: accepted forms and errors.
 //!
-//! A question is an object, and so is what it holds of more than one field. serde reads a struct from an array too, so an
-//! object is asked for first: what is made of a question later may rely on being one.
+//! A request and its nested structures must be JSON objects. serde also reads a struct from an array, so the code
+//! parses an object first and may rely on having one.
 
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// What is wrong with a question: the code, the number that nats-server gives it, and words.
+/// Error of an API request: status code, nats-server's error code, description.
 pub(super) struct ApiError(pub(super) u16, pub(super) u32, pub(super) String);
 
 impl ApiError {
@@ -21,12 +21,11 @@ pub(super) fn bad_request(what: &str) -> ApiError {
     ApiError(400, 10003, what.to_owned())
 }
 
-/// The object that a question is.
+/// Parses a request as a JSON object.
 pub(super) fn object(payload: &[u8]) -> Result<Map<String, Value>, ApiError> {
     serde_json::from_slice(payload).map_err(|error| bad_request(&format!("expected a JSON object: {error}")))
 }
 
-/// The object below `name`.
 pub(super) fn field<'a>(
     object: &'a Map<String, Value>,
     name: &str,
@@ -35,17 +34,16 @@ pub(super) fn field<'a>(
     found.ok_or_else(|| bad_request(&format!("expected an object as {name}")))
 }
 
-/// What an object says.
 pub(super) fn fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
     serde_json::from_value(Value::Object(object)).map_err(|error| bad_request(&error.to_string()))
 }
 
-/// Whether a value asks for nothing: clients send the settings that they do not use as these.
+/// Returns whether a value requests nothing: clients send unused settings as such values.
 pub(super) fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Bool(true) => false,
-        // -1 is "no bound".
+        // -1 means "unbounded".
         Value::Number(number) => number.as_f64().is_some_and(|number| number == 0.0 || number == -1.0),
         Value::String(text) => text.is_empty() || text == NO_POINT_IN_TIME,
         Value::Array(all) => all.is_empty(),
@@ -53,10 +51,10 @@ pub(super) fn is_unset(value: &Value) -> bool {
     }
 }
 
-/// What clients in Go send as a time that is not set.
+/// Zero time of Go clients: not set.
 const NO_POINT_IN_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// The first field of an object that is set and not among `known`.
+/// Returns the first field of an object that is set and not in `known`.
 pub(super) fn unknown_field<'a>(object: &'a Map<String, Value>, known: &[&str]) -> Option<&'a str> {
     let unknown = object.iter().find(|(name, value)| !known.contains(&name.as_str()) && !is_unset(value));
     unknown.map(|(name, _)| name.as_str())
@@ -71,16 +69,16 @@ pub(super) struct MessageGet {
 }
 
 impl MessageGet {
-    /// The fields that are honoured, or refused with words of their own.
+    /// Fields that are supported, or refused with a specific error.
     pub(super) const KNOWN: [&str; 3] = ["seq", "last_by_subj", "next_by_subj"];
 }
 
-/// Which page of a list is wanted, and of which streams.
+/// Page of a list, optionally restricted by subject.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct PageRequest {
     pub(super) offset: usize,
-    /// Only the streams with a subject that this filter may take.
+    /// Restricts the list to streams with a subject that overlaps this filter.
     pub(super) subject: Option<String>,
 }
 
@@ -121,8 +119,8 @@ pub(super) struct ConsumerConfig {
 }
 
 impl ConsumerConfig {
-    /// The fields that are honoured, refused with words of their own, or without a meaning for a consumer in memory that
-    /// nothing is acknowledged to.
+    /// Fields that are supported, refused with a specific error, or without meaning for a memory consumer without
+    /// acknowledgements.
     pub(super) const KNOWN: [&str; 24] = [
         "name",
         "durable_name",

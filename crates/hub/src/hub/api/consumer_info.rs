@@ -1,7 +1,7 @@
-//! What is told of consumers: of one, and of all of a stream page by page.
+//! Information about consumers: a single one, or those of a stream page by page.
 //!
-//! What a client has said of its consumer is told as the text that it was kept as: a short question is to cost no more than
-//! its answer is long.
+//! A consumer's configuration is stored and returned as text, so a short request costs no more than the length of its
+//! answer.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -13,7 +13,7 @@ use crate::limits::{CONSUMERS_PAGE_SIZE, CONSUMERS_PER_PAGE};
 use crate::storage::Storage;
 use crate::time::rfc3339;
 
-/// What a place in a list of consumers costs to be looked at, in bytes of an answer.
+/// Cost of visiting an entry in a list of consumers, in bytes of an answer.
 pub(super) const LIST_SLOT_COST: usize = 16;
 
 #[derive(Serialize)]
@@ -70,7 +70,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         info.and_then(|info| serde_json::to_value(info).ok()).unwrap_or_else(|| json!({}))
     }
 
-    /// A page of a stream's consumers, with what is known of each or with their names alone.
+    /// Returns a page of a stream's consumers, with details or with names alone.
     pub(super) fn consumer_list(
         &mut self,
         stream: &str,

@@ -1,4 +1,4 @@
-//! Requests for messages of a consumer, as `CONSUMER.MSG.NEXT` brings them.
+//! Pull requests, received as `CONSUMER.MSG.NEXT`.
 
 use super::api_requests::{ApiError, NextRequest, bad_request, fields, object, unknown_field};
 use super::unsupported;
@@ -19,10 +19,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<(), ApiError> {
         let (_, number) = self.open_consumer(stream, name)?;
         if reply.is_empty() {
-            // Nobody could be told, not even that.
+            // The error cannot be sent without a reply subject.
             return Err(bad_request("Bad Request"));
         }
-        // An empty question, a number, or an object.
+        // The payload is empty, a number, or an object.
         let next = match payload {
             b"" => NextRequest::default(),
             digits if digits.iter().all(u8::is_ascii_digit) => {

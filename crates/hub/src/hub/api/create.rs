@@ -1,4 +1,4 @@
-//! Making consumers: what a client may ask for, and what is refused by name. Nothing that is asked for is left out silently.
+//! Creation of consumers: supported settings, and refusal of all others by name.
 
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
@@ -17,10 +17,10 @@ use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream_writer::StreamWriter;
 
-/// Bytes of a consumer's name.
+/// Maximum bytes of a consumer's name.
 const NAME_SIZE_MAX: usize = 64;
 
-/// How long a consumer stays that nobody listens to, unless told otherwise.
+/// Nanoseconds that a consumer without subscribers is kept, unless configured.
 const INACTIVE_NS: u64 = 5_000_000_000;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -70,7 +70,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// The name in the subject, in the configuration, or one of the server's own.
+    /// Returns the name from the subject, from the configuration, or a generated one.
     fn consumer_name(
         &self,
         stream: &str,
@@ -83,14 +83,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
         };
         let name = in_subject.map(ToOwned::to_owned).or(in_config).unwrap_or_else(own_name);
-        // It stands in lines that others get.
+        // The name is part of lines sent to other clients.
         if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
             return Err(bad_request("the name is no token of at most 64 bytes"));
         }
         Ok(name)
     }
 
-    /// Answers for a consumer that is there already: only the same configuration may be asked for again.
+    /// Answers for an existing consumer: only an identical configuration is accepted.
     fn existing_consumer(&self, there: u32, spec: &ConsumerSpec) -> Result<Value, ApiError> {
         let is_same = |consumer: &Consumer| consumer.spec.config.get() == spec.config.get();
         if self.consumers.table.get(there).is_some_and(is_same) {
@@ -111,15 +111,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(info)
     }
 
-    /// Makes room for a consumer where there is none: of those without a listener whose clients have left the oldest are
-    /// removed. Returns how many were looked at.
+    /// Makes room for a consumer in full tables by removing orphans without subscribers, the oldest first. Returns how
+    /// many were checked.
     fn make_room_for(&mut self, spec: &ConsumerSpec) -> usize {
         for looked in 0..DEPARTED_CONSUMER_STEPS_PER_TURN {
             if !self.consumers.table.are_full(spec) {
                 return looked;
             }
             let Some(number) = self.consumers.table.first_left() else {
-                // Those of a client that has just left are not noted yet.
+                // Consumers of a client that has just disconnected may not be marked as orphans yet.
                 if self.clients.step_departure(&mut self.consumers.table, &mut self.router).is_none() {
                     return looked;
                 }
@@ -130,7 +130,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if is_idle && !deliver.is_some_and(|deliver| self.router.has_subscriber(&deliver)) {
                 self.consumers.table.remove(number);
             } else {
-                // To the end of the line.
+                // Moves it to the end of the order.
                 self.consumers.table.note_left(number);
             }
         }
@@ -138,11 +138,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
-/// The request for a consumer, as far as it makes sense without the stream.
+/// A parsed creation request, checked as far as possible without the stream.
 struct CreateRequest {
     raw: Map<String, Value>,
     config: ConsumerConfig,
-    /// The consumer has to be there already.
+    /// The consumer must exist already.
     is_update: bool,
 }
 
@@ -165,7 +165,6 @@ impl CreateRequest {
     }
 }
 
-/// Where the consumer begins.
 fn start_at(config: &ConsumerConfig, stream: &StreamWriter) -> Result<StartAt, ApiError> {
     let StreamWriter { visible, first, .. } = *stream;
     Ok(match config.deliver_policy.as_deref().unwrap_or("") {
@@ -181,13 +180,13 @@ fn start_at(config: &ConsumerConfig, stream: &StreamWriter) -> Result<StartAt, A
     })
 }
 
-/// Takes the filters out of the configuration. `rest` is the subject behind the stream: a name, and the filter.
+/// Takes the filters out of the configuration. `rest` is the subject after the stream: a name and the filter.
 fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, ApiError> {
     let filters: Vec<String> = (config.filter_subject.take().into_iter())
         .chain(config.filter_subjects.take().unwrap_or_default())
         .filter(|f| !f.is_empty())
         .collect();
-    // What a user may follow is told by the subject that they may ask on.
+    // Permissions are granted by the subject of the request, so the filter must equal the one in it.
     if let [_, read_serial @ ..] = rest
         && !read_serial.is_empty()
         && !matches!(filters.as_slice(), [filter] if *filter == read_serial.join("."))
@@ -202,13 +201,12 @@ fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Ap
         return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
     }
     if config.deliver_policy.as_deref() == Some("last") && !filters.is_empty() {
-        // The last message of the stream may be another subject's.
+        // The stream's last message may have another subject.
         return Err(unsupported("deliver_policy last with a filter"));
     }
     Ok(filters)
 }
 
-/// Refuses what a consumer cannot do here, by name.
 fn check_supported(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<(), ApiError> {
     if config.durable_name.as_ref().is_some_and(|name| !name.is_empty()) {
         return Err(durable());

@@ -1,4 +1,5 @@
-//! What is told of streams, and what is answered to attempts to make or change one: streams are configured in the server.
+//! Information about streams, and answers to requests that create or change them: the server's configuration defines
+//! streams.
 
 use serde_json::{Map, Value, json};
 
@@ -29,7 +30,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         })
     }
 
-    /// The numbers of the streams that a page is about.
     fn streams_of(&self, page: &PageRequest) -> Vec<usize> {
         let takes = |subjects: &[String]| {
             let Some(wanted) = page.subject.as_ref().filter(|wanted| !wanted.is_empty()) else { return true };
@@ -51,13 +51,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let page = page(payload)?;
         let is_open = |number: &usize| self.streams[*number].closed.is_none();
         let (open, closed): (Vec<usize>, Vec<usize>) = self.streams_of(&page).into_iter().partition(is_open);
-        // Clients ask for further pages until they have had so many descriptions.
+        // Clients request further pages until they have this many descriptions.
         let total = open.len();
         let described = open.into_iter().skip(page.offset).map(|number| self.describe_stream(number, now_ns));
         let all: Vec<Value> = described.collect();
         let mut list = json!({ "total": total, "offset": page.offset, "limit": 256, "streams": all });
         if !closed.is_empty() {
-            // As nats-server names streams of which nothing is known now.
+            // nats-server lists streams with unknown state under this name.
             let names = closed.into_iter().map(|number| self.streams[number].config.name.as_str());
             list["missing"] = names.collect();
         }
@@ -72,7 +72,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<Value, ApiError> {
         let number = self.open_stream(name)?;
         if !is_empty(payload) {
-            // No record is deleted in the middle of a stream, so there are no details of that.
+            // No record is deleted in the middle of a stream, so these details are empty.
             if let Some(setting) = unknown_field(&object(payload)?, &["deleted_details", "offset"]) {
                 return Err(unsupported(setting));
             }
@@ -80,7 +80,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(self.describe_stream(number, now_ns))
     }
 
-    /// A stream that is there, and that does what is asked for, has been made as far as the client is concerned.
+    /// Succeeds if the stream exists with the requested configuration.
     pub(super) fn stream_create(
         &self,
         name: &str,
@@ -91,7 +91,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.stream_as_configured(number, payload, now_ns)
     }
 
-    /// The same of one that has to be there.
+    /// As [`stream_create`](Self::stream_create), for a stream that must exist.
     pub(super) fn stream_update(
         &self,
         name: &str,
@@ -102,7 +102,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.stream_as_configured(number, payload, now_ns)
     }
 
-    /// Why a stream, or what is in it, is not deleted.
+    /// Returns the error for deleting or purging a stream.
     pub(super) fn unchangeable(&self, name: &str) -> ApiError {
         if self.streams.named(name).is_none() { no_stream() } else { configured() }
     }
@@ -129,7 +129,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let messages = (stream.visible + 1).saturating_sub(first);
         let (bytes, first_ns, last_ns) = stream.kept();
         let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), rfc3339);
-        // By this followers know whether a stream is still the one that they have seen. One in memory begins with the server.
+        // Clients use this to detect a new stream of the same name. A memory stream is created with the server's start.
         let created = rfc3339(stream.created_ns);
         json!({
             "config": self.stream_config(number),
@@ -144,7 +144,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         })
     }
 
-    /// A stream's configuration in the words of nats-server.
     fn stream_config(&self, number: usize) -> Value {
         let config = &self.streams[number].config;
         let retention = config.retention.for_journal();
@@ -168,7 +167,7 @@ fn configured() -> ApiError {
     ApiError(403, 10052, CONFIGURED.to_owned())
 }
 
-/// Whether a question asks for nothing special; some clients send `null` for that.
+/// Returns whether a request has no options; some clients send `null`.
 fn is_empty(payload: &[u8]) -> bool {
     matches!(payload, b"" | b"null")
 }
@@ -177,8 +176,8 @@ fn page(payload: &[u8]) -> Result<PageRequest, ApiError> {
     if is_empty(payload) { Ok(PageRequest::default()) } else { object(payload).and_then(fields) }
 }
 
-/// The first setting that is asked for and is another one in the stream's configuration. Settings that are not set ask for
-/// nothing; subjects are compared without their order.
+/// Returns the first requested setting that differs from the stream's configuration. Unset settings are ignored; the
+/// order of subjects is too.
 fn differing(wanted: &Map<String, Value>, config: &Value) -> Option<String> {
     let texts = |value: &Value| {
         let mut texts: Vec<String> =

@@ -1,4 +1,4 @@
-//! Inline routes that answer constants: what `cargo xtask bench http` measures beside the demonstration's own `/test/fast`.
+//! Inline routes with constant responses: measured by `cargo xtask bench http` beside the demo route `/test/fast`.
 //!
 //! ```text
 //! cargo run --release -p stilling --example constant

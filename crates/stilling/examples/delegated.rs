@@ -1,12 +1,12 @@
-//! A connection in a worker's hands: served synchronously, or with an event loop of its own.
+//! Connections that a worker serves: synchronously, or with an event loop of its own.
 //!
 //! ```text
 //! cargo run -p stilling --example delegated
 //! curl -N telnet://127.0.0.1:9000        # then: GET /shout HTTP/1.1, Host: a, an empty line, words
 //! ```
 //!
-//! `/shout` answers every line in capitals from an ordinary blocking loop in a worker. `/echo` gives the
-//! socket to a shard that the worker makes for it alone.
+//! `/shout` answers every line in capitals from an ordinary blocking loop in a worker. `/echo` hands the socket to a
+//! shard that the worker creates for this connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use stilling::{ServeConfig, ServeError};
 
 const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: lines\r\n\r\n";
 
-/// Row 4.4: a worker reads and writes as if nobody else were there.
+/// Row 4.4: a worker reads and writes with blocking calls.
 fn shout(mut client: DelegatedConnection) -> std::io::Result<()> {
     client.write_all(SWITCH)?;
     let mut client = BufReader::new(client);
@@ -48,7 +48,7 @@ fn echo(mut client: DelegatedConnection) -> std::io::Result<()> {
     shard.run()
 }
 
-/// The service of a shard with one connection: it ends with it.
+/// The service of a shard with one connection; the shard ends with it.
 struct UpgradedService;
 
 struct UpgradedSession;
@@ -73,7 +73,7 @@ impl Session for UpgradedSession {
     type Service = UpgradedService;
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut UpgradedService) -> usize {
-        // A client that sends without reading is paused: no more than there is room for is taken.
+        // Backpressure: takes only as many bytes as can be sent.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);

@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --example files -- 127.0.0.1:9000 docs
 //! curl http://127.0.0.1:9000/limits.md
-//! curl -C - -O http://127.0.0.1:9000/limits.md     # goes on where it stopped
+//! curl -C - -O http://127.0.0.1:9000/limits.md     # resumes the download
 //! ```
 
 use std::error::Error;

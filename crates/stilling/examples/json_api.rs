@@ -6,11 +6,11 @@
 //! curl http://127.0.0.1:9000/items
 //! curl http://127.0.0.1:9000/items/1
 //! curl -i -X DELETE http://127.0.0.1:9000/items/1
-//! curl -i -d '{"name":""}' http://127.0.0.1:9000/items    # 422, and what is wrong with it
+//! curl -i -d '{"name":""}' http://127.0.0.1:9000/items    # 422, with the reason
 //! ```
 //!
-//! All of it is quick and in memory, so the handlers run in the shards; the lock is held for a few
-//! instructions. What asks a database belongs in `worker` routes, which look the same.
+//! All of it is quick and in memory, so the handlers run in the shards; the lock is held for a few instructions.
+//! Handlers that query a database belong in `worker` routes, which look the same.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use stilling::ServeConfig;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
-/// Items at most. More: 507's nearest relative, 503.
+/// Maximum number of items. More: 503, the nearest relative of 507.
 const ITEMS_MAX: usize = 10_000;
 
-/// Bytes of a name at most.
+/// Maximum bytes of a name.
 const NAME_SIZE_MAX: usize = 100;
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -61,7 +61,7 @@ fn json(status: Status, value: &impl Serialize) -> Response {
     }
 }
 
-/// What is wrong, as JSON like everything else.
+/// An error as JSON, like every response.
 fn json_error(status: Status, why: impl ToString) -> Response {
     json(status, &serde_json::json!({ "error": why.to_string() }))
 }

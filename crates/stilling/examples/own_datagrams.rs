@@ -1,4 +1,4 @@
-//! A UDP protocol of your own: a counter that anybody may raise and read.
+//! A custom UDP protocol: a shared counter.
 //!
 //! ```text
 //! cargo run -p stilling --example own_datagrams
@@ -13,7 +13,7 @@ use stilling::engine::driver::poll::Poll;
 use stilling::engine::driver::{Datagram, Driver};
 use stilling::engine::{Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, Wake, net};
 
-/// The state of the protocol. One shard owns it, so there is nothing to lock.
+/// The state of the protocol. One shard owns it, so it needs no lock.
 struct DatagramCounter {
     total: u64,
 }
@@ -35,7 +35,7 @@ impl Service for DatagramCounter {
             ["read"] => self.total.to_string(),
             _ => "say `add NUMBER` or `read`".to_owned(),
         };
-        // No longer than the longest answer above, so there is room; and a datagram may be lost anyway.
+        // The reply is short, so there is room; and a datagram may be lost anyway.
         let _ = io.reply(answer.as_bytes());
     }
 
@@ -44,7 +44,7 @@ impl Service for DatagramCounter {
     }
 }
 
-/// There is no listener, so there are no connections.
+/// Without a listener there are no connections.
 struct NoConnections;
 
 impl Session for NoConnections {

@@ -1,4 +1,4 @@
-//! A protocol of your own on the engine's sessions: an echo server on every core.
+//! A custom protocol on the engine's sessions: an echo server on every core.
 //!
 //! ```text
 //! cargo run -p stilling --example own_protocol
@@ -17,10 +17,8 @@ use stilling::engine::driver::uring::Uring;
 use stilling::engine::net::{self, ListenOptions};
 use stilling::engine::{Clock, CloseReason, Io, Service, Session, Shard, ShardConfig, Wake};
 
-/// What the sessions of one shard share: nothing.
 struct OwnProtocolService;
 
-/// The state of one connection: none.
 struct OwnProtocolSession;
 
 impl Service for OwnProtocolService {
@@ -36,7 +34,7 @@ impl Session for OwnProtocolSession {
     type Service = OwnProtocolService;
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut OwnProtocolService) -> usize {
-        // A client that sends without reading is paused: no more than there is room for is taken.
+        // Backpressure: takes only as many bytes as can be sent.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);

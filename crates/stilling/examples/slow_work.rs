@@ -1,13 +1,13 @@
-//! Work that takes its time, in workers, beside answers that do not wait for it.
+//! Slow work in workers, beside responses that do not wait for it.
 //!
 //! ```sh
 //! cargo run --example slow_work
-//! curl -N http://127.0.0.1:9000/count/5            # a line now and then, as they come
+//! curl -N http://127.0.0.1:9000/count/5            # a line at a time
 //! curl --data-binary @Cargo.lock http://127.0.0.1:9000/digest
 //! curl http://127.0.0.1:9000/quick                 # at once, however many count
 //! ```
 //!
-//! Two workers count for two clients at a time. Who comes when sixteen wait is told to come again: 503.
+//! Two workers count for two clients at a time. When sixteen requests wait, further ones are answered 503.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -16,7 +16,6 @@ use std::time::Duration;
 use stilling::ServeConfig;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
-/// A source of lines that takes its time for each.
 struct SlowLines {
     next: u32,
     last: u32,
@@ -30,14 +29,14 @@ impl Read for SlowLines {
         std::thread::sleep(Duration::from_millis(100));
         let line = format!("{}\n", self.next);
         self.next += 1;
-        // The server's pieces are much longer than a line; a shorter one would lose the rest.
+        // The server's buffers are much longer than a line; a shorter one would lose the rest.
         let count = line.len().min(into.len());
         into[..count].copy_from_slice(&line.as_bytes()[..count]);
         Ok(count)
     }
 }
 
-/// Each line goes out when it is there: a body of unknown length is sent as it is read.
+/// Sends each line when it is ready: a body of unknown length is sent as it is read.
 fn count(request: &Request<'_>) -> Result<Response, Status> {
     let last = request.param("to").and_then(|to| to.parse().ok()).ok_or(Status::BadRequest)?;
     Ok(Response::stream("text/plain; charset=utf-8", SlowLines { next: 1, last }))

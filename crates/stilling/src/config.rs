@@ -1,4 +1,4 @@
-//! What can be chosen about a server, and what can go wrong with it.
+//! Configuration of a server, and its errors.
 
 use std::fmt;
 use std::io;
@@ -19,95 +19,95 @@ use crate::protocol::CustomListener;
 use crate::settings::{MessagingConfig, SettingError};
 use crate::upstream::AppConfig;
 
-/// Everything that can be chosen about a server.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// Where to listen; port 0 takes a free port. Default: 127.0.0.1:9000.
+    /// Addresses to listen on; port 0 takes a free port. Default: 127.0.0.1:9000.
     pub listen: Vec<SocketAddr>,
-    /// Shards. Default: as many as the process may use cores.
+    /// Number of shards. Default: the cores that the process may use.
     pub shards: usize,
     /// Connections per shard. Default: 100,000, or what the descriptor limit allows.
     pub capacity: u32,
     /// Worker threads; 0: slow work runs in the shard. Default: as many as shards.
     pub worker_threads: usize,
-    /// How the number of worker threads follows the work. Default: it does not.
+    /// How the number of worker threads follows the load. Default: it is fixed.
     pub growth: Growth,
-    /// How many shards may do slow work themselves at the same time, and nothing else meanwhile. Default: none.
+    /// Shards that may run slow work at the same time; such a shard does nothing else meanwhile. Default: none.
     pub accept_workers: usize,
     /// Jobs that may wait for a worker. Default: 4096.
     pub queue_max: usize,
-    /// How long a job may wait. Default: 30 s.
+    /// Maximum wait of a job. Default: 30 s.
     pub queue_age_max: Duration,
-    /// The wait that a standing queue is cut to; `None`: it is not cut. Default: as long as jobs take on average.
+    /// Target wait to which a standing queue is cut; `None`: it is not cut. Default: the mean duration of jobs.
     pub queue_target: Option<QueueTarget>,
-    /// How long slow work takes. Default: 30 ms.
+    /// Duration of a job of `/test/slow`. Default: 30 ms.
     pub slow_duration: Duration,
-    /// Which driver. Default: `auto`.
+    /// The I/O driver. Default: `auto`.
     pub driver: DriverChoice,
-    /// Keep connections in descriptor tables of the rings (io_uring only): the limit of open files then holds
-    /// for each shard and not for all together. Default: no.
+    /// Keeps connections in the rings' descriptor tables (io_uring only): the limit of open files then applies to
+    /// each shard and not to all together. Default: no.
     pub direct_descriptors: bool,
-    /// Keep each shard on a core of its own. Default: no; it costs where others use the cores too.
+    /// Pins each shard to its own core. Default: no; it costs throughput where other processes use the cores too.
     pub pin: bool,
-    /// Answer `/test/*` on listeners that are not loopback, too, and beside routes.
+    /// Also answers `/test/*` on listeners that are not loopback, and beside routes.
     pub demo: bool,
-    /// Answer `/publish/*` without credentials on listeners that are not loopback, too. Default: no.
+    /// Also answers `/publish/*` without credentials on listeners that are not loopback. Default: no.
     pub open_publish: bool,
     /// Where `/status`, `/metrics`, `/livez` and `/readyz` are answered. Default: at every listener.
     pub admin: Admin,
-    /// Bytes of requests, per shard, that may wait for their bodies or for workers, for handlers; more
-    /// are answered 503. Default: 64 MiB.
+    /// Bytes per shard of requests that wait for their bodies or for workers; more are answered 503. Default: 64 MiB.
     pub requests_held_max: usize,
-    /// Bytes of handlers' answers, per shard, that may wait for slow clients; who asks for more is answered 503. A
-    /// streamed answer counts as one piece, some 32 KiB, from its beginning to its end. Default: 256 MiB.
+    /// Bytes per shard of handlers' responses that wait for slow clients; further requests are answered 503. A
+    /// streamed response counts as one piece, about 32 KiB, from its beginning to its end. Default: 256 MiB.
     pub answers_held_max: usize,
-    /// What the HTTP decoder accepts.
+    /// Limits of the HTTP decoder.
     pub limits: HttpLimits,
-    /// How long clients may take.
+    /// Timeouts for clients.
     pub timeouts: Timeouts,
-    /// The engine's own timeouts and bounds; its capacity is replaced by the one above.
+    /// The engine's timeouts and bounds. Its `capacity` is replaced by the one above.
     pub engine: EngineConfig,
     /// Bytes of the kernel's send buffer per connection; `None`: the system's tuning.
     pub send_buffer: Option<usize>,
     /// TCP congestion control of accepted connections; `None`: the system's.
     pub congestion: Option<String>,
-    /// Succeed the server at a control socket, and be succeeded there. Default: no.
+    /// Takes over from the server at a control socket, and can be succeeded there. Default: no.
     pub take_over: Option<TakeOverConfig>,
-    /// Accept from the listeners that the parent process passes (sd_listen_fds(3)), too. Default: no.
+    /// Also accepts from the listeners that the parent process passes (sd_listen_fds(3)). Default: no.
     pub passed_listeners: bool,
-    /// Worker processes that answer everything but the pages about the server itself. They take the place of worker
-    /// threads and handlers. Default: none.
+    /// Worker processes that answer everything but the admin pages, in place of worker threads and handlers. Default:
+    /// none.
     pub app: Option<AppConfig>,
-    /// [Protocols of your own](crate::protocol), each with its listener; at most
-    /// [`HUB_LISTENERS_MAX`](crate::settings::limits::HUB_LISTENERS_MAX). With one the server has a hub. Default: none.
+    /// [Custom protocols](crate::protocol), each with its listener; at most
+    /// [`HUB_LISTENERS_MAX`](crate::settings::limits::HUB_LISTENERS_MAX). With one the server has a hub. Default:
+    /// none.
     pub protocols: Vec<CustomListener>,
     /// NATS, syslog, streams and users. Default: see [`MessagingConfig`].
     pub hub: MessagingConfig,
     /// Where the hub runs. Default: `Auto`.
     pub hub_thread: HubThread,
-    /// Writes a line to the log when the condition of a stream changes; called on a thread of its own. Default: nothing does.
+    /// Writes a line to the log when the condition of a stream changes. Called on a separate thread. Default: no log.
     pub log: Option<fn(&str)>,
 }
 
 /// Where the hub runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HubThread {
-    /// On a thread of its own where the process may use more than two cores, else in the first shard.
+    /// On its own thread if the process may use more than two cores, else in the first shard.
     #[default]
     Auto,
     /// In the first shard.
     Shard,
-    /// On a thread of its own.
+    /// On its own thread.
     Own,
 }
 
-/// Where the pages about the server itself are answered: `/status`, `/metrics`, `/livez`, `/readyz`.
+/// Where the admin pages are answered: `/status`, `/metrics`, `/livez`, `/readyz`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admin {
-    /// At every listener, beside whatever else is answered there.
+    /// At every listener, beside its other routes.
     #[default]
     Everywhere,
-    /// At a listener of their own, which answers nothing else. At the others their paths belong to routes and worker
+    /// At a separate listener, which answers nothing else. At the others these paths belong to routes and worker
     /// processes. Port 0 takes a free port: see [`Server::admin_address`](crate::Server::admin_address).
     At(SocketAddr),
     /// Nowhere.
@@ -115,7 +115,7 @@ pub enum Admin {
 }
 
 impl Admin {
-    /// The address of a listener for the pages alone.
+    /// The address of the separate listener.
     #[must_use]
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
@@ -164,10 +164,10 @@ impl Default for ServeConfig {
 }
 
 impl ServeConfig {
-    /// Whether a server can be made of this, with routes of its user or without. Nothing is opened.
+    /// Checks the configuration of a server with or without routes. Opens nothing.
     ///
     /// # Errors
-    /// [`ServeError::Config`] with what is in the way.
+    /// [`ServeError::Config`] with the first problem.
     pub fn check(&self, has_routes: bool) -> Result<(), ServeError> {
         let most = stilling_workers::QUEUE_MAX_LIMIT;
         let growth = self.growth;
@@ -206,19 +206,19 @@ impl ServeConfig {
         first.map_or(Ok(()), |problem| Err(ServeError::Config(problem.to_string())))
     }
 
-    /// Everything about listeners, streams and users that no server can be made with.
+    /// All problems of listeners, streams and users.
     #[must_use]
     pub fn problems(&self) -> Vec<SettingError> {
         let protocols: Vec<SocketAddr> = self.protocols.iter().map(|listener| listener.address).collect();
         self.hub.problems_beside(&self.http_addresses(), &protocols)
     }
 
-    /// Whether the server has a hub: where something can publish to it.
+    /// Whether the server has a hub: if anything can publish to it.
     pub(crate) fn has_hub(&self) -> bool {
         self.hub.has_listeners() || !self.protocols.is_empty()
     }
 
-    /// The addresses of HTTP, each with the name of its option.
+    /// The HTTP addresses, each with the name of its option.
     #[must_use]
     pub fn http_addresses(&self) -> Vec<(&'static str, SocketAddr)> {
         let admin = self.admin.address().map(|address| ("admin", address));
@@ -236,37 +236,36 @@ fn in_range(name: &str, value: usize, least: usize, most: usize) -> Result<(), S
 /// Why a server did not start, or stopped.
 #[derive(Debug)]
 pub enum ServeError {
-    /// The configuration contradicts itself, or a value is out of its range: which, and what it must be.
+    /// The configuration contradicts itself, or a value is out of range: the value and what is allowed.
     Config(String),
     /// An address cannot be listened on.
     Listen(SocketAddr, io::Error),
-    /// An address cannot be listened on because the server that is to be succeeded listens on one that overlaps, and
-    /// that is not asked for.
+    /// An address overlaps an address of the predecessor that this server is not configured to listen on.
     Overlap {
-        /// The address that was asked for.
+        /// The configured address.
         wanted: SocketAddr,
-        /// The old server's.
+        /// The predecessor's address.
         old: SocketAddr,
     },
     /// A Unix socket cannot be made at this path.
     SocketFile(std::path::PathBuf, io::Error),
-    /// The demanded driver is not available.
+    /// The requested driver is not available.
     Driver(io::Error),
-    /// Direct descriptors were demanded and are not available.
+    /// Direct descriptors were requested and are not available.
     DirectDescriptors(io::Error),
-    /// The descriptor limit leaves no room for a single connection per shard.
+    /// The descriptor limit leaves no room for one connection per shard.
     Descriptors(u64),
-    /// A shard would have so many listeners, and the most that it can have.
+    /// A shard would have too many listeners: their number and the maximum.
     Listeners(usize, u32),
-    /// The parent process passed something wrong.
+    /// The parent process passed invalid variables or descriptors.
     Activation(ActivationError),
-    /// The parent process passed a descriptor that cannot be listened on: its name and why.
+    /// The parent process passed a descriptor that cannot be listened on: its name and the error.
     PassedListener(String, io::Error),
     /// The listeners could not be copied for a successor.
     Copies(io::Error),
-    /// The server before did not hand over, or not to this one.
+    /// The predecessor did not hand over to this server.
     HandOver(HandOverError),
-    /// The folder of streams cannot hold any: why.
+    /// The data folder cannot hold streams: the reason.
     Data(String),
     /// The streams on disk cannot be opened.
     OpenStreams(OpenError),
@@ -274,7 +273,7 @@ pub enum ServeError {
     Threads(io::Error),
     /// The worker processes cannot be prepared or started.
     App(io::Error),
-    /// A shard failed.
+    /// A shard failed: its number and the error.
     Shard(usize, io::Error),
 }
 
@@ -330,7 +329,7 @@ impl fmt::Display for ServeError {
     }
 }
 
-/// What the system's refusal of an address means, and what helps.
+/// The meaning of the system's error for an address, with a remedy.
 fn why_not(address: &SocketAddr, error: &io::Error) -> String {
     let all = if address.is_ipv6() { "[::]" } else { "0.0.0.0" };
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -382,7 +381,7 @@ mod tests {
     use super::*;
     use crate::protocol::unopened_listener;
 
-    /// What must be changed about the defaults for it, whether there are routes, and what the error names.
+    /// Cases: a change of the defaults, whether there are routes, and a part of the error.
     #[test]
     fn what_cannot_work_is_refused_before_anything_is_opened() {
         type ServeConfigChange = fn(&mut ServeConfig);
@@ -471,7 +470,7 @@ mod tests {
         }
     }
 
-    /// Row 4.19: whoever reads the line knows what to do next, also without a manual of the system.
+    /// Row 4.19: the error line names the next step without a system manual.
     #[test]
     fn an_address_that_is_refused_is_explained() {
         for (address, errno, explanation) in [

@@ -1,5 +1,5 @@
-//! What can be said about the folder of streams before it is opened: whether it can be written, whether its volume has
-//! room, which process uses it. Nothing is created.
+//! Inspects the data folder before it is opened: whether it is writable, the free space of its volume, and the
+//! process that uses it. Creates nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl DataFolder {
         if hub.has_listeners() { DataFolder::inspect_streams(hub) } else { Ok(None) }
     }
 
-    /// The same for a hub that runs also without listeners of its own.
+    /// The same for a hub that may have no listeners of its own.
     pub(crate) fn inspect_streams(hub: &MessagingConfig) -> Result<Option<DataFolder>, String> {
         let on_disk = |stream: &&StreamConfig| stream.durability == Durability::Disk;
         let streams: Vec<&StreamConfig> = hub.streams.iter().filter(on_disk).collect();
@@ -45,7 +45,7 @@ impl DataFolder {
         let existing = existing(path).ok_or_else(|| format!("`{shown}`: no folder above it exists"))?;
         let is_there = existing == or_current(path);
         let folders: Vec<PathBuf> = streams.iter().map(|stream| path.join(&stream.name)).collect();
-        // An existing stream needs nothing of the folder above it.
+        // Existing streams need no access to the folder above them.
         let has_all = is_there && folders.iter().all(|folder| folder.is_dir());
         let written = if has_all { folders.as_slice() } else { std::slice::from_ref(&existing) };
         for folder in written {
@@ -67,55 +67,55 @@ impl DataFolder {
         Ok(DataFolder { path: path.to_owned(), existing, is_there, free, shortage, holder })
     }
 
-    /// The folder itself, or the nearest one above it that exists.
+    /// The folder, or its nearest existing ancestor.
     #[must_use]
     pub fn existing(&self) -> &Path {
         &self.existing
     }
 
-    /// Whether the folder itself exists; else the first durable publish creates it.
+    /// Whether the folder itself exists; otherwise the first durable publish creates it.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.is_there
     }
 
-    /// Bytes that this user can still use of the volume.
+    /// Bytes of the volume that are available to this user.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// Why a stream that has no segment yet cannot get one.
+    /// Why a stream without a segment cannot get one.
     #[must_use]
     pub fn shortage(&self) -> Option<String> {
         let at = if self.is_there { &self.path } else { &self.existing };
         self.shortage.as_ref().map(|shortage| format!("`{}` {shortage}", at.display()))
     }
 
-    /// A stream that a running process uses, and that process.
+    /// A stream that a running process uses, and the id of that process.
     #[must_use]
     pub fn holder(&self) -> Option<(&str, u32)> {
         self.holder.as_ref().map(|(stream, process)| (stream.as_str(), *process))
     }
 }
 
-/// A relative path ends in nothing, which is the current folder.
+/// The last ancestor of a relative path is empty and means the current folder.
 fn or_current(part: &Path) -> PathBuf {
     if part.as_os_str().is_empty() { PathBuf::from(".") } else { part.to_owned() }
 }
 
-/// The path itself, or the nearest one above it that exists.
+/// The path, or its nearest existing ancestor.
 fn existing(path: &Path) -> Option<PathBuf> {
     path.ancestors().map(or_current).find(|part| part.symlink_metadata().is_ok())
 }
 
-/// Bytes that this user can still use of the volume of an existing path.
+/// Available bytes of the volume of an existing path.
 fn free_of(existing: &Path) -> std::io::Result<u64> {
     let system = statvfs(existing)?;
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
-/// Bytes that this user can still use of the volume on which a path is, or will be.
+/// Available bytes of the volume on which a path is, or will be.
 pub(crate) fn free_at(path: &Path) -> std::io::Result<u64> {
     free_of(&existing(path).ok_or(std::io::ErrorKind::NotFound)?)
 }

@@ -1,33 +1,34 @@
-//! How many connections there is room for: what the limit of open files leaves.
+//! The number of connections that the limit of open files allows.
 
 use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_ACCEPTS_MAX};
 use stilling_engine::net;
 
 use crate::config::{ServeConfig, ServeError};
 
-/// Descriptors that are not for connections: standard streams, rings, epoll, wakes, listeners, files.
+/// Descriptors reserved for other uses than connections: standard streams, rings, epoll, wakes, listeners, files.
 const DESCRIPTORS_KEPT: u64 = 64;
-/// The same, for each shard.
+/// The same, per shard.
 const DESCRIPTORS_KEPT_PER_SHARD: u64 = 8;
-/// Slots of a shard's own descriptor table that are not for connections with a place: for those that have been
-/// accepted and wait for one, because accepting stops a moment after the last place is taken. When more come in that
-/// very moment the system closes one of them (counted as refused for want of descriptors); the others wait in the backlog.
+/// Slots of a shard's direct descriptor table reserved for accepted connections without a connection slot: accepting
+/// stops a moment after the last connection slot is taken. If more arrive in that moment, the system closes them
+/// (counted as refused for lack of descriptors); the others wait in the backlog.
 const SLOTS_KEPT: u64 = 64;
 
-/// For each worker process, beside one for each of its slots: two pipes and what tells of its death.
+/// Descriptors reserved per worker process, beside one per slot: two pipes and the process descriptor that reports
+/// its exit.
 const DESCRIPTORS_KEPT_PER_PROCESS: u64 = 8;
 
 /// What the limit of open files leaves for connections.
 pub(crate) struct DescriptorBudget {
-    /// The capacity had to be lowered.
+    /// The capacity was lowered.
     pub(crate) reduced: bool,
-    /// Slots of each shard's own descriptor table, where it has one.
+    /// Slots of each shard's direct descriptor table, if it has one.
     pub(crate) slots: u32,
 }
 
 impl DescriptorBudget {
     /// Lowers the capacity to what the limit of open files allows: for all shards together, or, with direct
-    /// descriptors, for each of them. `listeners` descriptors are open already.
+    /// descriptors, per shard. `listeners` is the number of open descriptors.
     pub(crate) fn fit(config: &mut ServeConfig, listeners: usize) -> Result<DescriptorBudget, ServeError> {
         let (limit, _) = net::raise_descriptor_limit();
         Self::within(limit, config, listeners as u64)
@@ -54,7 +55,7 @@ impl DescriptorBudget {
         }
         let reduced = config.capacity > available;
         config.capacity = config.capacity.min(available);
-        // Never more than `slots_max`, which is a u32.
+        // At most `slots_max`, which fits a u32.
         let slots = slots_max.min(u64::from(config.capacity) + WAITING_ACCEPTS_MAX as u64) as u32;
         Ok(DescriptorBudget { reduced, slots })
     }
@@ -64,7 +65,7 @@ impl DescriptorBudget {
 mod tests {
     use super::*;
 
-    /// Row 3.27: what is open already and what is kept free counts to the last descriptor.
+    /// Row 3.27: open and reserved descriptors are counted exactly.
     #[test]
     fn there_is_room_for_exactly_what_the_limit_leaves() {
         let config =

@@ -1,7 +1,7 @@
-//! What other machines reach without credentials, and where publications by HTTP are answered.
+//! What other machines can reach without credentials, and where publications by HTTP are answered.
 //!
-//! One set of rules for `stilling check`, which knows the configured addresses, and for a server that has started, which
-//! also knows those that its parent process passed.
+//! One set of rules for `stilling check`, which knows the configured addresses, and for a running server, which also
+//! knows those that its parent process passed.
 
 use std::net::SocketAddr;
 
@@ -10,12 +10,12 @@ use crate::listeners::{ListenerProtocol, Listeners};
 use crate::settings::{PROTOCOLS, SourceRange};
 use crate::syslog::SyslogTransport;
 
-/// Something that is reachable from other machines without credentials.
+/// Something that other machines can reach without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposure {
-    /// The option that is responsible.
+    /// The responsible option.
     pub option: &'static str,
-    /// The address, what is reachable there, and what to do about it.
+    /// The address, what can be reached there, and the remedy.
     pub reason: String,
 }
 
@@ -23,12 +23,12 @@ pub struct Exposure {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListeningAddress {
     pub(crate) protocol: ListenerProtocol,
-    /// It is the listener of `admin` alone.
+    /// It is the separate listener of `admin`.
     pub(crate) is_admin: bool,
     pub(crate) address: SocketAddr,
 }
 
-/// The addresses of open listeners on the network.
+/// The network addresses of open listeners.
 pub(crate) fn endpoints(open: &Listeners) -> Vec<ListeningAddress> {
     let of = |(&protocol, &address)| ListeningAddress { protocol, is_admin: false, address };
     let admin = open.admin.map(|address| ListeningAddress {
@@ -40,7 +40,7 @@ pub(crate) fn endpoints(open: &Listeners) -> Vec<ListeningAddress> {
 }
 
 impl ServeConfig {
-    /// Everything that is reachable from other machines without credentials, by the configured addresses.
+    /// Everything that other machines can reach without credentials, by the configured addresses.
     #[must_use]
     pub fn exposures(&self) -> Vec<Exposure> {
         let hub = &self.hub;
@@ -57,8 +57,8 @@ impl ServeConfig {
         self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp).chain(protocols))
     }
 
-    /// Whether `POST /publish/*` is answered at an HTTP listener with this address. With users it demands credentials
-    /// everywhere; without, it is for this machine alone unless the configuration opens it.
+    /// Whether `POST /publish/*` is answered at an HTTP listener with this address. With users it requires
+    /// credentials everywhere; without users it is limited to loopback, unless the configuration opens it.
     #[must_use]
     pub fn publishes_at(&self, address: SocketAddr) -> bool {
         self.hub.has_listeners() && (!self.hub.users.is_empty() || self.open_publish || is_loopback(address))

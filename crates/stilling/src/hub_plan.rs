@@ -1,4 +1,4 @@
-//! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
+//! Assembles the hub: opens its streams before the server reports its start, and starts it with the shards.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -26,10 +26,10 @@ use crate::settings::{self, StreamConfig};
 use crate::shard::ShardHub;
 use crate::syslog::{SyslogRules, SyslogShard};
 
-/// The hub, its streams opened, or checked if another server has them still.
+/// A hub with its streams, opened, or only checked if a predecessor still has them.
 pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
     opened: PreparedStreams<S>,
-    /// The thread that opens the streams when the predecessor has released them.
+    /// The thread that opens the streams after the predecessor has released them.
     opening_thread: OpeningThread,
     report: fn(&str),
     users: Arc<Users>,
@@ -37,12 +37,12 @@ pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
     payload_size_max: u32,
     has_thread: bool,
     streams: usize,
-    /// Numbers that nobody outside can guess: what subjects are hashed with, and the server's id.
+    /// Unpredictable numbers: the hash key for subjects, and the server's id.
     secret: [u64; 3],
     log: Option<fn(&str)>,
 }
 
-/// A hub in the first shard that is the same each time, if its streams are in memory: for simulated worlds.
+/// A hub in the first shard, for simulations: deterministic if its streams are in memory.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -59,34 +59,34 @@ pub fn hub_in_memory(
     plan.start(shards, overview, lifecycle, None).map(|(hubs, _)| hubs)
 }
 
-/// Why publications to streams are refused that the predecessor has not released in time.
+/// Reason for refusing publications while the predecessor holds their streams for too long.
 const NOT_RELEASED: &str = "the server before this one has not released it yet";
 
-/// The server before this one, as far as its streams are concerned.
+/// The predecessor, with respect to its streams.
 #[derive(Clone, Copy, Debug)]
 pub enum PredecessorState {
-    /// There is none: streams that another process has are an error.
+    /// None: a stream that another process holds is an error.
     None,
-    /// It serves, and hands over. What happens to the streams is reported by this function.
+    /// It serves and will hand over. The function receives lines about the streams.
     Running(fn(&str)),
-    /// None that hands over; one may still be on its way to its end.
+    /// None that hands over, but an earlier server may still be ending.
     Ending(fn(&str)),
 }
 
-/// What a simulated world keeps its streams on.
+/// Storage of the streams in a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulatedStorage<'a> {
-    /// A disk for each stream on disk, in their order.
+    /// The disks, in the order of the streams on disk.
     pub disks: &'a [SimulatedDisk],
-    /// How each of them is kept.
+    /// Settings of their logs.
     pub log: LogConfig,
-    /// The memory between hub and journal.
+    /// Bounds of the memory between hub and journal.
     pub limits: JournalLimits,
-    /// What the journal's clock says at the beginning.
+    /// Initial time of the journal's clock.
     pub now: Instant,
 }
 
-/// A hub in the first shard, with its streams on simulated disks. The caller runs the journal.
+/// A hub in the first shard with its streams on simulated disks. The caller runs the journal.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -114,34 +114,34 @@ pub fn hub_on_simulated_disks(
     Ok((assembled.hubs, journal))
 }
 
-/// How a simulated server of several, of which each takes over from the one before it, gets its hub.
+/// Parameters of the hub of a simulated server in a chain of hand-overs.
 #[derive(Clone, Debug)]
 pub struct SimulatedSuccession {
-    /// A disk for each stream on disk, in their order; shared by all servers.
+    /// The disks, in the order of the streams on disk; shared by all servers.
     pub disks: SharedDisks,
-    /// How each of them is kept.
+    /// Settings of their logs.
     pub log: LogConfig,
-    /// The memory between hub and journal.
+    /// Bounds of the memory between hub and journal.
     pub limits: JournalLimits,
-    /// What the journal's clock says at the beginning.
+    /// Initial time of the journal's clock.
     pub now: Instant,
-    /// The server before this one.
+    /// The predecessor.
     pub predecessor: PredecessorState,
-    /// Wakes the hub, if that is not in the first shard.
+    /// Wakes the hub if it is not in the first shard.
     pub hub_wake: Option<Arc<Wake>>,
 }
 
-/// The hub of a simulated server that takes over from another one, and is succeeded.
+/// The hub of a simulated server in a chain of hand-overs.
 pub struct SimulatedHub {
-    /// One for each shard.
+    /// One handle per shard.
     pub shards: Vec<ShardHub>,
     /// The hub, if it is not in the first shard.
     pub hub: Option<SteppedHub>,
-    /// What else the server does beside its shards.
+    /// The other threads of the server, as steps.
     pub threads: SteppedThreads,
 }
 
-/// A hub whose streams are released to a successor, on simulated disks. The caller runs everything in steps.
+/// A hub on simulated disks that can release its streams to a successor. The caller runs everything in steps.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -172,7 +172,7 @@ pub fn hub_in_succession(
 }
 
 impl HubPlan {
-    /// Opens the streams, or checks those that another server still has, if anything can publish to them.
+    /// Opens the streams, or checks those that a predecessor still has. `None` if nothing can publish to them.
     pub(crate) fn make(
         config: &ServeConfig,
         predecessor: PredecessorState,
@@ -207,7 +207,7 @@ impl HubPlan {
         Ok(HubPlan { report, ..plan })
     }
 
-    /// Starts the hub: on a thread, which is returned, or in the first shard.
+    /// Starts the hub on a thread, which is returned, or in the first shard.
     pub(crate) fn start(
         self,
         shards: &[Arc<Wake>],
@@ -235,8 +235,8 @@ impl HubPlan {
     }
 }
 
-/// Starts the thread of the hub. It is in `sleeper` before `run` begins, so that no wake is lost: threads that open
-/// streams may wake the hub before this function returns.
+/// Starts the hub's thread. Sets `sleeper` before `run` begins, so that no wake is lost: threads that open streams
+/// may wake the hub before this function returns.
 fn spawn_hub(
     sleeper: Arc<OnceLock<Thread>>,
     run: impl FnOnce() + Send + 'static,
@@ -247,7 +247,6 @@ fn spawn_hub(
     })
 }
 
-/// A hub that is put together.
 struct AssembledHub {
     hubs: Vec<ShardHub>,
     /// The hub, if it is not in the first shard.
@@ -255,7 +254,7 @@ struct AssembledHub {
 }
 
 impl<S: StreamStore> HubPlan<S> {
-    /// A plan for streams that `open` opens; its second argument is the longest message.
+    /// A plan for streams that `open` opens; its second argument is the longest message in bytes.
     fn with(
         config: &settings::MessagingConfig,
         hub_thread: HubThread,
@@ -294,7 +293,7 @@ impl<S: StreamStore> HubPlan<S> {
         })
     }
 
-    /// What there is to say before it runs.
+    /// Lines that describe the hub before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
         let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
         let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
@@ -304,13 +303,12 @@ impl<S: StreamStore> HubPlan<S> {
         lines
     }
 
-    /// Wakes what waits for a change of the server's life.
+    /// Wakes the opening thread after a change of the lifecycle.
     pub(crate) fn wake(&self) -> Arc<Wake> {
         Arc::new(Wake::of_thread(&self.opening_thread))
     }
 
-    /// Puts the hub together: for a thread that is woken by `own`, or in the first shard. `now` is the journal's
-    /// time.
+    /// Assembles the hub: for a thread that `own` wakes, or in the first shard. `now` is the journal's time.
     fn assemble(
         self,
         shards: &[Arc<Wake>],
@@ -333,7 +331,7 @@ impl<S: StreamStore> HubPlan<S> {
         lifecycle.hold_streams();
         let environment = HubEnvironment { wake, lifecycle, opening_thread: &opening_thread, report };
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns, now), &environment)?;
-        // Nobody else sets it.
+        // Set only here.
         let hub_counters = hub.counters();
         let _ = overview.hub.set(Arc::clone(&hub_counters));
         let log = log.map(LogWriter::start).transpose().map_err(ServeError::Threads)?;
@@ -366,7 +364,7 @@ impl<S: StreamStore> HubPlan<S> {
     }
 }
 
-/// The streams of a server with such a predecessor.
+/// Opens or checks the streams, depending on the predecessor.
 fn open_streams<S: StreamStore>(
     predecessor: PredecessorState,
     hub: stilling_hub::HubConfig,
@@ -383,11 +381,11 @@ fn open_streams<S: StreamStore>(
     }
 }
 
-/// Runs what holds the streams. Also by a panic it is dropped, and the streams' locks with it, before they count as released.
-/// After a panic the server ends: without the hub every publication would wait.
+/// Runs the holder of the streams. It is dropped, with the streams' locks, before they count as released, also after
+/// a panic. After a panic the server drains: without the hub every publication would wait.
 fn release_behind<R>(holder: R, lifecycle: &Arc<Lifecycle>, run: impl FnOnce(&mut R)) {
     let _release = ReleaseOnDrop(Arc::clone(lifecycle));
-    // Declared behind the release, hence dropped before it. What a closure has captured is dropped behind its variables.
+    // Declared after `_release`, hence dropped before it. Captured variables of a closure would be dropped later.
     let mut holder = holder;
     let mut guard = FailureGuard { lifecycle: Arc::clone(lifecycle), served: false };
     run(&mut holder);
@@ -402,7 +400,7 @@ mod tests {
     use super::*;
     use crate::lifecycle::LifecyclePhase;
 
-    /// Stands for the hub: notes whether the streams count as held when it is dropped.
+    /// Stands in for the hub: records whether the streams count as held when it is dropped.
     struct DropProbe<'a>(&'a Lifecycle, &'a AtomicBool);
 
     impl Drop for DropProbe<'_> {
@@ -411,8 +409,7 @@ mod tests {
         }
     }
 
-    /// The hub parks as the first thing that it does, and is woken at once: the wake ends its sleep however late the
-    /// function that starts the thread returns.
+    /// The hub parks first and is woken at once: the wake ends its sleep however late the starting function returns.
     #[test]
     fn a_hub_that_parks_before_its_thread_is_returned_can_be_woken() {
         for _ in 0..1000 {
@@ -433,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Row 4.37: a hub that comes to its end, and one that panics, has let go of the streams before they are released.
+    /// Row 4.37: the hub drops the streams before they are released, also when it panics.
     #[test]
     fn streams_are_released_behind_the_hub_also_when_it_panics() {
         for panics in [false, true] {

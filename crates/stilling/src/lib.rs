@@ -1,7 +1,7 @@
-//! Stilling: the server that stays calm when everyone talks at once.
+//! Stilling: a server for bursts, as a library.
 //!
-//! A server of your own is a table of routes. A handler is a plain function: `inline` ones answer in the
-//! shard and must be quick; `worker` ones run in a bounded pool and may block.
+//! A server is a table of routes. A handler is a plain function: `inline` handlers run in the shard and must be
+//! quick; `worker` handlers run in a bounded pool and may block.
 //!
 //! ```no_run
 //! use stilling::http::{Method, Response, Routes, Status};
@@ -12,21 +12,22 @@
 //!         .inline(Method::Get, "/hello", |_| "Hello\n")
 //!         .worker(Method::Get, "/report/{day}", |request| {
 //!             let day = request.param("day").ok_or(Status::BadRequest)?;
-//!             let file = std::fs::File::open(format!("reports/{}", day.parse::<u32>().map_err(|_| Status::BadRequest)?));
+//!             let day: u32 = day.parse().map_err(|_| Status::BadRequest)?;
+//!             let file = std::fs::File::open(format!("reports/{day}"));
 //!             file.map(|file| Response::stream("text/csv", file)).map_err(|_| Status::NotFound)
 //!         });
 //!     stilling::serve(ServeConfig::default(), routes)
 //! }
 //! ```
 //!
-//! `examples/` has more: slow work, a JSON API, a socket handed to a worker, and protocols of your own on
-//! the [`engine`]'s sessions and datagrams.
+//! `examples/` has more: slow work, a JSON API, a socket handed to a worker, and custom protocols on the [`engine`]'s
+//! sessions and datagrams.
 //!
-//! A [`protocol`] of your own has its listener beside those for HTTP, NATS and syslog. Its sessions run in the same shards
-//! and may publish messages.
+//! A custom [`protocol`] has its own listener beside those for HTTP, NATS and syslog. Its sessions run in the same
+//! shards and can publish messages.
 //!
-//! Beside the routes every server answers `/status`, `/metrics`, `/livez` and `/readyz`, drains on SIGTERM
-//! and SIGINT, and bounds whatever a client can make it hold (`docs/limits.md`).
+//! Every server also answers `/status`, `/metrics`, `/livez` and `/readyz`, drains on SIGTERM and SIGINT, and bounds
+//! all memory that clients can occupy (`docs/limits.md`).
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -68,8 +69,8 @@ pub use stilling_engine::driver::choice::DriverChoice;
 pub use stilling_workers::processes::ProcessLimits;
 pub use stilling_workers::{Growth, QueueTarget};
 
-/// What a server is put together from, for those who put it together otherwise, as the simulator does. A program that
-/// serves HTTP needs none of it but [`HttpCounters`](parts::HttpCounters), to read an [`Overview`].
+/// Parts of a server, for programs that assemble them differently, such as the simulator. An HTTP server needs only
+/// [`HttpCounters`](parts::HttpCounters), to read an [`Overview`].
 pub mod parts {
     pub use crate::hand_over::succession::{PredecessorEvent, Retirement, Succession, SuccessionAction};
     pub use crate::http::parts::*;
@@ -87,15 +88,15 @@ pub mod parts {
 
 use std::io::Write;
 
-/// Serves `routes` until SIGTERM or SIGINT, says on standard output where it listens, and drains at the end.
-/// [`Server`] is the same in steps.
+/// Serves `routes` until SIGTERM or SIGINT, prints the listening addresses on standard output, and drains at the end.
+/// [`Server`] offers the same in steps.
 ///
 /// # Errors
 /// See [`ServeError`].
 pub fn serve(config: ServeConfig, routes: http::Routes) -> Result<(), ServeError> {
     let server = Server::bind(config, routes)?;
     server.watch_signals()?;
-    // Nobody may be there to read it.
+    // Standard output may be closed.
     let _ = writeln!(std::io::stdout(), "{}", server.banner().join("\n"));
     server.run().map(drop)
 }

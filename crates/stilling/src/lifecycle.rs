@@ -1,4 +1,4 @@
-//! The life of the process: running, draining, stopping; and what time it is for people.
+//! The lifecycle of the process (running, draining, stopping), and its wall clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -7,42 +7,41 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stilling_hub::{Now, SteadyNanos, UnixNanos};
 use stilling_ring::{Time, Wake};
 
-/// Where the process is in its life.
+/// Phase of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifecyclePhase {
-    /// Work is welcome.
+    /// The server accepts work.
     Running,
     /// Nothing new is accepted; requests in flight finish.
     Draining,
-    /// What has not finished is cut off.
+    /// Unfinished work is cut off.
     Stopping,
 }
 
-/// How far a server has come that succeeds another. Others begin with the last one.
+/// Progress of a server that takes over from a predecessor. Other servers begin with the last stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HandoverStage {
-    /// Its worker processes start: it accepts nobody whom it could only have wait for them.
+    /// Worker processes start. The server accepts no connections, which could only wait for them.
     Preparing,
-    /// Both serve: it accepts from the listeners that it has got, and from no other, so that nobody is lost with it
-    /// when it fails.
+    /// Both servers serve. This one accepts only from the listeners that it received: a connection to any other would
+    /// be lost if the hand-over failed.
     Overlapping,
-    /// It is the server. The one before it may still write the streams and read the datagram sockets.
+    /// This is the server. The predecessor may still write the streams and read the datagram sockets.
     PathTaken,
-    /// The server before it has released them, or has ended.
+    /// The predecessor has released them, or has ended.
     Released,
 }
 
-/// What time it is in the world outside.
+/// Source of calendar time.
 #[derive(Clone, Copy, Debug)]
 pub enum WallClock {
-    /// The system's.
+    /// The system clock.
     System,
-    /// That many seconds after the epoch at `Time::ZERO`: for the simulator.
+    /// `Time::ZERO` is so many seconds after the Unix epoch, for the simulator.
     StartingAt(u64),
 }
 
 impl WallClock {
-    /// Nanoseconds since 1970.
     pub(crate) fn unix_nanos(self, now: Time) -> UnixNanos {
         UnixNanos::from_nanos(match self {
             WallClock::System => SystemTime::now()
@@ -53,36 +52,36 @@ impl WallClock {
     }
 }
 
-/// Shared by all shards and the signal handler.
+/// State of the process, shared by all shards and the signal handler.
 #[derive(Debug)]
 pub struct Lifecycle {
     /// Requests to end so far: the first drains, the second stops.
     requests: Arc<AtomicU32>,
-    /// Another server has taken over. It drains like the first request, and is none: whoever asks for the end
-    /// of a server that hands over asks for what is happening.
+    /// A successor has taken over. This drains but does not count as a request to end: the first such request to a
+    /// server that hands over changes nothing.
     handed_over: AtomicBool,
-    /// Another server has these listeners as well, or may get them: who waits at them is not lost with this one.
+    /// Another server has these listeners or may get them, so connections in their queues survive this one.
     shares_listeners: AtomicBool,
-    /// A part of the server has failed. However many do, it drains like the first request and cuts nobody off.
+    /// A part of the server has failed. Any number of failures drains, and none cuts off.
     failed: AtomicBool,
     /// Shards that accept.
     accepting_shards: AtomicUsize,
-    /// Shards over whose connections nothing publishes any more, after a hand-over.
+    /// Shards with no more publications from their connections, after a hand-over.
     finished_shards: AtomicUsize,
     /// Calls of `request_queue_check`, wrapping.
     queue_checks: AtomicU32,
     /// A `HandoverStage`.
     stage: AtomicU8,
-    /// The hub takes requests, or there is none.
+    /// The hub accepts requests, or there is none.
     hub_began: AtomicBool,
-    /// This server holds streams and datagram sockets that a successor waits for.
+    /// This server holds streams or datagram sockets that a successor waits for.
     holds_streams: AtomicBool,
     wakes: Vec<Arc<Wake>>,
     wall_clock: WallClock,
 }
 
 impl Lifecycle {
-    /// A running process whose shards hear of changes through `wakes`.
+    /// A running process. Changes wake the shards through `wakes`.
     pub fn new(wakes: Vec<Arc<Wake>>, wall_clock: WallClock) -> Self {
         Lifecycle {
             requests: Arc::default(),
@@ -100,7 +99,7 @@ impl Lifecycle {
         }
     }
 
-    /// The phase.
+    /// The current phase.
     pub fn phase(&self) -> LifecyclePhase {
         match self.requests.load(Ordering::Acquire) {
             0 if !self.handed_over.load(Ordering::Acquire) && !self.failed.load(Ordering::Acquire) => {
@@ -111,78 +110,77 @@ impl Lifecycle {
         }
     }
 
-    /// Whether the end has been asked for.
+    /// Whether the server drains or stops.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase() != LifecyclePhase::Running
     }
 
-    /// The number of requests to end so far, for a signal handler to count on.
+    /// The number of requests to end so far, for a signal handler to increment.
     pub fn requests(&self) -> &Arc<AtomicU32> {
         &self.requests
     }
 
-    /// Asks for the end: politely the first time. Safe in a signal handler.
+    /// Requests the end: the first call drains, the second cuts off. Safe in a signal handler.
     pub fn end(&self) {
         self.requests.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
-    /// A part of the server cannot go on: the others drain.
+    /// Drains because a part of the server has failed.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         self.wake_all();
     }
 
-    /// Another server has taken over: drains.
+    /// Drains because a successor has taken over.
     pub(crate) fn hand_over(&self) {
         self.handed_over.store(true, Ordering::Release);
         self.wake_all();
     }
 
-    /// Whether there is another server that has these listeners, or may get them: an old one or a successor.
+    /// Sets whether a predecessor or successor has these listeners, or may get them.
     pub(crate) fn set_listeners_shared(&self, is_shared: bool) {
         self.shares_listeners.store(is_shared, Ordering::Release);
     }
 
-    /// Whether nobody else can answer who waits at the listeners of this server.
+    /// Whether no other server can answer the connections in the listeners' queues.
     pub(crate) fn has_listeners_alone(&self) -> bool {
         !self.handed_over.load(Ordering::Acquire) && !self.shares_listeners.load(Ordering::Acquire)
     }
 
-    /// A shard accepts from now on.
+    /// Counts a shard that accepts from now on.
     pub fn shard_began(&self) {
         self.accepting_shards.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
-    /// Shards that accept.
     pub(crate) fn accepting_shards(&self) -> usize {
         self.accepting_shards.load(Ordering::Acquire)
     }
 
-    /// Nothing publishes any more over connections of one more shard.
+    /// Counts a shard when its connections no longer publish.
     pub(crate) fn shard_stopped_publishing(&self) {
         self.finished_shards.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
-    /// Whether that holds for all shards.
+    /// Whether this holds for all shards.
     pub(crate) fn all_stopped_publishing(&self) -> bool {
         self.finished_shards.load(Ordering::Acquire) >= self.accepting_shards()
     }
 
-    /// Has every shard look into the queues of its listeners, now and for a while.
+    /// Makes every shard check its listeners' queues, now and for `QUEUE_CHECK_SPAN`.
     pub(crate) fn request_queue_check(&self) {
         self.queue_checks.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 
-    /// How often that has been asked for.
+    /// Number of such requests, wrapping.
     pub(crate) fn queue_checks(&self) -> u32 {
         self.queue_checks.load(Ordering::Acquire)
     }
 
-    /// This server succeeds another one and begins at this stage. Called before anything else uses the stage.
+    /// Sets the first stage of a server with a predecessor. Called before anything else reads the stage.
     pub(crate) fn begin_succession(&self, stage: HandoverStage) {
         self.stage.store(stage as u8, Ordering::Release);
         self.wake_all();
@@ -194,23 +192,23 @@ impl Lifecycle {
         self.wake_all();
     }
 
-    /// The hub begins only when a predecessor has released the streams.
+    /// The hub begins only after a predecessor has released the streams.
     pub(crate) fn hub_waits(&self) {
         self.hub_began.store(false, Ordering::Release);
     }
 
-    /// The hub takes requests from now on.
+    /// The hub accepts requests from now on.
     pub(crate) fn hub_begins(&self) {
         self.hub_began.store(true, Ordering::Release);
         self.wake_all();
     }
 
-    /// Whether the hub takes requests, or there is none.
+    /// Whether the hub accepts requests, or there is none.
     pub(crate) fn hub_has_begun(&self) -> bool {
         self.hub_began.load(Ordering::Acquire)
     }
 
-    /// Whether the hub never begins, because this server ends without having become the server.
+    /// Whether the hub never begins, because this server ends without having taken over.
     pub(crate) fn hub_is_abandoned(&self) -> bool {
         let failed = self.failed.load(Ordering::Acquire);
         let is_over =
@@ -218,7 +216,7 @@ impl Lifecycle {
         is_over && !self.hub_has_begun()
     }
 
-    /// This server has streams, or sockets for datagrams.
+    /// This server has streams or datagram sockets.
     pub(crate) fn hold_streams(&self) {
         self.holds_streams.store(true, Ordering::Release);
     }
@@ -234,12 +232,10 @@ impl Lifecycle {
         self.holds_streams.load(Ordering::Acquire)
     }
 
-    /// Whether another server has taken over.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.handed_over.load(Ordering::Acquire)
     }
 
-    /// Whether the succession has come so far.
     pub(crate) fn has_reached(&self, stage: HandoverStage) -> bool {
         self.stage.load(Ordering::Acquire) >= stage as u8
     }
@@ -250,17 +246,17 @@ impl Lifecycle {
         }
     }
 
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since the Unix epoch.
     pub fn unix_nanos(&self, now: Time) -> UnixNanos {
         self.wall_clock.unix_nanos(now)
     }
 
-    /// What time it is for the hub: by the calendar, and by the clock of `now`, which is never set.
+    /// Both clocks for the hub: calendar time, and the monotonic time of `now`.
     pub(crate) fn both_clocks(&self, now: Time) -> Now {
         Now { unix_ns: self.unix_nanos(now), steady_ns: SteadyNanos::from_nanos(now.as_nanos()) }
     }
 
-    /// Seconds since 1970.
+    /// Seconds since the Unix epoch.
     pub fn unix_seconds(&self, now: Time) -> u64 {
         match self.wall_clock {
             WallClock::System => {
@@ -271,7 +267,8 @@ impl Lifecycle {
     }
 }
 
-/// Reports that the streams are released when it is dropped. To be made before what holds them, so that it is dropped later.
+/// Reports the release of the streams when dropped. Created before the holder of the streams, so that it is dropped
+/// later.
 pub(crate) struct ReleaseOnDrop(pub(crate) Arc<Lifecycle>);
 
 impl Drop for ReleaseOnDrop {
@@ -280,7 +277,7 @@ impl Drop for ReleaseOnDrop {
     }
 }
 
-/// Asks for the end when a thread that the server needs is left without having served to its end.
+/// Drains the server when a necessary thread ends early.
 pub(crate) struct FailureGuard {
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) served: bool,
@@ -298,7 +295,7 @@ impl Drop for FailureGuard {
 mod tests {
     use super::*;
 
-    /// Row 4.37: a supervisor that ends the server which it has just succeeded cuts nobody off.
+    /// Row 4.37: a supervisor that ends a server which has just been succeeded cuts off nothing.
     #[test]
     fn a_request_to_end_after_a_hand_over_changes_nothing_and_a_second_cuts_off() {
         let life = Lifecycle::new(Vec::new(), WallClock::System);
@@ -311,7 +308,7 @@ mod tests {
         assert_eq!(life.phase(), LifecyclePhase::Stopping);
     }
 
-    /// Row 4.37: the stage never goes back, in whichever order the steps of a hand-over are seen.
+    /// Row 4.37: the stage never goes back, in any order of the steps.
     #[test]
     fn a_stage_that_was_reached_stays_reached() {
         let life = Lifecycle::new(Vec::new(), WallClock::System);
@@ -322,7 +319,7 @@ mod tests {
         assert!(life.has_reached(HandoverStage::Released));
     }
 
-    /// Row 4.9: one failure seldom comes alone, and the clients of what has not failed are answered.
+    /// Row 4.9: several failures only drain: the healthy parts answer their clients.
     #[test]
     fn failures_drain_and_however_many_cut_nobody_off() {
         let life = Lifecycle::new(Vec::new(), WallClock::System);

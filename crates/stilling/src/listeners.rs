@@ -1,21 +1,20 @@
-//! Where the server listens: listeners that are there already come first, the others are opened.
+//! The server's listeners: received listeners come first, the missing ones are opened.
 //!
-//! A queue belongs to its listener, and one that nobody accepts from swallows its share of the connections: the
-//! kernel spreads them over all listeners of an address, whoever holds them. So every listener that is kept has
-//! a shard that accepts from it, and every shard has one of each address:
+//! The kernel spreads the connections of an address over all its listeners, in any process, and a listener that no
+//! shard accepts from swallows its part. So every kept listener gets a shard, and every shard gets a listener of each
+//! address:
 //!
 //! ```text
-//!  3 shards, 2 there already    a  b  +c      the third is opened beside them
-//!  2 shards, 3 there already    a  b  a,c     shared out in turn
-//!  3 shards, 1 that is alone    a  a  a       copies: the parent opened it without SO_REUSEPORT
+//!  3 shards, 2 received            a  b  +c      the third is opened
+//!  2 shards, 3 received            a  b  a,c     distributed in turn
+//!  3 shards, 1 exclusive           a  a  a       copies: the parent opened it without SO_REUSEPORT
 //! ```
 //!
-//! What a successor opens beside the listeners that it has got is bound at once, so that errors are known, and
-//! listens only when it is the server: connections that come to a listener are lost with the process that holds it,
-//! and until then that process may fail.
+//! A successor binds the missing listeners at once, so that errors show, but listens only after it has taken over:
+//! connections in a listener's queue are lost with the process that holds it, and until then the hand-over may fail.
 //!
-//! Of an old server's listeners those are kept whose address is wanted still. The copies of the others are
-//! closed, which ends nothing: the old server has its own, and serves who waits there until it drains.
+//! Of a predecessor's listeners, those with a configured address are kept. The copies of the others are closed, which
+//! has no effect: the predecessor has its own and serves their connections until it drains.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,22 +32,21 @@ use crate::lifecycle::HandoverStage;
 use crate::socket_file::{self, SocketFile};
 use crate::syslog::SyslogTransport;
 
-/// How long the kernel holds back a connection that sends nothing, in seconds; the first-byte
-/// timeout begins when it lets go.
+/// Seconds for which the kernel holds back a connection that sends nothing; the first-byte timeout begins afterwards.
 const DEFER_ACCEPT_SECONDS: u32 = 1;
 
-/// What is spoken to a listener's connections.
+/// Protocol of a listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenerProtocol {
     Http,
     Nats,
     Syslog(SyslogTransport),
-    /// The custom protocol with this number.
+    /// The custom protocol with this index.
     Custom(u16),
 }
 
 impl ListenerProtocol {
-    /// What begins the text of an address.
+    /// Scheme in the text of an address.
     pub(crate) const fn scheme(self) -> &'static str {
         match self {
             ListenerProtocol::Http => "http",
@@ -61,54 +59,52 @@ impl ListenerProtocol {
     }
 }
 
-/// How long an address may still be in use at the start: a process that was killed has a ring that the system takes apart
-/// a moment after its end.
+/// Maximum wait at the start for an address in use: the system destroys the ring of a killed process a moment after
+/// its end.
 const ADDRESS_RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How often it is looked at meanwhile.
+/// Interval of checks meanwhile.
 const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A listener of one shard.
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
     pub(crate) socket: OwnedFd,
     /// Unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
     pub(crate) protocol: ListenerProtocol,
-    /// It is the listener of `admin` alone.
+    /// It is the separate listener of `admin`.
     pub(crate) is_admin: bool,
-    /// The parent process passed it, and may have it still: who waits there is not lost with this server.
+    /// The parent process passed it and may still have it: connections in its queue survive this server.
     pub(crate) is_inherited: bool,
-    /// How far the succession has to have come before it is used.
+    /// The hand-over stage from which it is used.
     pub(crate) from: HandoverStage,
 }
 
-/// When what is opened listens.
+/// When opened listeners listen.
 pub(crate) enum ListenTiming<'a> {
-    /// At once, also if an address is free only in a moment.
+    /// At once. A TCP address in use is tried again for `ADDRESS_RELEASE_TIMEOUT`.
     Now,
-    /// At once, and an address in use is tried again for as long as this returns true.
+    /// At once. An address in use is tried again while this returns true.
     RetryWhile(&'a mut dyn FnMut() -> bool),
-    /// Later; now it is bound.
+    /// Later; now they are only bound.
     BindOnly,
 }
 
-/// All listeners of the server.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// Where it listens, ports filled in; without `admin`.
+    /// Their addresses with resolved ports; without `admin`.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) protocols: Vec<ListenerProtocol>,
-    /// The address of the pages, port filled in, if they have a listener of their own.
+    /// The resolved address of the separate `admin` listener.
     pub(crate) admin: Option<SocketAddr>,
-    /// For each shard its listeners, those that are used first in front.
+    /// The listeners of each shard, ordered by stage.
     pub(crate) of_shards: Vec<Vec<ListeningSocket>>,
-    /// How many came from the old server or the parent and are kept.
+    /// Number of kept listeners of the predecessor or the parent.
     pub(crate) kept: usize,
-    /// Those of Unix sockets.
+    /// The files of Unix sockets.
     pub(crate) files: Vec<SocketFile>,
 }
 
-/// One address with the listeners that there are for it.
+/// One configured address with its listeners.
 struct ListenerGroup {
     protocol: ListenerProtocol,
     is_admin: bool,
@@ -117,8 +113,8 @@ struct ListenerGroup {
 }
 
 impl Listeners {
-    /// Takes what is there and opens the rest. `old` comes from the server that is succeeded, `passed` from
-    /// the parent process; the same listener may come from both.
+    /// Keeps the received listeners and opens the rest. `old` comes from the predecessor, `passed` from the parent
+    /// process; the same listener may come from both.
     pub(crate) fn open(
         config: &ServeConfig,
         old: Vec<OwnedFd>,
@@ -128,7 +124,7 @@ impl Listeners {
         let options = |protocol| options(config, protocol);
         let SortedListeners { groups, left, datagrams, parents, .. } =
             sort_listeners(config, old, passed, &options)?;
-        // All of them before the first one listens: this server's own addresses may overlap.
+        // All checks before the first listener listens: this server's own addresses may overlap.
         for group in &groups {
             check_free(group, &groups, &left, &options(group.protocol), &mut when)?;
         }
@@ -155,7 +151,7 @@ impl Listeners {
         }
     }
 
-    /// Gives every shard a listener of the address with this number.
+    /// Gives every shard a listener of the address with this index.
     fn open_group(
         &mut self,
         number: usize,
@@ -180,18 +176,18 @@ impl Listeners {
                 ListenerProtocol::Http if net::is_listening(&socket).map_err(open)? => {
                     HandoverStage::Overlapping
                 }
-                // What is opened besides listens later, and who publishes comes to no server that may still fail.
+                // Listens after the take-over: no publisher connects to a server that may still fail.
                 _ => HandoverStage::PathTaken,
             };
             let is_inherited = parents.contains(&identity(&socket).map_err(open)?);
             let listener = ListeningSocket { socket, address, protocol, is_admin, is_inherited, from };
-            // Each address begins with another shard, so that the first does not get all of what is over.
+            // Each address begins with another shard, so that the first shard does not get every surplus listener.
             self.of_shards[(number + at) % shards].push(listener);
         }
         Ok(())
     }
 
-    /// Gives each address for syslog over UDP to one shard: one reader keeps what a source sends in its order.
+    /// Assigns each UDP address for syslog to one shard: a single reader keeps the order of a source's datagrams.
     fn open_syslog_udp(
         &mut self,
         addresses: &[SocketAddr],
@@ -217,14 +213,14 @@ impl Listeners {
                 protocol,
                 is_admin: false,
                 is_inherited: false,
-                // The old server reads its socket until it has released the streams.
+                // The predecessor reads its socket until it has released the streams.
                 from: if is_old { HandoverStage::Released } else { HandoverStage::PathTaken },
             });
         }
         Ok(())
     }
 
-    /// Gives each Unix socket for syslog to one shard.
+    /// Assigns each Unix socket for syslog to one shard.
     fn open_syslog_unix(&mut self, paths: &[PathBuf], when: &ListenTiming<'_>) -> Result<(), ServeError> {
         for (number, path) in paths.iter().enumerate() {
             let failed = |error| ServeError::SocketFile(path.clone(), error);
@@ -256,8 +252,8 @@ impl Listeners {
         self.of_shards.iter().map(Vec::len).sum()
     }
 
-    /// A copy of every listener, each once even if several shards share it. Unix sockets stay: a successor has its own in
-    /// the same place.
+    /// Copies of all distinct listeners, for a successor. Without Unix sockets: a successor opens its own at the same
+    /// path.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         let mut seen = Vec::new();
         let mut copies = Vec::new();
@@ -272,11 +268,10 @@ impl Listeners {
     }
 }
 
-/// How listeners are opened.
 pub(crate) fn options(config: &ServeConfig, protocol: ListenerProtocol) -> ListenOptions {
     let defer_accept = match protocol {
         ListenerProtocol::Http => DEFER_ACCEPT_SECONDS,
-        // The server may be the one that sends first, and clients may be silent for long.
+        // The server may send first, and clients may be silent for long.
         ListenerProtocol::Nats | ListenerProtocol::Syslog(_) | ListenerProtocol::Custom(_) => 0,
     };
     ListenOptions {
@@ -289,17 +284,17 @@ pub(crate) fn options(config: &ServeConfig, protocol: ListenerProtocol) -> Liste
 
 struct SortedListeners {
     groups: Vec<ListenerGroup>,
-    /// Where the old server listens, and this one is not to.
+    /// Addresses of the predecessor that are not configured here.
     left: Vec<SocketAddr>,
-    /// Sockets for datagrams of the old server.
+    /// The predecessor's datagram sockets.
     datagrams: Vec<(SocketAddr, OwnedFd)>,
-    /// Every listener so far, by [`identity`].
+    /// Distinct listeners so far, by [`identity`].
     seen: Vec<(u64, u64)>,
-    /// What the parent has passed, by [`identity`].
+    /// The listeners of the parent, by [`identity`].
     parents: Vec<(u64, u64)>,
 }
 
-/// Sorts what is there by the addresses that are wanted.
+/// Sorts the received listeners by configured address.
 fn sort_listeners(
     config: &ServeConfig,
     old: Vec<OwnedFd>,
@@ -323,7 +318,6 @@ fn sort_listeners(
     Ok(found)
 }
 
-/// The addresses of the configuration, without listeners.
 fn wanted_groups(config: &ServeConfig) -> Vec<ListenerGroup> {
     let http = config.listen.iter().map(|wanted| (ListenerProtocol::Http, false, *wanted));
     let admin = config.admin.address().map(|wanted| (ListenerProtocol::Http, true, wanted));
@@ -338,7 +332,7 @@ fn wanted_groups(config: &ServeConfig) -> Vec<ListenerGroup> {
         .map(|(number, listener)| (ListenerProtocol::Custom(number), false, listener.address));
     let mut groups: Vec<ListenerGroup> = Vec::new();
     for (protocol, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog).chain(custom) {
-        // Port 0 takes another one each time; any other address that is asked for twice is one address.
+        // Port 0 takes another port each time; any other repeated address is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
             groups.push(ListenerGroup { protocol, is_admin, wanted, sockets: Vec::new() });
         }
@@ -366,7 +360,7 @@ impl SortedListeners {
                     .map_err(|error| ServeError::Listen(address, error))?;
                 group.sockets.push(descriptor);
             }
-            // The parent decides where this server listens, besides what was asked for by name.
+            // The parent may add addresses to the configured ones.
             None => {
                 let (protocol, is_admin, sockets) = (ListenerProtocol::Http, false, vec![descriptor]);
                 self.groups.push(ListenerGroup { protocol, is_admin, wanted: address, sockets });
@@ -404,7 +398,7 @@ impl SortedListeners {
     }
 }
 
-/// The old server's socket for this address, or one of our own. Whether it is the old one.
+/// The predecessor's socket for this address, or a new one. Returns whether it is the predecessor's.
 fn datagram_socket(
     wanted: SocketAddr,
     old: &mut Vec<(SocketAddr, OwnedFd)>,
@@ -433,7 +427,7 @@ fn datagram_socket(
     }
 }
 
-/// Which of the wanted addresses this is: the same one, or the same host with any port.
+/// The configured address that matches: the same, or the same host with port 0.
 fn group_for(address: SocketAddr, groups: &[ListenerGroup]) -> Option<usize> {
     let same = groups.iter().position(|group| group.wanted == address);
     let any_port =
@@ -441,7 +435,7 @@ fn group_for(address: SocketAddr, groups: &[ListenerGroup]) -> Option<usize> {
     same.or_else(any_port)
 }
 
-/// Any port has become a certain one when the first listener for it was found.
+/// Replaces port 0 by the port of the first listener.
 fn resolve_ports(groups: &mut [ListenerGroup]) {
     for group in groups.iter_mut().filter(|group| group.wanted.port() == 0) {
         if let Some(Ok(address)) = group.sockets.first().map(net::local_addr) {
@@ -450,13 +444,13 @@ fn resolve_ports(groups: &mut [ListenerGroup]) {
     }
 }
 
-/// What all descriptors of one listener have in common.
+/// Identifies a listener: all its descriptors share this.
 fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
     let file = rustix::fs::fstat(socket)?;
     Ok((file.st_dev, file.st_ino))
 }
 
-/// Whether this listener has not been seen yet: another descriptor of one that was is the same listener.
+/// Whether this listener is new, and not another descriptor of a known listener.
 fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
     let identity = identity(socket)?;
     let is_new = !seen.contains(&identity);
@@ -466,7 +460,8 @@ fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
     Ok(is_new)
 }
 
-/// Shared ports would let a second server start silently beside the first: asks once without.
+/// Checks an address once without a shared port: with shared ports a second server would start silently beside the
+/// first.
 fn check_free(
     group: &ListenerGroup,
     groups: &[ListenerGroup],
@@ -505,7 +500,7 @@ fn check_free(
     }
 }
 
-/// At least as many listeners as shards.
+/// Opens or copies listeners until there are as many as shards.
 fn fill_group(
     group: ListenerGroup,
     shards: usize,
@@ -524,7 +519,7 @@ fn fill_group(
     let shares = |socket: &OwnedFd| Ok::<bool, io::Error>(rustix::net::sockopt::socket_reuseport(socket)?);
     let there = sockets.len();
     for at in 0..shards.saturating_sub(there) {
-        // One that another user opened is shared with that user's processes alone.
+        // Fails if another user opened the first: only processes of that user share its port.
         let beside = shares(&sockets[0])?.then(|| open(address, options).ok()).flatten();
         let socket = match beside {
             Some(socket) => socket,

@@ -1,4 +1,4 @@
-//! Lines for the log, written by a thread of their own: a shard never waits for whatever reads them.
+//! Writes log lines on a separate thread: a shard never waits for the reader of the log.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::time::Duration;
 /// Lines that wait to be written. Full: further lines are dropped and counted.
 const QUEUED_LINES_MAX: usize = 256;
 
-/// How long the end of the server waits until the last lines are written.
+/// Maximum wait for the last lines at the end of the server.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Takes lines; dropped, it waits a moment until they are written.
+/// Queue of log lines. On drop, waits up to `LAST_LINES_TIMEOUT` until they are written.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     lines: Option<SyncSender<String>>,
@@ -24,7 +24,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// A log whose thread gives each line to `write`.
+    /// A log thread that gives each line to `write`.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -46,8 +46,8 @@ impl LogWriter {
         Ok(LogWriter { lines: Some(lines), dropped: 0, unreported, is_done })
     }
 
-    /// Has a line written, if there is room for it. Never blocks. A dropped line is counted, and the next line that finds
-    /// room reports how many were.
+    /// Queues a line. Never blocks. Without room the line is dropped and counted, and the next queued line reports
+    /// the count.
     pub(crate) fn line(&mut self, line: String) {
         let Some(lines) = &self.lines else { return };
         let unreported = self.unreported.load(Ordering::Relaxed);
@@ -62,7 +62,6 @@ impl LogWriter {
         self.unreported.store(unreported, Ordering::Release);
     }
 
-    /// Lines dropped so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -85,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// A log whose thread writes nothing before something is sent, or the sender is dropped.
+    /// A log that writes nothing before something is sent, or the sender is dropped.
     fn blocked() -> (LogWriter, std::sync::mpsc::Sender<()>, Receiver<String>) {
         let (release, blocked) = channel::<()>();
         let (written, lines) = channel();
@@ -105,7 +104,7 @@ mod tests {
             taken += 1;
         }
         drop(release);
-        // The thread has room again when it has written one.
+        // The queue has room again when the thread has written one line.
         assert_eq!(lines.recv().as_deref(), Ok("line 0"));
         while log.unreported.load(Ordering::Relaxed) > 0 {
             log.line("after".to_owned());

@@ -1,22 +1,22 @@
-//! Memory that requests and answers hold, counted against a bound that all of one kind in a shard share.
+//! Memory held by requests and responses, counted against a shared bound per kind and shard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that all reservations of one kind hold in one shard. Workers release bytes too, so it has cache lines of its own.
+/// Bytes held by all reservations of one kind in one shard. Aligned to its own cache lines, because workers release
+/// bytes too.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct MemoryUsage(AtomicU64);
 
 impl MemoryUsage {
-    /// Bytes that are held now.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Bytes held for one request or one answer until this is dropped, on whichever thread: a request whose client has gone
-/// may still lie in the workers' queue, and the source of an answer may be with a worker. Only the shard adds bytes.
+/// Bytes held for one request or response until this is dropped, on any thread: a request may outlive its client in
+/// the workers' queue, and a worker may have the source of a response. Only the shard adds bytes.
 #[derive(Debug)]
 pub(crate) struct MemoryReservation {
     usage: Arc<MemoryUsage>,
@@ -24,14 +24,14 @@ pub(crate) struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// A reservation of no bytes yet.
+    /// A reservation of no bytes.
     pub(crate) fn new(usage: &Arc<MemoryUsage>) -> Self {
         MemoryReservation { usage: Arc::clone(usage), bytes: 0 }
     }
 
-    /// Holds more bytes; false, and nothing changes, if all together would be more than `max`.
+    /// Adds bytes. Returns false and changes nothing if the usage would exceed `max`.
     pub(crate) fn grow(&mut self, bytes: usize, max: usize) -> bool {
-        // Bytes that other threads release meanwhile only make more room.
+        // Concurrent releases only make more room.
         let fits = self.has_room(bytes, max);
         if fits {
             self.add(bytes);
@@ -39,25 +39,24 @@ impl MemoryReservation {
         fits
     }
 
-    /// Whether all together could hold so many bytes more without being more than `max`.
+    /// Whether the usage plus these bytes stays within `max`.
     pub(crate) fn has_room(&self, bytes: usize, max: usize) -> bool {
         self.usage.bytes().saturating_add(bytes as u64) <= max as u64
     }
 
-    /// Holds more bytes, for which there was [room](Self::has_room).
+    /// Adds bytes that have [room](Self::has_room).
     pub(crate) fn add(&mut self, bytes: usize) {
         self.usage.0.fetch_add(bytes as u64, Ordering::Relaxed);
         self.bytes += bytes as u64;
     }
 
-    /// Gives bytes back.
+    /// Releases bytes, at most as many as are held.
     pub(crate) fn release(&mut self, bytes: usize) {
         let bytes = self.bytes.min(bytes as u64);
         self.usage.0.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes -= bytes;
     }
 
-    /// Bytes that this reservation holds.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

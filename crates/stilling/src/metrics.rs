@@ -1,5 +1,5 @@
-//! The metrics in OpenMetrics text form (<https://prometheus.io/docs/specs/om/open_metrics_spec/>) and in the text format of
-//! Prometheus.
+//! The metrics in OpenMetrics text form (<https://prometheus.io/docs/specs/om/open_metrics_spec/>) and in the text
+//! format of Prometheus.
 
 mod hub;
 mod text_format;
@@ -18,7 +18,7 @@ use stilling_engine::CloseReason;
 use crate::http::Status;
 use crate::overview::Overview;
 
-/// How the metrics are written.
+/// A text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
     /// OpenMetrics 1.0.0.
@@ -28,7 +28,7 @@ pub(crate) enum MetricsFormat {
 }
 
 impl MetricsFormat {
-    /// Its media type.
+    /// The media type of the format.
     pub(crate) fn media_type(self) -> &'static str {
         match self {
             MetricsFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -119,7 +119,7 @@ impl OverviewCollector {
         counter(to, "blocked_sends", "Sends taken only in part", overview.engine(|c| &c.blocked_sends))
     }
 
-    /// What the shards and their drivers hold and do.
+    /// Memory and activity of the shards and their drivers.
     fn encode_event_loops(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let overview = &*self.0;
         counter(to, "parked", "Idle connections parked", overview.engine(|c| &c.parked))?;
@@ -132,7 +132,7 @@ impl OverviewCollector {
         counter(to, "driver_overflows", "Completion queue overflows", overview.engine(|c| &c.overflows))
     }
 
-    /// Memory of requests and answers, and what was refused for want of it.
+    /// Memory of requests and responses, and refusals for lack of it.
     fn encode_http_memory(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let overview = &*self.0;
         let held = overview.http.iter().map(|counters| counters.requests_held()).sum();
@@ -168,7 +168,7 @@ impl OverviewCollector {
         one.encode(family.encode_family(&labels)?)
     }
 
-    /// As Prometheus does for processes: the runtime is the difference to now.
+    /// The start time, as Prometheus clients report it for processes; the uptime is the difference to now.
     fn encode_start(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let started = self.0.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let gauge = ConstGauge::new(started.as_secs_f64());
@@ -176,7 +176,7 @@ impl OverviewCollector {
         gauge.encode(to.encode_descriptor("start_time", help, Some(&Unit::Seconds), gauge.metric_type())?)
     }
 
-    /// By shard, so that it can be seen whether the system spreads connections evenly.
+    /// By shard, to show whether the system spreads connections evenly.
     fn encode_accepted(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let kind = ConstCounter::new(0_u64).metric_type();
         let mut family = to.encode_descriptor("accepted", "Connections accepted, by shard", None, kind)?;
@@ -205,7 +205,7 @@ impl OverviewCollector {
     }
 
     fn encode_answers(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        // "HTTP/1.1 200 OK": the code stands at a fixed place.
+        // "HTTP/1.1 200 OK": the code is at a fixed offset.
         let code =
             |status: Status| std::str::from_utf8(&status.line()["HTTP/1.1 ".len()..][..3]).unwrap_or("");
         let answers = Status::ALL.iter().map(|status| (code(*status), self.0.http(|c| c.answers(*status))));
@@ -254,7 +254,7 @@ impl OverviewCollector {
 }
 
 impl OverviewCollector {
-    /// The worker processes, where there are any.
+    /// Metrics of the worker processes, if there are any.
     fn encode_app(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(app) = &self.0.app else { return Ok(()) };
         let counters = app.counters();

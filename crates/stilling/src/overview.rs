@@ -1,4 +1,4 @@
-//! What the status page and the metrics look at: every shard's counters, the pool, the driver.
+//! The state behind the status page and the metrics: every shard's counters, the pool, the driver.
 
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -14,40 +14,40 @@ use crate::rates::{CounterTotals, RateWindow, Rates};
 use crate::upstream::App;
 use crate::volume_monitor::VolumeMonitor;
 
-/// Everything that can be seen of a running server; shared by all threads.
+/// Observable state of a running server; shared by all threads.
 pub struct Overview {
     /// When the server started.
     pub started: SystemTime,
-    /// The driver that runs: `uring`, `poll` or `sim`.
+    /// The active driver: `uring`, `poll` or `sim`.
     pub driver: String,
-    /// Why it is not the first choice.
+    /// Why the driver is not the first choice.
     pub driver_fallback: Option<String>,
-    /// Where the server listens, as URLs.
+    /// Listeners, as URLs.
     pub listeners: Vec<String>,
-    /// Connections each shard may have.
+    /// Maximum connections per shard.
     pub capacity: u32,
     /// Worker threads at the start.
     pub workers: usize,
-    /// Each shard's engine.
+    /// Engine counters of each shard.
     pub engines: Vec<Arc<EngineCounters>>,
-    /// Each shard's HTTP sessions.
+    /// HTTP counters of each shard.
     pub http: Vec<Arc<HttpCounters>>,
     /// The worker pool.
     pub pool: Pool<JobOutcome>,
-    /// The worker processes, if there are any.
+    /// The worker processes, if configured.
     pub app: Option<Arc<App>>,
-    /// The hub, once it runs, if there is one.
+    /// The hub's counters, once it runs.
     pub hub: OnceLock<Arc<stilling_hub::HubCounters>>,
-    /// Each shard's handle to the hub; none without a hub.
+    /// Counters of each shard's hub handle; empty without a hub.
     pub hub_handles: Vec<Arc<HubHandleCounters>>,
-    /// What happened per second of late.
+    /// Recent rates per second.
     pub rates: Rates,
-    /// What streams occupy on disk.
+    /// Disk usage of streams.
     pub volumes: Arc<VolumeMonitor>,
 }
 
 impl Overview {
-    /// What has become of requests for workers: of the processes, where there are any.
+    /// Counters of requests for workers: of the worker processes, if configured, else of the pool.
     pub fn work(&self) -> stilling_workers::PoolCounters {
         self.app.as_ref().map_or_else(|| self.pool.counters(), |app| app.requests())
     }
@@ -64,13 +64,13 @@ impl Overview {
 }
 
 impl Overview {
-    /// Connections, requests and messages that were refused; each counts once.
+    /// Refused connections, requests and messages; each counts once.
     pub(crate) fn refused(&self) -> u64 {
         let connections = self.engine(|c| &c.refused_descriptors) + self.engine(|c| &c.refused_full);
         connections + self.requests_refused() + self.messages_lost()
     }
 
-    /// What was refused: the sum, what it is the sum of, and below the requests their reasons as far as they are counted.
+    /// Refusals by kind: the sum, its parts, and below the requests their counted reasons.
     pub(crate) fn refusals(&self) -> [(&'static str, u64); 11] {
         let work = self.work();
         let publications = self.hub_handles.iter().map(|handle| handle.publications_shed.get()).sum();
@@ -89,26 +89,26 @@ impl Overview {
         ]
     }
 
-    /// Requests that the server has answered 503 by itself.
+    /// Requests that the server itself answered with 503.
     fn requests_refused(&self) -> u64 {
         let all = self.http(|c| c.answers(Status::ServiceUnavailable));
         all.saturating_sub(self.http(|c| &c.unavailable))
     }
 
-    /// Messages that were refused, shed or lost. Those by HTTP are counted as requests.
+    /// Refused, shed or lost messages. Those by HTTP count as requests.
     fn messages_lost(&self) -> u64 {
         let Some(hub) = self.hub.get() else { return 0 };
         let of_door = |ingress| Loss::ALL.into_iter().map(move |loss| hub.losses(ingress, loss)).sum::<u64>();
         [Ingress::Nats, Ingress::Syslog, Ingress::Custom].into_iter().map(of_door).sum()
     }
 
-    /// A number that changes with what streams keep.
+    /// A number that changes with the contents of streams.
     pub(crate) fn stream_progress(&self) -> u64 {
         let streams = self.hub.get().into_iter().flat_map(|hub| &hub.streams);
         streams.fold(0, |sum, stream| sum.wrapping_add(stream.visible.get()).wrapping_add(stream.first.get()))
     }
 
-    /// What has been counted of that of which there are rates.
+    /// Current totals of everything that has a rate.
     pub(crate) fn totals(&self) -> CounterTotals {
         let work = self.work();
         let hub = self.hub.get();
@@ -123,7 +123,7 @@ impl Overview {
         }
     }
 
-    /// What was counted over the last seconds.
+    /// The counts of the recent window.
     pub(crate) fn recent(&self, now: Time) -> RateWindow {
         self.rates.recent(now, self.totals())
     }

@@ -1,17 +1,18 @@
-//! Protocols of your own, beside those that the server speaks.
+//! Custom protocols, beside those that the server implements.
 //!
-//! A protocol is registered with the address of its listener ([`ServeConfig::protocols`](crate::ServeConfig::protocols)). Its
-//! connections share the shards with all others and end with the server's drain. Their sessions may publish messages.
+//! A protocol is registered with the address of its listener
+//! ([`ServeConfig::protocols`](crate::ServeConfig::protocols)). Its connections share the shards with all others and
+//! end with the server's drain. Their sessions may publish messages.
 //!
-//! - **Authentication** is the session's task: whatever it publishes is published, whoever sent it.
+//! - **Authentication** is the session's task: the server publishes everything that the session publishes.
 //! - **Time**: a connection that sends nothing for the idle timeout
 //!   ([`ServeConfig::timeouts`](crate::ServeConfig::timeouts)) ends, unless its session sets deadlines of its own.
 //! - **Panics**: a session that panics is discarded, and its connection closed with
-//!   [`SessionPanicked`](CloseReason::SessionPanicked); the panic hook of the process reports it. (A program that is built with
-//!   `panic = "abort"` ends.)
-//! - **Hub**: with a protocol the server has a hub, and keeps its streams, also without listeners for NATS or syslog. A server
-//!   whose sessions publish nothing needs no folder for streams if [`MessagingConfig::streams`](crate::settings::MessagingConfig::streams) is
-//!   empty.
+//!   [`SessionPanicked`](CloseReason::SessionPanicked); the panic hook of the process reports it. (A program built
+//!   with `panic = "abort"` ends.)
+//! - **Hub**: with a custom protocol the server has a hub and opens its streams, also without listeners for NATS or
+//!   syslog. A server with sessions that publish nothing needs no folder for streams if
+//!   [`MessagingConfig::streams`](crate::settings::MessagingConfig::streams) is empty.
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -21,7 +22,7 @@
 //! use stilling::engine::Io;
 //! use stilling::protocol::{CustomContext, CustomListener, CustomProtocol, CustomSession};
 //!
-//! /// Answers each byte with itself.
+//! /// Sends every byte back.
 //! struct Echo;
 //!
 //! impl CustomProtocol for Echo {
@@ -62,18 +63,18 @@ mod connection;
 
 pub(crate) use connection::CustomConnection;
 
-/// A protocol. It is shared by all shards.
+/// A protocol, shared by all shards.
 pub trait CustomProtocol: Send + Sync {
-    /// A session for a connection that was accepted from `peer`, if the system tells where it comes from.
+    /// Creates the session of a connection that was accepted from `peer`, if the system reports the address.
     fn accept(&self, peer: Option<IpAddr>) -> Box<dyn CustomSession>;
 }
 
 /// A protocol with the address of its listener.
 #[derive(Clone)]
 pub struct CustomListener {
-    /// Where it listens; port 0 takes a free port.
+    /// The address to listen on; port 0 takes a free port.
     pub address: SocketAddr,
-    /// What is spoken there.
+    /// The protocol of its connections.
     pub protocol: Arc<dyn CustomProtocol>,
 }
 
@@ -85,15 +86,17 @@ impl fmt::Debug for CustomListener {
 
 /// One connection. All methods but `received` have a default. They run on the shard's thread and must not block.
 ///
-/// After a call in which the session finishes or aborts the connection only `closed` follows. A connection whose session asks for
-/// its socket ([`Io::detach`]) is closed: nothing takes such sockets.
+/// After a call in which the session finishes or aborts the connection, only `closed` follows. A connection is closed
+/// if its session asks for the socket ([`Io::detach`]): nothing takes such sockets.
 pub trait CustomSession {
-    /// The connection is open. Its deadline is the idle timeout of the server, see [`deadline`](CustomSession::deadline).
+    /// The connection is open. Its deadline is the idle timeout of the server, see
+    /// [`deadline`](CustomSession::deadline).
     fn opened(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = (io, cx);
     }
 
-    /// Bytes came: see [`Session::received`](stilling_engine::Session::received). Returns how many are consumed.
+    /// Handles received bytes: see [`Session::received`](stilling_engine::Session::received). Returns how many are
+    /// consumed.
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut CustomContext<'_>) -> usize;
 
     /// The peer has finished sending. By default the connection finishes, too.
@@ -102,71 +105,68 @@ pub trait CustomSession {
         io.finish(CloseReason::PeerClosed);
     }
 
-    /// All output is with the system again, after it had been held up.
+    /// All output has been sent, after it had been blocked.
     fn flushed(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = (io, cx);
     }
 
-    /// So many of the bytes that were [offered](Io::offer) are with the system, and more may be offered: see
+    /// `count` of the bytes that were [offered](Io::offer) have been sent, and more may be offered: see
     /// [`Session::taken`](stilling_engine::Session::taken).
     fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = (count, io, cx);
     }
 
-    /// There may be room for a publication again, after [`PublishError::NoRoom`]; called once for however many of these. By
-    /// default input is shown again.
+    /// There may be room for a publication again, after [`PublishError::NoRoom`]; called once for any number of these
+    /// errors. By default reading resumes.
     fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = cx;
         io.resume();
     }
 
-    /// The deadline has come. By default the connection is aborted.
+    /// The deadline has passed. By default the connection is aborted.
     ///
-    /// Until the session sets a deadline, or takes it away ([`Io::set_deadline`]), it is the idle timeout of the server
-    /// ([`ServeConfig::timeouts`](crate::ServeConfig::timeouts)), counted from the last bytes that were shown; time in which the
-    /// session waits for room does not count. While output is held up the write timeout counts instead.
+    /// Until the session sets or clears the deadline ([`Io::set_deadline`]), it is the idle timeout of the server
+    /// ([`ServeConfig::timeouts`](crate::ServeConfig::timeouts)), counted from the last call of `received`; time in
+    /// which the session waits for room does not count. While output is blocked the write timeout applies instead.
     fn deadline(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = cx;
         io.abort(CloseReason::IdleTimeout);
     }
 
-    /// The server drains: called once, unless the connection has finished. By default
-    /// [it finishes when its peer is silent](CustomContext::finish_when_quiet). A session that does otherwise has to finish the
-    /// connection itself. Until it does, the end of the server, and a hot restart, wait for it, up to the drain timeout.
+    /// The server drains: called once, unless the connection has finished. By default [it finishes when its peer is
+    /// silent](CustomContext::finish_when_quiet). A session that does otherwise must finish the connection itself.
+    /// Until then, shutdown and hot restart wait for it, up to the drain timeout.
     fn draining(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = io;
         cx.finish_when_quiet();
     }
 
-    /// The connection is closed. Called once, last, but for sessions that panicked.
+    /// The connection is closed. The last call; not made after a panic of the session.
     fn closed(&mut self, reason: CloseReason) {
         let _ = reason;
     }
 }
 
-/// What a session of a custom protocol sees of its shard.
+/// The parts of its shard that a session of a custom protocol sees.
 pub struct CustomContext<'a> {
     hub: Option<&'a mut HubHandle>,
     lifecycle: &'a Lifecycle,
-    /// The idle timeout of the server.
     idle_timeout: Duration,
-    /// The connection waits for room on the way to the hub.
     awaits_room: bool,
-    /// The session has asked for an end of the connection when its peer is silent.
+    /// The session has requested that the connection finish when its peer is silent.
     finishes_when_quiet: bool,
 }
 
 /// Why a message was not published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishError {
-    /// The hub is with another server that has taken over from this one (hot restart). The next connection of the client leads
-    /// there.
+    /// A successor has taken over the hub (hot restart). The next connection of the client reaches it.
     NoHub,
     /// The subject has wildcards, empty tokens or blanks, is too long, or is reserved.
     Subject,
-    /// The message is longer than any stream takes.
+    /// The message is longer than any stream accepts.
     TooLong,
-    /// There is no room on the way to the hub now. The session should [pause](Io::pause) and try again when
+    /// There is no room on the way to the hub. The session should [pause](Io::pause) and try again when
     /// [`has_room`](CustomSession::has_room) is called.
     NoRoom,
 }
@@ -199,16 +199,16 @@ impl<'a> CustomContext<'a> {
         self.lifecycle.is_draining()
     }
 
-    /// Has the connection of a server that drains finish when its peer has sent nothing for 250 ms, or after 2 s of time in
-    /// which its input could be shown; so that the session is shown what was sent before the peer could know. From now on the
-    /// connection has no other deadline.
+    /// Finishes the connection of a draining server when its peer has sent nothing for 250 ms, or after 2 s of time
+    /// in which its input could be read; so the session receives everything sent before the peer could notice the
+    /// drain. The connection has no other deadline from now on.
     pub fn finish_when_quiet(&mut self) {
         self.finishes_when_quiet = true;
     }
 
-    /// Publishes a message, without an acknowledgement. `Ok`: it is handed to the hub, in the order of the calls, and not stored
-    /// yet. What becomes of it later shows in the metrics only: a message that its stream refuses counts in
-    /// `hub_losses{ingress="custom"}`.
+    /// Publishes a message without an acknowledgement. `Ok`: it was handed to the hub, in the order of the calls, but
+    /// is not stored yet. Later failures appear only in the metrics: a message that its stream refuses counts in
+    /// `stilling_hub_losses_total` under `custom`.
     ///
     /// # Errors
     /// See [`PublishError`]; the message was not published.
@@ -239,7 +239,7 @@ impl<'a> CustomContext<'a> {
     }
 }
 
-/// A listener for tests that open nothing.
+/// A listener for tests that open no connection.
 #[cfg(test)]
 pub(crate) fn unopened_listener(address: SocketAddr) -> CustomListener {
     struct UnopenedProtocol;

@@ -1,35 +1,36 @@
-//! What happened per second of late: samples of the counters, taken once a second by the shard that turns first.
+//! Recent rates: samples of the counters, taken once a second by the first shard to turn.
 //!
-//! Only a busy server takes samples: after a second in which nothing was counted no shard is woken for the next one.
+//! Only a busy server takes samples: after a second without changes no shard is woken for the next one.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use stilling_ring::Time;
 
-/// Time between two samples of a busy server.
+/// Interval of samples in a busy server.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The span over which rates are taken.
+/// Span over which rates are computed.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Samples that are kept: those of the window, the one before it, and one that is being written. Full: the oldest goes.
+/// Kept samples: those of the window, the one before it, and one that is being written. Full: the oldest is
+/// overwritten.
 const SAMPLE_SLOTS: usize = 13;
 
-/// What is counted, since the start.
+/// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CounterTotals {
-    /// HTTP requests that were answered.
+    /// HTTP requests answered.
     pub(crate) requests: u64,
-    /// Messages that came to the hub.
+    /// Messages received by the hub.
     pub(crate) messages: u64,
     /// Messages sent to subscriptions.
     pub(crate) delivered: u64,
-    /// Connections, requests and messages that were refused, shed or lost.
+    /// Connections, requests and messages refused, shed or lost.
     pub(crate) refused: u64,
     /// Jobs that left the workers' queue.
     pub(crate) jobs: u64,
-    /// Nanoseconds that they had waited there.
+    /// Nanoseconds that they waited there.
     pub(crate) waited_ns: u64,
 }
 
@@ -45,7 +46,7 @@ impl CounterTotals {
     }
 }
 
-/// What was counted over a span.
+/// Counts over a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateWindow {
     pub(crate) span: Duration,
@@ -53,12 +54,12 @@ pub(crate) struct RateWindow {
 }
 
 impl RateWindow {
-    /// So many of them per second; what a server does in its first second is not extrapolated.
+    /// A count per second. A span below one second counts as one second.
     pub(crate) fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.span.as_secs_f64().max(1.0)
     }
 
-    /// How long jobs waited on average; `None`: there were none.
+    /// Mean wait of jobs; `None` without jobs.
     pub(crate) fn mean_wait(&self) -> Option<Duration> {
         self.delta.waited_ns.checked_div(self.delta.jobs).map(Duration::from_nanos)
     }
@@ -67,18 +68,16 @@ impl RateWindow {
 /// The samples of one server; shared by its shards.
 #[derive(Debug, Default)]
 pub struct Rates {
-    /// When the first shard turned first, and one nanosecond more; 0: none has.
+    /// Time of the first turn of any shard plus one nanosecond; 0: none yet.
     started: AtomicU64,
-    /// When the next sample is due.
     due: AtomicU64,
-    /// Samples taken so far.
     sample_count: AtomicUsize,
     samples: [RateSample; SAMPLE_SLOTS],
 }
 
 #[derive(Debug, Default)]
 struct RateSample {
-    /// When it was taken, and one nanosecond more; 0: there is none, or it is being written.
+    /// Time of the sample plus one nanosecond; 0: none, or it is being written.
     at: AtomicU64,
     values: [AtomicU64; TOTALS_LEN],
 }
@@ -103,15 +102,15 @@ impl RateSample {
 }
 
 impl Rates {
-    /// Takes a sample if one is due. Returns when the shard has to turn again for the next; `None`: nothing was counted since
-    /// the last.
+    /// Takes a sample if one is due. Returns when the shard has to turn for the next; `None`: nothing has changed
+    /// since the last.
     pub(crate) fn turn(&self, now: Time, totals: impl FnOnce() -> CounterTotals) -> Option<Time> {
         let due = self.due.load(Ordering::Relaxed);
         if now.as_nanos() < due {
             return Some(Time::from_nanos(due));
         }
         let next = now.after(SAMPLE_INTERVAL);
-        // One shard takes it; the others look again when the next one is due.
+        // One shard takes the sample; the others check again when the next is due.
         if self.due.compare_exchange(due, next.as_nanos(), Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Some(next);
         }
@@ -127,7 +126,6 @@ impl Rates {
         Some(next)
     }
 
-    /// How long the server has run.
     pub(crate) fn uptime(&self, now: Time) -> Duration {
         match self.started.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -135,7 +133,7 @@ impl Rates {
         }
     }
 
-    /// What was counted over the last ten seconds, or since the start if that is less.
+    /// Counts over the last ten seconds, or since the start if that is less.
     pub(crate) fn recent(&self, now: Time, totals: CounterTotals) -> RateWindow {
         let uptime = self.uptime(now);
         let begin = now.before(WINDOW);
@@ -144,7 +142,7 @@ impl Rates {
         let (span, earlier) = match before {
             Some((at, earlier)) => {
                 let span = now.since(at);
-                // Without a sample since, nothing was counted until the window began.
+                // Without a later sample, nothing was counted before the window began.
                 let is_near = span < WINDOW + 2 * SAMPLE_INTERVAL;
                 (if is_near { span } else { WINDOW }, earlier)
             }
@@ -180,7 +178,7 @@ mod tests {
         assert_eq!(rates.uptime(at(60_000)), Duration::from_secs(60));
         let rate = recent.per_second(recent.delta.requests);
         assert!((rate - 30.0).abs() < 0.5, "{recent:?}");
-        // The sample that is due finds the last of them; from then on nothing is due.
+        // The due sample still contains changes; afterwards none is due.
         assert_eq!(rates.turn(at(60_000), || requests(1800)), Some(at(61_000)));
         assert_eq!(rates.turn(at(60_500), || unreachable!("not due")), Some(at(61_000)));
         assert_eq!(rates.turn(at(61_000), || requests(1800)), None, "nothing was counted");

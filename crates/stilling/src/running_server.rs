@@ -1,4 +1,4 @@
-//! A server on threads of its own, for a program that does something else besides.
+//! A server on its own threads, for a program with other work.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use crate::config::ServeError;
 use crate::lifecycle::Lifecycle;
 use crate::overview::Overview;
 
-/// Asks a running server for its end, from any thread.
+/// Stops a running server, from any thread.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     lifecycle: Arc<Lifecycle>,
 }
 
 impl Stopper {
-    /// Drains the server, as SIGTERM does: nothing new is accepted, requests in flight finish. A second call, of whichever
-    /// copy, cuts off what has not finished. It does not wait: see [`RunningServer::wait`].
+    /// Drains the server, like SIGTERM: it accepts nothing new and finishes requests in flight. A second call, on any
+    /// copy, cuts off what has not finished. Does not wait: see [`RunningServer::wait`].
     pub fn stop(&self) {
         self.lifecycle.end();
     }
 }
 
-/// A server on threads of its own. Dropping it lets it run on.
+/// A server on its own threads. Dropping it lets it run on.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), stilling::ServeError> {
@@ -46,27 +46,27 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Where the server listens.
+    /// The addresses that the server listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where the pages about the server are answered, if they have a listener of their own.
+    /// The address of the admin pages, if they have their own listener.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// What there is to see while it runs.
+    /// Counters and state of the server.
     pub fn overview(&self) -> &Arc<Overview> {
         &self.overview
     }
 
-    /// What asks for the end from another thread.
+    /// A handle to stop the server from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper { lifecycle: Arc::clone(&self.lifecycle) }
     }
 
-    /// Drains, waits for the end, and returns what there was to see.
+    /// Drains, waits for the end, and returns the final counters.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -75,13 +75,13 @@ impl RunningServer {
         self.wait()
     }
 
-    /// Waits for the end, whoever asks for it, and returns what there was to see.
+    /// Waits for the end and returns the final counters.
     ///
     /// # Errors
-    /// A shard had failed.
+    /// A shard has failed.
     ///
     /// # Panics
-    /// A shard had panicked.
+    /// A shard has panicked.
     pub fn wait(self) -> Result<Arc<Overview>, ServeError> {
         let outcome = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         outcome.map(|()| self.overview)

@@ -1,9 +1,9 @@
-//! `serve`: listeners, shards and workers put together, from configuration to the last answer.
+//! `serve`: assembles listeners, shards and workers, runs them, and ends them after the last response.
 //!
-//! The calling thread becomes shard 0; the other shards and the workers get threads of their own, all
-//! at the start. So A shards and W workers make A + W − 1 new threads; one more each has a pool that may grow, its keeper,
-//! which starts others later; a server that is to be succeeded, its porter; and one with worker processes, their
-//! supervisor. `start` leaves the calling thread alone and makes one more.
+//! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start. So A
+//! shards and W workers create A + W − 1 threads. One more each: the scaler of a pool that may grow (it starts
+//! further workers later), the hand-over thread of a server that can be succeeded, and the supervisor of worker
+//! processes. `start` creates one more and leaves the calling thread free.
 
 mod bind;
 
@@ -58,33 +58,33 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
     handover_thread: Option<HandoverThread>,
-    /// They go with the server.
+    /// Removed with the server.
     files: Vec<SocketFile>,
 }
 
 impl Server {
-    /// Where the server listens, ports filled in.
+    /// The addresses that the server listens on, with resolved ports.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where the pages about the server are answered, port filled in, if they have a listener of their own.
+    /// The address of the admin pages, with resolved port, if they have their own listener.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// The lines that say what has started.
+    /// Lines that describe the started server.
     pub fn banner(&self) -> &[String] {
         &self.banner
     }
 
-    /// Everything that is reachable from other machines without credentials, at the addresses that are listened on.
+    /// Everything that other machines can reach without credentials, at the open listeners.
     pub fn exposures(&self) -> &[Exposure] {
         &self.exposures
     }
 
-    /// From now on SIGTERM and SIGINT drain the server, also one that is not serving yet; a second
-    /// one cuts off what has not finished.
+    /// Makes SIGTERM and SIGINT drain the server, even before it serves. A second signal cuts off what has not
+    /// finished.
     ///
     /// # Errors
     /// The system refuses the handlers.
@@ -93,7 +93,7 @@ impl Server {
         signals::count_signals(&signals, self.lifecycle.requests(), &self.wakes).map_err(ServeError::Threads)
     }
 
-    /// Serves on a thread of its own, for a program that does other things beside.
+    /// Serves on a separate thread, for a program with other work.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -107,7 +107,7 @@ impl Server {
         Ok(RunningServer { addresses, admin, lifecycle, overview, thread })
     }
 
-    /// Serves until the end is asked for, then drains. Returns what there was to see.
+    /// Serves until the end is requested, then drains. Returns the final counters.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -137,8 +137,8 @@ impl Server {
             handover_thread: None,
             volumes: Arc::clone(&overview.volumes),
         };
-        // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
-        // PR_SET_TIMERSLACK). A system that refuses is served all the same.
+        // Threads inherit the timer slack: sleeps end when they are due, not up to 50 us later (prctl(2),
+        // PR_SET_TIMERSLACK). The server works without it.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         if let Some(app) = &overview.app {
             app.start().map_err(ServeError::App)?;
@@ -175,24 +175,23 @@ impl Server {
     }
 }
 
-/// All that runs beside shard 0. However `run` is left, it has ended by then: with shard 0, or because something
-/// could not be started.
+/// All threads beside shard 0. They have ended when `run` returns, also when it fails early.
 struct ThreadHandles {
     lifecycle: Arc<Lifecycle>,
     pool: Pool<JobOutcome>,
     app: Option<Arc<App>>,
     clock: Clock,
     shards: Vec<std::thread::JoinHandle<Result<(), ServeError>>>,
-    /// It ends when the shards have.
+    /// Ends after the shards.
     hub: Option<std::thread::JoinHandle<()>>,
-    /// Threads that bring a hub to its end that a shard ran.
+    /// Threads that finish a hub after the shard that ran it has left.
     closing: Option<mpsc::Receiver<std::thread::JoinHandle<()>>>,
     handover_thread: Option<(Arc<HandoverWaker>, HandoverJoinHandle)>,
     volumes: Arc<VolumeMonitor>,
 }
 
 impl ThreadHandles {
-    /// Waits until all shards have drained, then ends the others. What has ended already is not asked again.
+    /// Waits until all shards have drained, then ends the other threads. Safe to call again.
     fn join_all(&mut self) -> Result<(), ServeError> {
         let mut outcome = Ok(());
         let mut panicked = None;
@@ -221,10 +220,10 @@ impl ThreadHandles {
         if let Some(app) = self.app.take() {
             app.end(|| self.lifecycle.phase() == LifecyclePhase::Stopping);
         }
-        // Jobs of connections that are gone need not hold up the exit for long.
+        // Remaining jobs belong to closed connections and may delay the exit only briefly.
         let _ = self.pool.join(self.clock.now().after(WORKERS_JOIN_TIMEOUT));
         match panicked {
-            // A panic on top of another would end the process without a word on the first.
+            // A second panic would abort the process without a message about the first.
             Some(panic) if !std::thread::panicking() => std::panic::resume_unwind(panic),
             _ => outcome,
         }
@@ -232,17 +231,17 @@ impl ThreadHandles {
 }
 
 impl Drop for ThreadHandles {
-    /// There is something left to end only when `run` was left early.
+    /// Ends the threads that remain when `run` fails early.
     fn drop(&mut self) {
         if !self.shards.is_empty() || self.handover_thread.is_some() || self.app.is_some() {
             self.lifecycle.fail();
         }
-        // The first error is on its way to the caller already.
+        // The caller already gets the first error.
         let _ = self.join_all();
     }
 }
 
-/// Starts the porter on a thread of its own. If it fails the server must not go on.
+/// Starts the hand-over thread. If it fails, the server drains.
 fn spawn_handover_thread(
     handover_thread: HandoverThread,
     lifecycle: &Arc<Lifecycle>,
@@ -262,16 +261,15 @@ fn spawn_handover_thread(
 
 type HandoverJoinHandle = std::thread::JoinHandle<Result<(), HandOverError>>;
 
-/// The signals that end the server politely.
+/// The signals that drain the server.
 mod libc_signal {
     pub(super) const TERM: i32 = rustix::process::Signal::TERM.as_raw();
     pub(super) const INT: i32 = rustix::process::Signal::INT.as_raw();
 }
 
-/// How long the process waits for its workers after the last connection has closed.
+/// Maximum wait of the process for its workers after the last connection has closed.
 const WORKERS_JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What one shard's thread needs to begin.
 struct ShardSetup {
     number: usize,
     lane: Lane<JobOutcome>,
@@ -284,13 +282,13 @@ struct ShardSetup {
     shared: SharedSetup,
 }
 
-/// What every shard begins with alike.
+/// The part of the setup that is the same for all shards.
 #[derive(Clone)]
 struct SharedSetup {
     kind: DriverKind,
-    /// Slots of each shard's own descriptor table, where it has one.
+    /// Slots of each shard's direct descriptor table, if it has one.
     slots: u32,
-    /// Another process has had its hand in the listeners, or still has.
+    /// Another process has used these listeners, or still does.
     shares_listeners: bool,
     clock: Clock,
     http: HttpConfig,
@@ -303,10 +301,10 @@ impl ShardSetup {
     fn serve(self, core: Option<usize>) -> Result<(), ServeError> {
         let (number, lifecycle) = (self.number, Arc::clone(&self.shared.lifecycle));
         if let Some(core) = core {
-            // Pinning is a matter of speed: a system that refuses it is served all the same.
+            // Pinning only affects speed: the server works without it.
             let _ = cores::pin_to_core(core);
         }
-        // One shard less would leave its listener's clients waiting: the server ends, also when it panics.
+        // If one shard ends, the clients of its listener would wait for ever: the server drains, also after a panic.
         let mut guard = FailureGuard { lifecycle, served: false };
         let outcome = match self.shared.kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.serve_on(driver)),
@@ -320,7 +318,7 @@ impl ShardSetup {
     }
 
     fn serve_on<D: Driver<Socket = OwnedFd>>(self, driver: D) -> io::Result<()> {
-        // Whoever asked for the end before this found no handle: the first turn must not wait.
+        // A request to end before this point found no handle: the first turn must not wait.
         self.handle.get_or_init(|| driver.wake_handle()).wake();
         let SharedSetup { shares_listeners, clock, http, engine, overview, lifecycle, .. } = self.shared;
         let counters: Arc<EngineCounters> = Arc::clone(&overview.engines[self.number]);
@@ -342,7 +340,7 @@ impl ShardSetup {
         shard.on_detached(ShardService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
         for listener in listeners.iter().filter(|_| has_hub) {
-            // Before this server is ready: behind `taken` a failure would cost the service.
+            // Before this server is ready: after `taken` a failure would leave no server.
             match listener.protocol {
                 ListenerProtocol::Syslog(transport @ (SyslogTransport::Unix | SyslogTransport::Udp)) => {
                     shard.service().keep_datagram_socket(transport, listener.socket.try_clone()?);
@@ -365,7 +363,7 @@ impl ShardSetup {
                 if shares_listeners {
                     shard.recheck_accept_queues(QUEUE_CHECK_SPAN);
                 }
-                // The system accepts from here on.
+                // From this turn on the system accepts.
                 shard.turn(false)?;
                 lifecycle.shard_began();
             }
@@ -379,8 +377,8 @@ impl ShardSetup {
     }
 }
 
-/// Accepts from those listeners whose time has come; they are in front. A server that drains begins with none. Returns whether
-/// there were some.
+/// Accepts from the listeners that the hand-over stage permits; they are in front. A draining server starts none.
+/// Returns whether any were started.
 fn accept_from<D: Driver<Socket = OwnedFd>>(
     shard: &mut Shard<D, ShardService>,
     listeners: &mut VecDeque<ListeningSocket>,

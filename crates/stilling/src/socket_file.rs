@@ -1,8 +1,8 @@
-//! The file of a Unix socket for datagrams, which is ours as long as no other process has put another one in its place.
+//! The file of a Unix datagram socket: owned by a server until another process replaces it.
 //!
-//! A successor makes its socket beside the path, under a name of its own, and exchanges the two files when it takes over. So
-//! the predecessor's socket keeps a name until the predecessor has ended: if the hand-over fails after all, it is put back.
-//! On a file system that cannot exchange two names, that name is a third one.
+//! A successor makes its socket under a second name beside the path, and exchanges the two files when it takes over.
+//! So the predecessor's socket keeps a name until the predecessor has ended: if the hand-over fails, it is put back.
+//! On a file system that cannot exchange two names, the predecessor's socket gets a third name.
 
 use std::fs;
 use std::io;
@@ -13,17 +13,17 @@ use std::time::SystemTime;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// Behind the path of a socket that is not in use: a successor's before it takes over, its predecessor's afterwards.
+/// Suffix of the second name: the successor's socket before the take-over, the predecessor's afterwards.
 const BESIDE_SUFFIX: &str = ".next";
 
-/// Behind the path of a predecessor's socket, on a file system that cannot exchange two names.
+/// Suffix of the predecessor's socket on a file system that cannot exchange two names.
 const PREVIOUS_SUFFIX: &str = ".previous";
 
-/// Device, inode and time of creation of a file. The number of an inode is given to another file as soon as the socket has
-/// been closed and its name removed.
+/// Device, inode and creation time of a file. An inode number is reused as soon as the socket is closed and its name
+/// removed.
 type SocketFileId = (u64, u64, Option<SystemTime>);
 
-/// Which file a socket has, under whichever name.
+/// A socket's path and the identity of its file, under any name.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketName {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct SocketName {
     predecessor: Option<SocketFileId>,
 }
 
-/// The name beside a path.
+/// The second name of a path.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     with_suffix(path, BESIDE_SUFFIX)
 }
@@ -52,15 +52,14 @@ impl SocketName {
         Ok(SocketName { path: path.to_owned(), file_id: file_identity(file)?, predecessor: None })
     }
 
-    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts this socket at its path. What was there stands beside it then.
+    /// Puts this socket at its path. The previous file gets the second name.
     ///
     /// # Errors
-    /// `NotFound` if the socket is at neither name, so that no sender can reach it; and what the system says.
+    /// `NotFound` if the socket has neither name, so that no sender can reach it; otherwise the error of the system.
     pub(crate) fn take_path(&mut self) -> io::Result<()> {
         self.take_path_by(|beside, path| renameat_with(CWD, beside, CWD, path, RenameFlags::EXCHANGE))
     }
@@ -77,16 +76,16 @@ impl SocketName {
         self.predecessor = file_identity(&self.path).ok();
         match exchange(&beside, &self.path) {
             Err(Errno::NOENT) => fs::rename(&beside, &self.path),
-            // A file system that cannot exchange two names.
+            // The file system cannot exchange two names.
             Err(Errno::INVAL | Errno::NOSYS) => self.replace_predecessor(),
             outcome => Ok(outcome?),
         }
     }
 
-    /// Puts this socket at its path. What was there gets a third name first.
+    /// Puts this socket at its path. The previous file gets a third name first.
     fn replace_predecessor(&self) -> io::Result<()> {
         let previous = previous(&self.path);
-        // What earlier servers left there would refuse the link.
+        // A leftover of earlier servers would refuse the link.
         let _ = fs::remove_file(&previous);
         // Without hard links the path is missing for a moment.
         let kept = fs::hard_link(&self.path, &previous).or_else(|_| fs::rename(&self.path, &previous));
@@ -96,7 +95,7 @@ impl SocketName {
         }
         let taken = fs::rename(beside(&self.path), &self.path);
         if taken.is_err() {
-            // The error of the renaming says more than one of its undoing.
+            // The error of the rename matters more than an error of its undoing.
             let _ = if self.path.exists() {
                 fs::remove_file(&previous)
             } else {
@@ -106,9 +105,10 @@ impl SocketName {
         taken
     }
 
-    /// Puts this socket back at its path if a successor that has failed had taken it; one that has not can do so no more.
+    /// Puts this socket back at its path if a failed successor had taken it. A successor that has not taken the path
+    /// can no longer do so.
     pub(crate) fn restore(&self) {
-        // A folder that has become read-only refuses it: then nothing can be done.
+        // Fails in a folder that has become read-only, without a remedy.
         let _ = self.try_restore();
     }
 
@@ -119,21 +119,21 @@ impl SocketName {
             (false, false, false) | (true, true, _) => return Ok(()),
             (true, false, _) | (false, false, true) => {}
         }
-        // A successor that has no file beside the path cannot take it any more.
+        // Without a file beside the path, a successor cannot take it.
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         match (self.is_at(&self.path), self.is_at(&previous)) {
-            // A renaming of one link to another does nothing.
+            // Renaming one link to another of the same file does nothing.
             (true, true) => fs::remove_file(&previous),
             (false, true) => fs::rename(&previous, &self.path),
             (_, false) => Ok(()),
         }
     }
 
-    /// Removes the predecessor's file, which the predecessor needs no longer. Another file beside the path is a
-    /// successor's. Not to be called while a successor may put its file there.
+    /// Removes the predecessor's file, which is no longer needed. Another file beside the path belongs to a
+    /// successor. Not to be called while a successor may put its file there.
     pub(crate) fn forget_predecessor(&mut self) {
         let Some(predecessor) = self.predecessor.take() else { return };
         for name in [beside(&self.path), previous(&self.path)] {
@@ -149,7 +149,7 @@ impl SocketName {
     }
 }
 
-/// The file of a Unix socket, which is removed with this, unless it is another's by then.
+/// The file of a Unix socket. Removed on drop, unless another file has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile(SocketName);
 
@@ -159,17 +159,17 @@ impl SocketFile {
         Ok(SocketFile(SocketName::new(path, path)?))
     }
 
-    /// The socket beside this path, which it is to take later.
+    /// The socket beside this path, which takes the path later.
     pub(crate) fn beside(path: &Path) -> io::Result<SocketFile> {
         Ok(SocketFile(SocketName::new(path, &beside(path))?))
     }
 
-    /// Where it is, or is to be.
+    /// The path, whether or not the socket has taken it.
     pub(crate) fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Its name, to be used by another thread.
+    /// The socket's name, for use on another thread.
     pub(crate) fn name(&self) -> SocketName {
         self.0.clone()
     }
@@ -179,7 +179,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         for path in [self.0.path.clone(), beside(&self.0.path), previous(&self.0.path)] {
             if self.0.is_at(&path) {
-                // What is left is replaced by the next server.
+                // The next server replaces a leftover.
                 let _ = fs::remove_file(path);
             }
         }
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// What a file system says that cannot exchange two names.
+    /// The answer of a file system that cannot exchange two names.
     const CANNOT_EXCHANGE: fn(&Path, &Path) -> rustix::io::Result<()> = |_, _| Err(Errno::INVAL);
 
     struct TestSocketServer {
@@ -218,12 +218,12 @@ mod tests {
             TestSocketServer { socket, file: SocketFile::beside(path).unwrap() }
         }
 
-        /// Ends without a chance to remove its files.
+        /// Ends without removing its files.
         fn kill(self) {
             std::mem::forget(self.file);
         }
 
-        /// Whether a datagram to the path comes here.
+        /// Whether a datagram to the path arrives here.
         fn is_reached_at(&self, path: &Path) -> bool {
             self.socket.set_nonblocking(true).unwrap();
             let sent = UnixDatagram::unbound().unwrap().send_to(b"x", path);
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// A successor may die, or hang, between any two of its steps.
+    /// A successor may end or hang between any two of its steps.
     #[test]
     fn a_path_that_is_half_taken_is_restored() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! What streams occupy on disk and what their volumes have free, for `/status` and `/metrics`: measured by a thread of its own, because a
-//! file system may hang, and a shard must not wait for it.
+//! Disk usage of streams and free space of their volumes, for `/status` and `/metrics`. A separate thread measures
+//! them, because a file system may hang and a shard must not wait for it.
 //!
-//! It measures when a page asks and while streams change, at most once a second; a server in which nothing happens and which
-//! is not looked at leaves its disk alone.
+//! It measures on request of a page and while streams change, at most once a second; an idle server that is not
+//! observed does not use its disk.
 
 use std::fs;
 use std::io;
@@ -16,22 +16,22 @@ use std::time::{Duration, Instant};
 use crate::data_folder;
 use crate::settings::{Durability, MessagingConfig};
 
-/// How often the thread looks whether streams have changed.
+/// Interval of checks for changed streams.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The least time between two measurements.
+/// Minimum interval of measurements.
 const MEASURE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// The unit of `st_blocks`, in bytes (stat(2)).
 const STAT_BLOCK_SIZE: u64 = 512;
 
-/// The streams on disk, and what was measured of them.
+/// The streams on disk and their last measurements.
 #[derive(Debug, Default)]
 pub struct VolumeMonitor {
     streams: Vec<MeasuredStream>,
     measurement_requested: AtomicBool,
     is_stopped: AtomicBool,
-    /// When the thread began, and what wakes it.
+    /// When the thread began, and its handle for wakes.
     thread: OnceLock<(Instant, Thread)>,
 }
 
@@ -41,23 +41,23 @@ struct MeasuredStream {
     folder: PathBuf,
     bytes: AtomicU64,
     free: AtomicU64,
-    /// Milliseconds from the thread's beginning, and one more; 0: not measured.
+    /// Milliseconds since the thread began, plus one; 0: not measured.
     at: AtomicU64,
 }
 
-/// What was measured of a stream.
+/// A measurement of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskUsage {
-    /// Bytes of its folder on disk, those that are reserved for it included.
+    /// Bytes of its folder on disk, including preallocated ones.
     pub(crate) bytes: u64,
-    /// Bytes that this user may still use of the volume.
+    /// Bytes of the volume that are available to this user.
     pub(crate) free: u64,
-    /// How long ago that was.
+    /// Time since the measurement.
     pub(crate) age: Duration,
 }
 
 impl VolumeMonitor {
-    /// The streams of a configuration that are on disk.
+    /// A monitor of a configuration's streams on disk.
     pub(crate) fn of(hub: &MessagingConfig) -> VolumeMonitor {
         let on_disk = hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
         let stream = |name: &String| MeasuredStream {
@@ -73,7 +73,7 @@ impl VolumeMonitor {
         }
     }
 
-    /// Starts the thread, if there is something to measure. `progress` is another number when streams have changed.
+    /// Starts the thread, if there are streams on disk. `progress` returns another number after streams have changed.
     ///
     /// # Errors
     /// The system starts no thread.
@@ -89,7 +89,7 @@ impl VolumeMonitor {
         Ok(())
     }
 
-    /// Has all streams measured soon.
+    /// Requests a measurement of all streams.
     pub(crate) fn request_measurement(&self) {
         if let Some((_, thread)) = self.thread.get()
             && !self.measurement_requested.swap(true, Ordering::Relaxed)
@@ -98,7 +98,7 @@ impl VolumeMonitor {
         }
     }
 
-    /// Ends the thread. It is not waited for: its file system may hang.
+    /// Ends the thread. Does not wait for it: its file system may hang.
     pub(crate) fn end(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         if let Some((_, thread)) = self.thread.get() {
@@ -106,7 +106,7 @@ impl VolumeMonitor {
         }
     }
 
-    /// What was measured last of a stream.
+    /// The last measurement of a stream.
     pub(crate) fn usage(&self, name: &str) -> Option<DiskUsage> {
         let stream = self.streams.iter().find(|stream| stream.name == name)?;
         let at = stream.at.load(Ordering::Acquire).checked_sub(1)?;
@@ -139,7 +139,7 @@ impl VolumeMonitor {
 }
 
 impl MeasuredStream {
-    /// What cannot be measured keeps its figures, and they grow old.
+    /// After a failed measurement the old figures remain, with their age.
     fn measure(&self, started_at: Instant) {
         let (Ok(bytes), Ok(free)) = (bytes_on_disk(&self.folder), data_folder::free_at(&self.folder)) else {
             return;
@@ -151,7 +151,7 @@ impl MeasuredStream {
     }
 }
 
-/// Bytes that the files of a folder occupy; none of a folder that is not there yet.
+/// Bytes that the files of a folder occupy; 0 if it does not exist.
 fn bytes_on_disk(folder: &Path) -> io::Result<u64> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -215,7 +215,7 @@ mod tests {
         until("the new file", &|| volumes.usage("events").is_some_and(|usage| usage.bytes > 0));
         assert_eq!(volumes.usage("others"), None);
         volumes.end();
-        // The thread holds the other copy.
+        // The thread holds the other reference.
         let started_at = Instant::now();
         while Arc::strong_count(&volumes) > 1 {
             assert!(started_at.elapsed() < Duration::from_secs(60), "the thread ends");

@@ -1,7 +1,7 @@
-//! A warm server allocates nothing, whatever it is asked: an allocator that counts proves it.
+//! A warm server allocates nothing for any kind of request, as measured by a counting allocator.
 //!
-//! It counts for all threads but those that say they are clients. One test for both drivers, because
-//! two at once would count each other.
+//! It counts all threads except those that exclude themselves as clients. One test for both drivers, because two at
+//! once would count each other.
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
@@ -18,15 +18,15 @@ use stilling_probe::allocations::{
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// After this, an answer that has not come will never come.
+/// Bound for answers that a test waits for.
 const HANG: Duration = Duration::from_secs(60);
 /// Connections of a kind in one round, all open at once.
 const CONNECTIONS: usize = 60;
 const ROUNDS: usize = 3;
-/// More may be under way at once than ever before, and a list grows to its new size for good.
+/// A new peak of concurrent work lets a list grow once.
 const ATTEMPTS: usize = 20;
 
-/// One connection's requests, and how many answers they get.
+/// The requests of one connection, and the number of responses.
 const KINDS: [(&str, &str, usize); 16] = [
     ("fast, closing", "GET /test/fast HTTP/1.0\r\n\r\n", 1),
     ("slow, closing", "GET /test/slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 1),
@@ -55,7 +55,7 @@ const KINDS: [(&str, &str, usize); 16] = [
     ("a status of a route", "GET /empty HTTP/1.1\r\nHost: a\r\n\r\n", 1),
 ];
 
-/// Routes whose handlers allocate nothing; so nothing may be allocated around them.
+/// Routes with handlers that allocate nothing, so that only the server's allocations count.
 fn routes() -> Routes {
     Routes::new()
         .inline(Method::Get, "/static", |_| "A text that does not change.\n")
@@ -67,7 +67,7 @@ fn routes() -> Routes {
         .inline(Method::Get, "/empty", |_| Response::new(Status::NoContent))
 }
 
-/// Reads until that many heads have come, and what is there behind the last.
+/// Reads until that many heads have arrived, with any bytes after the last.
 fn read_answers(stream: &mut TcpStream, answers: usize) {
     let mut seen = Vec::new();
     let mut bytes = [0; 4096];
@@ -85,8 +85,8 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// All connections of a kind at once: in two pieces, so that unfinished input is held, then twice
-/// more on those that persist, then gone, half of them before their last answer.
+/// All connections of a kind at once: requests in two pieces, so that unfinished input is held, then twice more on
+/// persistent connections, then closed, half of them before their last response.
 fn round(address: SocketAddr, kind: &str, request: &str, answers: usize) {
     let closes = kind.ends_with("closing");
     let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
@@ -112,7 +112,7 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
         shards: 2,
         worker_threads: 2,
         slow_duration: Duration::from_millis(1),
-        // Only for the body that is too slow: all others come with the end of their heads.
+        // Only for the slow body: all others arrive together with their heads.
         timeouts: Timeouts { body_grace: Duration::from_millis(50), ..Timeouts::default() },
         demo: true,
         driver,
@@ -120,7 +120,7 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
     };
     let server = Server::bind(config, routes()).expect("a free port and the driver");
     let address = server.addresses()[0];
-    // It serves until the process ends.
+    // Serves until the process ends.
     thread::spawn(move || server.run().map(drop));
     let client = thread::spawn(move || {
         exclude_this_thread();

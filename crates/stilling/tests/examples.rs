@@ -1,7 +1,6 @@
-//! The examples do what their first lines say: each is started as a program and talked to with curl.
+//! Runs the examples as programs and checks with curl what their first lines describe.
 //!
-//! Cargo builds them together with the tests and puts them into `examples` beside the folder of the test
-//! binaries.
+//! Cargo builds them together with the tests, into `examples` beside the folder of the test binaries.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,13 +10,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// After this, an answer that has not come will never come.
+/// Bound for answers that a test waits for.
 const HANG: Duration = Duration::from_secs(60);
 
 /// A running example.
 struct Example {
     child: Child,
-    /// Where it listens, as its first line says.
+    /// The listening address from its first line.
     url: String,
 }
 
@@ -28,7 +27,7 @@ impl Example {
         Example::start_on("127.0.0.1:0", name, arguments, "listening ")
     }
 
-    /// Starts an example on an address; its first line is `announcement` and where it listens.
+    /// Starts an example on an address; its first line is `announcement` and the listening address.
     #[track_caller]
     fn start_on(address: &str, name: &str, arguments: &[&str], announcement: &str) -> Example {
         let binary = std::env::current_exe().expect("this test is a file");
@@ -47,7 +46,7 @@ impl Example {
         Example { child, url }
     }
 
-    /// What curl says: the body, then the status on a line of its own.
+    /// The output of curl: the body, then the status on its own line.
     #[track_caller]
     fn curl(&self, path: &str, arguments: &[&str]) -> (String, u16) {
         let outcome = Command::new("curl")
@@ -63,7 +62,7 @@ impl Example {
         (body.to_owned(), status.parse().expect("a status"))
     }
 
-    /// The address in the URL, or in what stands for one.
+    /// The address in the URL, or the plain address of an example without one.
     #[track_caller]
     fn address(&self) -> SocketAddr {
         self.url.trim_start_matches("http://").parse().expect("an address")
@@ -74,7 +73,7 @@ impl Example {
         connect(self.address()).expect("it listens")
     }
 
-    /// SIGTERM ends it with success.
+    /// Checks that SIGTERM ends the example with success.
     #[track_caller]
     fn finish(mut self) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number");
@@ -91,7 +90,7 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends all of `bytes` while as many are read, then ends this direction and returns what came.
+/// Sends `bytes` while reading as many, then ends this direction and returns what was read.
 #[track_caller]
 fn echoed(stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
     let mut reader = stream.try_clone().expect("a socket has a copy");
@@ -105,14 +104,14 @@ fn echoed(stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Bytes in which no two places within a long stretch look alike.
+/// Bytes in which no two positions within a long stretch are alike.
 fn distinct(count: usize) -> Vec<u8> {
     (0..count as u32 / 4).flat_map(u32::to_be_bytes).collect()
 }
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // A test that failed.
+        // After a failed test.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -136,7 +135,7 @@ fn constant_answers_as_the_demonstration_does() {
     example.finish();
 }
 
-/// Row 4.3: what takes its time is done by workers, what does not is not kept waiting.
+/// Row 4.3: workers do slow work, and quick requests do not wait for it.
 #[test]
 fn slow_work_counts_and_computes() {
     let example = Example::start("slow_work", &[]);
@@ -185,13 +184,13 @@ fn files_serves_a_folder() {
     example.finish();
 }
 
-/// Rows 4.4, 4.5: a worker serves a connection synchronously, or with an event loop of its own, while others are served.
+/// Rows 4.4, 4.5: a worker serves a connection synchronously, or with its own event loop, while others are served.
 #[test]
 fn delegated_gives_connections_to_workers() {
     let example = Example::start("delegated", &[]);
     let upgrade = |path: &str, early: &str| {
         let mut stream = example.connect();
-        // What comes with the request reaches the worker, too.
+        // Bytes after the request reach the worker too.
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n{early}");
         stream.write_all(request.as_bytes()).expect("it reads");
         let mut head = Vec::new();
@@ -225,7 +224,7 @@ fn delegated_gives_connections_to_workers() {
     example.finish();
 }
 
-/// Each core has a listener on the same port, so the port is named here: one that was free a moment ago.
+/// Each core has a listener on the same port, so the port is fixed: a port that was free a moment ago.
 #[test]
 fn own_protocol_echoes_on_every_core() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -243,7 +242,7 @@ fn own_protocol_echoes_on_every_core() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert!(echoed(first, &bytes) == bytes, "the echo differs");
-    // Several at once, wherever the system puts them.
+    // Several at once, on any shard.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert!(echoed(example.connect(), &bytes) == bytes, "the echo differs"));

@@ -1,6 +1,6 @@
-//! Long answers to slow clients take bounded memory: an allocator that adds up says how much.
+//! Long responses to slow clients take bounded memory, as measured by an allocator that adds up.
 //!
-//! One test for both drivers, because two at once would count each other.
+//! One test for both drivers, because two at once would count each other's memory.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use stilling::http::{Method, Response, Routes};
 use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
 use stilling_probe::{HANG, eventually};
 
-/// Bytes allocated and not freed, and the most that this ever was.
+/// Bytes allocated and not freed, and their peak.
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
@@ -30,11 +30,11 @@ fn subtract_live(bytes: usize) {
     LIVE.fetch_sub(bytes as u64, Ordering::Relaxed);
 }
 
-// SAFETY: every call is passed on unchanged; adding up needs no allocation.
+// SAFETY: every call is forwarded unchanged to the system allocator; the counting does not allocate.
 unsafe impl GlobalAlloc for MeteringAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add_live(layout.size());
-        // SAFETY: the caller's promises hold for the system's allocator too.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is the system allocator's too.
         unsafe { System.alloc(layout) }
     }
 
@@ -56,15 +56,15 @@ unsafe impl GlobalAlloc for MeteringAllocator {
 static ALLOCATOR: MeteringAllocator = MeteringAllocator;
 
 const CLIENTS: u64 = 200;
-/// Bytes of each answer: together far more than this machine should ever give them.
+/// Bytes of each response: together far more than the memory of this machine.
 const LENGTH: u64 = 50_000_000;
-/// Bytes of heap that one client may cost: its piece, before and after it was framed. What the engine holds for the
-/// system comes from its own store, which has a bound of its own.
+/// Heap bytes that one client may take: its piece, before and after framing. The engine's unsent output is in its own
+/// store, which has its own bound.
 const CLIENT_COST_MAX: u64 = 100 * 1024;
-/// Bytes for all that does not grow with clients.
+/// Bytes for everything that does not grow with clients.
 const SLACK: u64 = 4 * 1024 * 1024;
 
-/// A client for which the system keeps little.
+/// A client with a small receive buffer.
 fn connect(address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a buffer can be small");
@@ -74,7 +74,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Has every shard serve somebody: what it takes once for all is taken then, if only as addresses.
+/// Has every shard serve a client, so that one-time allocations, at least of address space, are made.
 fn warm(server: &RunningServer, path: &str) {
     let overview = server.overview();
     while overview.engines.iter().any(|counters| counters.accepted.get() == 0) {
@@ -115,7 +115,7 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
         write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
     }
     eventually("all have met resistance", || (blocked() >= cold + CLIENTS).then_some(()));
-    // They go on, slowly: more than the engine holds for one, so that further pieces are read.
+    // The clients read on slowly: more than the engine holds for one, so that further pieces are read.
     let mut bytes = [0; 4096];
     for _ in 0..40 {
         for client in &mut clients {
@@ -131,8 +131,8 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
     assert!(grown < allowed, "{driver:?}, {path}: {grown} bytes, {allowed} are allowed");
 }
 
-/// Row 4.7's like: two hundred slow clients with an answer of 50 MB each cost what a piece costs, not what
-/// an answer costs.
+/// Row 4.7's like: two hundred slow clients with a response of 50 MB each take memory for a piece each, not for a
+/// response.
 #[test]
 fn slow_clients_are_cheap_however_long_their_answers() {
     for driver in [DriverChoice::Uring, DriverChoice::Poll] {

@@ -1,8 +1,8 @@
-//! A warm server allocates nothing for a message, from its publication over the journal to its acknowledgement and its
-//! subscriber: an allocator that counts proves it.
+//! A warm server allocates nothing per message, from the publication through the journal to the acknowledgement and
+//! the subscriber, as measured by a counting allocator.
 //!
-//! It counts for all threads but those that say they are clients. One test for all, because two at once would count
-//! each other.
+//! It counts all threads except those that exclude themselves as clients. A single test, because two at once would
+//! count each other.
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
@@ -20,15 +20,15 @@ use stilling_probe::allocations::{
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// After this, an answer that has not come will never come.
+/// Bound for answers that a test waits for.
 const HANG: Duration = Duration::from_secs(60);
-/// Messages on their way at once.
+/// Messages in flight.
 const WINDOW: usize = 64;
 /// Windows in one round.
 const WINDOWS: usize = 10;
-/// Rounds until everything that grows for good has grown.
+/// Rounds until permanent allocations have grown.
 const WARM_UP: usize = 4;
-/// One of the pieces that go round may still have to grow to a size that only others had, and a segment may become full.
+/// A reused batch may still have to grow to a size that only others had, and a segment may become full.
 const ATTEMPTS: usize = 40;
 
 struct NatsClient {
@@ -48,7 +48,7 @@ impl NatsClient {
         client
     }
 
-    /// Reads that many lines, and nothing may follow them. Payloads have no line ends of their own.
+    /// Reads that many lines; no more may follow. Payloads contain no line ends.
     fn lines(&mut self, count: usize) {
         let mut bytes = [0; 65_536];
         let mut seen = 0;
@@ -72,8 +72,8 @@ fn round(publisher: &mut NatsClient, subscriber: &mut NatsClient, window: &[u8])
     }
 }
 
-/// A connection for each message, a whole window of them open at once: from the accept over the first message to the
-/// close. The acknowledgements go to `heard`, who has subscribed to them: a subscription takes memory.
+/// One connection per message, a whole window of them open at once, each from its accept to its close. The
+/// acknowledgements go to `heard`, which is subscribed to them: a subscription allocates.
 fn visits(address: SocketAddr, stream: &str, heard: &mut NatsClient) {
     let message = format!("CONNECT {{\"verbose\":false}}\r\nPUB {stream}.a _INBOX.a.1 4\r\nonce\r\nPING\r\n");
     let connect = |_| {
@@ -155,8 +155,8 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
     drop(running);
 }
 
-/// "Heap allocations per message after warm-up (publish → journal → ack): 0", with a subscriber. Rows 0.11 and 0.19: nor
-/// does a connection that brings one message, from its accept to its close.
+/// "Heap allocations per message after warm-up (publish → journal → ack): 0", with a subscriber. Rows 0.11 and 0.19:
+/// the same for a connection that brings one message, from its accept to its close.
 #[test]
 fn a_message_costs_a_warm_server_no_allocation() {
     for driver in [DriverChoice::Uring, DriverChoice::Poll] {

@@ -1,4 +1,4 @@
-//! The default server in an overload, in virtual time: what it has to do, its queue decides.
+//! The default queue under overload, in virtual time.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use stilling::ServeConfig;
 use stilling::engine::{Clock, Wake};
 use stilling_workers::{JobCompletion, JobContext, JobResult, Pool, PoolLimits};
 
-/// How long a job takes.
+/// Duration of a job.
 const JOB: Duration = Duration::from_millis(5);
-/// How long a client waits for its answer.
+/// Maximum wait of a client for its response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Slots of the length of a job in which ten jobs come each, and then slots in which every other has one.
+/// Slots of one job's duration: first with ten jobs each, then with one job in every other slot.
 const OVERLOADED: u64 = 1000;
 const NORMAL: u64 = 600;
-/// Slots of a second.
+/// Slots per second.
 const SECOND: u64 = 200;
 
-/// Rows 4.26, 5.4: at ten times what a worker can do for five seconds nearly all that it does is in time, and a second later
-/// every client is answered at once.
+/// Rows 4.26, 5.4: with ten times a worker's capacity for five seconds, nearly all of its work is in time, and one
+/// second later every client is answered at once.
 #[test]
 fn the_default_queue_keeps_its_goodput_in_an_overload() {
     let ServeConfig { queue_max, queue_age_max, queue_target, .. } = ServeConfig::default();
@@ -28,14 +28,14 @@ fn the_default_queue_keeps_its_goodput_in_an_overload() {
     let (clock, hand) = Clock::manual();
     let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
     let lane = &mut lanes[0];
-    // When each was submitted, and in which slot; and those that were answered in time.
+    // The time and slot of each submission, and the jobs answered in time.
     let (mut submitted, mut in_time) = (Vec::new(), Vec::new());
     for slot in 0..OVERLOADED + NORMAL {
         let end = clock.now().after(JOB);
         for _ in 0..if slot < OVERLOADED { 10 } else { slot % 2 } {
             let hand = hand.clone();
             let job = move |_: &mut JobContext| hand.advance(JOB);
-            // A full queue refuses it: that is an answer, too.
+            // A full queue refuses the job, which is an answer too.
             let _ = lane.submit(submitted.len() as u64, job);
             submitted.push((slot, clock.now()));
         }
@@ -57,7 +57,7 @@ fn the_default_queue_keeps_its_goodput_in_an_overload() {
     let good = answered(0, OVERLOADED);
     assert!(good * 10 >= OVERLOADED * 9, "{good} of {OVERLOADED} jobs that fit were done in time");
     let asked = (OVERLOADED + SECOND..OVERLOADED + NORMAL).filter(|slot| slot % 2 == 1).count() as u64;
-    // The last may be under way.
+    // The last job may be in progress.
     let late = answered(OVERLOADED + SECOND, OVERLOADED + NORMAL);
     assert!(asked - late <= 1, "{late} of {asked} were answered after the overload");
 }

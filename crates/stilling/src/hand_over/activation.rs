@@ -1,9 +1,9 @@
 //! Listeners that the parent process passes: the protocol of sd_listen_fds(3).
 //!
-//! Three variables of the environment say what is open from descriptor 3 on: `LISTEN_FDS` how many there are,
-//! `LISTEN_PID` for which process they are meant (a child that inherits the variables is not that process),
-//! `LISTEN_FDNAMES` how they are called, divided by colons. The parent keeps its own copies, so the queues of
-//! these listeners survive even when no server runs.
+//! Three environment variables describe the descriptors from 3 on: `LISTEN_FDS` is their number, `LISTEN_PID` the
+//! process they are meant for (a child that inherits the variables is another process), `LISTEN_FDNAMES` their names,
+//! separated by colons. The parent keeps its own copies, so the queues of these listeners survive while no server
+//! runs.
 
 use std::fmt;
 use std::os::fd::{OwnedFd, RawFd};
@@ -12,17 +12,17 @@ use stilling_engine::driver::inherited::{self, FIRST_DESCRIPTOR};
 
 use super::limits::LISTENERS_HANDED_MAX;
 
-/// The variables are wrong, or do not fit what is open.
+/// Why listeners of the parent process cannot be used.
 #[derive(Debug)]
 pub enum ActivationError {
-    /// The value of a variable cannot be understood.
+    /// The value of a variable is not valid.
     Variable {
         /// The variable.
         name: &'static str,
         /// Its value.
         value: String,
     },
-    /// A descriptor that was announced is not there.
+    /// An announced descriptor is not open.
     Missing(RawFd),
 }
 
@@ -41,22 +41,21 @@ impl fmt::Display for ActivationError {
 
 impl std::error::Error for ActivationError {}
 
-/// A descriptor that the parent has passed.
 #[derive(Debug)]
 pub(crate) struct PassedListener {
     pub(crate) descriptor: OwnedFd,
     pub(crate) name: String,
 }
 
-/// Whether the parent has passed listeners to this very process.
+/// Whether the parent has passed listeners to this process.
 ///
 /// # Errors
-/// The parent's variables are wrong.
+/// The variables of the parent are wrong.
 pub fn are_listeners_passed() -> Result<bool, ActivationError> {
     Ok(!announced()?.is_empty())
 }
 
-/// Takes what the parent has passed, once.
+/// Takes the listeners that the parent has passed, once.
 pub(crate) fn take() -> Result<Vec<PassedListener>, ActivationError> {
     let names = announced()?;
     let numbers = FIRST_DESCRIPTOR..;
@@ -77,7 +76,7 @@ fn announced() -> Result<Vec<String>, ActivationError> {
     )
 }
 
-/// The names of what is passed to process `own`; without `LISTEN_FDNAMES` all are `unknown`.
+/// The names of the listeners that are passed to process `own`; without `LISTEN_FDNAMES` all are `unknown`.
 fn names(
     own: u32,
     process: Option<&str>,
@@ -122,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Row 4.37: the parent is told what it did wrong.
+    /// Row 4.37: an error names the wrong variable.
     #[test]
     fn nonsense_in_the_variables_is_told_with_its_name() {
         for (process, count, list, variable) in [

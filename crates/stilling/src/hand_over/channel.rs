@@ -1,8 +1,8 @@
-//! One connection between two servers: messages with descriptors, each within a time.
+//! One connection between two servers: messages with descriptors, each in bounded time.
 //!
-//! The one decision: a sequenced-packet socket. The system keeps messages apart and their descriptors with
-//! them, so there is nothing to frame, and nothing to go wrong between two messages. The end of the other
-//! process, however it ends, is the end of the connection: that is how each side knows that it is alone.
+//! It is a sequenced-packet socket: the kernel keeps messages and their descriptors apart, so there is no framing
+//! that could fail between two messages. The end of a process, for whatever reason, is the end of the connection: the
+//! other side knows that it is alone.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,21 +26,19 @@ use super::error::HandOverError;
 use super::limits::{DESCRIPTORS_PER_MESSAGE, MESSAGE_SIZE_MAX};
 use super::message::HandoverMessage;
 
-/// How every socket of a hand-over is made: nothing on this thread may hang, nothing may leak into children.
+/// Flags of every hand-over socket: it never blocks and is not inherited by children.
 pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// What came.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A message, with its descriptors.
     Received(HandoverMessage, Vec<OwnedFd>),
-    /// The other process has ended, or has left.
+    /// The other process has ended or closed the connection.
     Ended,
     /// Nothing yet.
     Nothing,
 }
 
-/// The process at the other end, for people.
+/// The process at the other end, for display.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerProcess(Option<NonZeroU32>);
 
@@ -53,18 +51,16 @@ impl fmt::Display for PeerProcess {
     }
 }
 
-/// A connection to the other server.
 #[derive(Debug)]
 pub(super) struct ControlConnection(OwnedFd);
 
 impl ControlConnection {
-    /// The connection that was accepted.
     pub(super) fn accepted(socket: OwnedFd) -> ControlConnection {
         ControlConnection(socket)
     }
 
-    /// Connects to the socket at `path`, waiting for room in its backlog until `deadline`. `None`: nobody
-    /// listens there any more.
+    /// Connects to the socket at `path`; waits for room in its backlog until `deadline`. `None`: nothing listens
+    /// there.
     pub(super) fn connect(
         path: &Path,
         deadline: Instant,
@@ -77,7 +73,7 @@ impl ControlConnection {
                 Ok(()) => return Ok(Some(ControlConnection(socket))),
                 Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
                 Err(Errno::INTR) => {}
-                // The backlog is full, and a Unix socket has no way of telling when it is not any more.
+                // The backlog is full, and a Unix socket does not report when there is room.
                 Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CONNECT_AGAIN),
                 Err(error) => return Err(HandOverError::system(doing())(error)),
             }
@@ -92,12 +88,12 @@ impl ControlConnection {
         (ControlConnection(one), ControlConnection(other))
     }
 
-    /// Who is at the other end.
+    /// Credentials of the other end.
     pub(super) fn peer(&self) -> Result<PeerCredentials, HandOverError> {
         peer::of(&self.0).map_err(HandOverError::system("ask who is at the other end of the control socket"))
     }
 
-    /// Refuses to speak with a process of another user.
+    /// Refuses a process of another user.
     pub(super) fn check_peer(&self) -> Result<PeerProcess, HandOverError> {
         let (peer, user) = (self.peer()?, rustix::process::geteuid().as_raw());
         if peer.user != user {
@@ -106,7 +102,7 @@ impl ControlConnection {
         Ok(PeerProcess(peer.process))
     }
 
-    /// Sends a message with descriptors, at most [`DESCRIPTORS_PER_MESSAGE`], by `deadline`.
+    /// Sends a message with at most [`DESCRIPTORS_PER_MESSAGE`] descriptors by `deadline`.
     pub(super) fn send(
         &self,
         message: &HandoverMessage,
@@ -135,7 +131,7 @@ impl ControlConnection {
         }
     }
 
-    /// What has come, without waiting. `expected` is for the error if it cannot be understood.
+    /// Receives a message without waiting. `expected` names the expected message in errors.
     pub(super) fn receive_now(&self, expected: &'static str) -> Result<Incoming, HandOverError> {
         let mut bytes = [0; MESSAGE_SIZE_MAX];
         let mut space = [MaybeUninit::uninit(); SPACE];
@@ -153,8 +149,8 @@ impl ControlConnection {
                     break received;
                 }
                 Err(Errno::AGAIN) => return Ok(Incoming::Nothing),
-                // The other side left without having read everything. It is told once; what it had said before
-                // can still be read, and then the end.
+                // The other side closed with unread data. The error is reported once; messages that it sent before
+                // can still be read, then the end.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(error) => return Err(HandOverError::system("read from the control socket")(error)),
             }
@@ -185,7 +181,7 @@ impl ControlConnection {
         }
     }
 
-    /// The next message, waiting for it until `deadline`, which is `timeout` after the beginning of the step.
+    /// Waits for the next message until `deadline`, which is `timeout` after the beginning of the step.
     pub(super) fn receive(
         &self,
         expected: &'static str,
@@ -210,19 +206,18 @@ impl AsFd for ControlConnection {
     }
 }
 
-/// Between two tries to connect to a server that has many waiting.
+/// Delay between two tries to connect to a server with a full backlog.
 const CONNECT_AGAIN: Duration = Duration::from_millis(5);
 
-/// Bytes of the control data of a message with all its descriptors.
+/// Bytes of control data of a message with the most descriptors.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE));
 
-/// A socket for a hand-over.
 pub(super) fn packet_socket() -> Result<OwnedFd, HandOverError> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
         .map_err(HandOverError::system("make a control socket"))
 }
 
-/// Waits for a descriptor until `deadline`; false: it came first.
+/// Waits for a descriptor. Returns false at `deadline`.
 fn ready(descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> Result<bool, HandOverError> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -235,9 +230,8 @@ fn ready(descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> Result<bo
     }
 }
 
-/// A span as the system wants it.
 pub(super) fn timespec(span: Duration) -> Timespec {
-    // Spans here are seconds; what does not fit is as good as for ever.
+    // Spans here are seconds; an overflow is as good as no timeout.
     Timespec::try_from(span).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
 }
 
@@ -251,7 +245,7 @@ mod tests {
         Instant::now() + Duration::from_secs(30)
     }
 
-    /// Row 4.37: descriptors arrive with their message, as many as one may carry.
+    /// Row 4.37: descriptors arrive with their message, up to the maximum.
     #[test]
     fn listeners_travel_with_their_message() {
         let (from, to) = ControlConnection::pair();
@@ -272,7 +266,7 @@ mod tests {
         assert!(matches!(to.receive_now("more"), Ok(Incoming::Nothing)));
     }
 
-    /// Row 4.37: a message and its descriptors must fit each other; a cut message is none.
+    /// Row 4.37: a number of descriptors that does not fit the message, and a truncated message, are errors.
     #[test]
     fn descriptors_too_few_or_too_many_or_a_cut_line_are_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
@@ -291,7 +285,7 @@ mod tests {
         assert!(matches!(to.receive_now("ready"), Err(HandOverError::Unexpected { .. })));
     }
 
-    /// Row 4.37: whoever left without having read everything has still said what it said.
+    /// Row 4.37: messages of a peer that left with unread data can still be read.
     #[test]
     fn the_last_words_of_one_that_left_are_heard() {
         let (from, to) = ControlConnection::pair();
@@ -304,7 +298,7 @@ mod tests {
         assert!(to.send(&HandoverMessage::Ready, &[], soon()).is_err());
     }
 
-    /// Row 4.37: one that neither speaks nor reads costs a bounded time.
+    /// Row 4.37: a peer that neither sends nor reads is waited for in bounded time.
     #[test]
     fn a_silent_peer_is_not_waited_for_for_ever() {
         let (from, to) = ControlConnection::pair();

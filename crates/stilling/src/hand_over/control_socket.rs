@@ -1,13 +1,13 @@
-//! The control socket's place in the file system: who may own it, how it changes hands.
+//! The control socket in the file system: its permissions, and how the path changes hands.
 //!
-//! A server that is to be succeeded listens at its path. Its successor listens first at the path with `.next`
-//! behind it, and when its turn has come renames that over the path, which is one step for the file system:
-//! at every moment there is somebody at the path, the old server or the new one. Only one successor at a time
-//! is let so far, so one name to wait under is enough, and what a crash leaves there is replaced by the next.
+//! A server that can be succeeded listens at its path. Its successor first listens at the path with the suffix
+//! `.next` and later renames that over the path, which is atomic: at every moment either the old or the new socket is
+//! at the path. Only one successor at a time gets this far, so one pending name suffices; the next successor replaces
+//! what a crash leaves there.
 //!
-//! The listeners of a server are worth as much as the server. So the socket is for its own user alone: mode
-//! 0600, nothing of another user's is ever connected to or replaced, and the folder must be one in which
-//! others cannot exchange the socket. The user at the other end is checked besides (`channel.rs`).
+//! The listeners are worth as much as the server, so the socket is for its own user alone: its mode is 0600, a file
+//! of another user is never connected to or replaced, and the folder must not let other users exchange the socket.
+//! The connection also checks the user at the other end (`channel.rs`).
 
 use std::fs::Metadata;
 use std::io;
@@ -23,32 +23,31 @@ use super::error::HandOverError;
 use super::limits::{CONTROL_BACKLOG, PATH_SIZE_MAX};
 use super::lock::StartLock;
 
-/// Behind the path while a successor waits for its turn.
+/// Suffix of the path while a successor waits for its turn.
 const NEXT_SUFFIX: &str = ".next";
 
-/// Who may connect: the owner.
+/// File mode: only the owner may connect.
 const MODE: u32 = 0o600;
 
-/// What a file is, whatever its name.
+/// Device and inode.
 type ControlSocketId = (u64, u64);
 
-/// A socket at which successors knock.
 #[derive(Debug)]
 pub(super) struct ControlSocket {
     listener: OwnedFd,
     path: PathBuf,
-    /// The socket file, under whichever name.
+    /// The socket file, under either name.
     socket_id: ControlSocketId,
-    /// The file is left where it is at the end.
+    /// The file is not removed at the end.
     keeps_file: bool,
 }
 
 impl ControlSocket {
-    /// A door beside `path`, where nobody looks for it yet.
+    /// Opens a control socket at the pending name of `path`.
     pub(super) fn beside(path: &Path) -> Result<ControlSocket, HandOverError> {
         let next = pending_path(path);
         let doing = || format!("listen on {}", next.display());
-        // What is there was left behind: by a successor that is gone, or by this one before.
+        // The file is a leftover, of a successor that has ended or of this server.
         if check_socket(&next)? {
             std::fs::remove_file(&next).map_err(HandOverError::system(doing()))?;
         }
@@ -66,45 +65,43 @@ impl ControlSocket {
                 keeps_file: false,
             }),
             Err(error) => {
-                // It is not ours to keep if it cannot be used.
                 let _ = std::fs::remove_file(&next);
                 Err(HandOverError::system(doing())(error))
             }
         }
     }
 
-    /// Takes the path, from whoever has it.
+    /// Takes the path, replacing any socket there.
     pub(super) fn claim_path(&self) -> Result<(), HandOverError> {
         std::fs::rename(pending_path(&self.path), &self.path)
             .map_err(HandOverError::system(format!("listen on {}", self.path.display())))
     }
 
-    /// Whether somebody who looks for the path finds this door.
     pub(super) fn holds_path(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|file| socket_id(&file) == self.socket_id)
     }
 
-    /// Takes away what a successor waits under, which can then not take the path any more.
+    /// Removes the pending socket of a successor, which then cannot take the path any more.
     pub(super) fn remove_pending_path(&self) {
-        // A folder that has become read-only lets the successor rename as little as this server remove.
+        // In a folder that has become read-only the successor cannot rename the file either.
         let _ = std::fs::remove_file(pending_path(&self.path));
     }
 
-    /// Nobody can knock any more; who has knocked before can still be let in.
+    /// Stops new connections; earlier ones can still be accepted.
     pub(super) fn close(&self) {
-        // Linux knows no reason to refuse that for a socket that listens.
+        // Linux does not refuse this for a listening socket.
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
 
-    /// From now on its file is not to be removed: a successor may put its own in the place at any moment, also
-    /// between a look and the removal. What stays is a dead socket, which the next server replaces.
+    /// Keeps the file: a successor may replace it at any moment, even between a check and the removal. The next
+    /// server replaces the dead socket.
     pub(super) fn keep_file(&mut self) {
         self.keeps_file = true;
     }
 
-    /// Takes the socket's file away, under whichever name it is still this door's. Only with the lock, lest somebody
-    /// puts another file in the place between the look and the removal: a server that takes its path back, or one
-    /// that begins. Whoever has the lock replaces what is left.
+    /// Removes the socket's file under either name, if it is still this socket's. Only with the lock: otherwise a
+    /// server that starts, or that takes its path back, could put another file there between the check and the
+    /// removal. The holder of the lock replaces a leftover.
     pub(super) fn remove_files(&self) {
         if self.keeps_file {
             return;
@@ -118,12 +115,12 @@ impl ControlSocket {
         }
     }
 
-    /// Where it is, or is to be.
+    /// The path, whether or not the socket has taken it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Who knocks; `None`: nobody any more.
+    /// Accepts a successor. `None`: none is waiting.
     pub(super) fn open(&self) -> Result<Option<ControlConnection>, HandOverError> {
         match accept_with(&self.listener, FLAGS) {
             Ok(socket) => Ok(Some(ControlConnection::accepted(socket))),
@@ -140,14 +137,14 @@ impl AsFd for ControlSocket {
 }
 
 impl Drop for ControlSocket {
-    /// It does so while it listens: nobody takes the socket for a dead one and puts a new one in its place, which
-    /// would then be removed.
+    /// Removes the files while the socket still listens. Otherwise another server could take it for dead and put a
+    /// new one there, which would then be removed.
     fn drop(&mut self) {
         self.remove_files();
     }
 }
 
-/// Checks the path of a control socket, before anything is done with it. Returns whether there is a socket.
+/// Checks the path before it is used. Returns whether there is a socket.
 pub(super) fn check(path: &Path) -> Result<bool, HandOverError> {
     if path.as_os_str().len() > PATH_SIZE_MAX {
         return Err(HandOverError::PathTooLong(path.to_owned()));
@@ -162,8 +159,8 @@ pub(super) fn check(path: &Path) -> Result<bool, HandOverError> {
     check_socket(path)
 }
 
-/// Nobody but the user and root may exchange files in the folder: they own it, and others cannot write to it, or
-/// it is sticky, so that only owners remove what is there.
+/// Fails unless only the user and root can exchange files in the folder: one of them owns it, and it is either not
+/// writable for others or sticky, so that only owners remove files.
 fn check_folder(folder: &Path, metadata: &Metadata, user: u32) -> Result<(), HandOverError> {
     const OTHERS_WRITE: u32 = 0o022;
     const STICKY: u32 = 0o1000;
@@ -172,7 +169,7 @@ fn check_folder(folder: &Path, metadata: &Metadata, user: u32) -> Result<(), Han
     if owned && safe { Ok(()) } else { Err(HandOverError::FolderOpenToOthers(folder.to_owned())) }
 }
 
-/// Whether there is a socket of this user; anything else but nothing is an error.
+/// Whether there is a socket of this user. Any other file is an error.
 fn check_socket(path: &Path) -> Result<bool, HandOverError> {
     let file = match std::fs::symlink_metadata(path) {
         Ok(file) => file,
@@ -210,7 +207,7 @@ mod tests {
         ControlConnection::connect(path, Instant::now() + Duration::from_secs(30)).unwrap()
     }
 
-    /// Row 4.37: a successor takes the path in one step, and the one before it does not take it away again.
+    /// Row 4.37: a successor takes the path in one step, and its predecessor does not remove the new socket.
     #[test]
     fn a_door_changes_hands_without_a_moment_of_nobody() {
         let folder = tempfile::tempdir().unwrap();
@@ -236,7 +233,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
-    /// Row 4.37: what a crash leaves behind keeps nobody out.
+    /// Row 4.37: leftovers of a crash do not prevent a start.
     #[test]
     fn dead_sockets_are_replaced_under_both_names() {
         let folder = tempfile::tempdir().unwrap();
@@ -248,7 +245,7 @@ mod tests {
         ControlSocket::beside(&path).unwrap().claim_path().unwrap();
     }
 
-    /// Row 4.37: a mistyped path costs nobody a file.
+    /// Row 4.37: a mistyped path does not overwrite a file.
     #[test]
     fn what_is_no_socket_of_ours_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
@@ -266,7 +263,7 @@ mod tests {
         assert!(matches!(check(&folder.path().join("no/control")), Err(HandOverError::System { .. })));
     }
 
-    /// Row 4.37: a folder in which others may exchange files is no place for the socket.
+    /// Row 4.37: a folder in which others can exchange files is refused.
     #[test]
     fn a_folder_that_others_can_write_to_is_refused_unless_it_is_sticky() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Why a hand-over did not come about: who is at fault, and what the operator can do.
+//! Why a hand-over failed: which side is at fault, and what the operator can do.
 
 use std::fmt;
 use std::io;
@@ -8,83 +8,83 @@ use std::time::Duration;
 use super::limits::PATH_SIZE_MAX;
 use super::message::VERSION;
 
-/// Why a hand-over did not come about.
+/// Why a hand-over failed.
 #[derive(Debug)]
 pub enum HandOverError {
-    /// The path of the control socket is too long for an address.
+    /// The path of the control socket is too long for a socket address.
     PathTooLong(PathBuf),
-    /// Others than this user could put a socket of their own into the folder.
+    /// Other users could replace the socket in this folder.
     FolderOpenToOthers(PathBuf),
-    /// There is something at the path that is no socket.
+    /// The file at the path is not a socket.
     NoSocket(PathBuf),
     /// The socket belongs to another user.
     ForeignSocket {
         /// The socket.
         path: PathBuf,
-        /// Its owner's number.
+        /// User id of its owner.
         owner: u32,
-        /// This process's user.
+        /// User id of this process.
         user: u32,
     },
     /// The process at the other end runs as another user.
     ForeignPeer {
-        /// Its user's number.
+        /// Its user id.
         peer: u32,
-        /// This process's user.
+        /// User id of this process.
         user: u32,
     },
-    /// The other side speaks another version.
+    /// The other side has another protocol version.
     Version(u32),
-    /// The other side said no.
+    /// The other side refused, for this reason.
     Refused(String),
-    /// The server before this one had not heard its last word in time and goes on, so this one must not.
+    /// The predecessor did not receive `taken` in time and goes on, so this server must end.
     TakenBack(String),
-    /// The other side said something else than it should, or nothing that can be understood.
+    /// The other side sent another message than expected, or bytes that are not a message.
     Unexpected {
-        /// What should have come.
+        /// The expected message.
         expected: &'static str,
-        /// What came.
+        /// What was received.
         got: String,
     },
     /// The other side did not act in time.
     Late {
-        /// What should have come.
+        /// The expected message.
         expected: &'static str,
-        /// How long it was waited for.
+        /// The timeout.
         after: Duration,
     },
-    /// The other side ended before it had said its last word.
+    /// The other side ended before it sent the expected message.
     Gone {
-        /// What should have come.
+        /// The expected message.
         expected: &'static str,
     },
     /// There are more listeners than can be handed over.
     TooMany(usize),
-    /// Nobody is at the path, and another process is about to be.
+    /// No server is at the path, and another process is starting there.
     Starting {
         /// The control socket.
         path: PathBuf,
-        /// The process's number, if it has said so.
+        /// The id of that process, if known.
         process: Option<u32>,
     },
-    /// No worker process of this server has become ready.
+    /// No worker process of this server became ready.
     AppNotReady {
-        /// How long it was waited for.
+        /// The timeout.
         after: Duration,
     },
-    /// This server is to end, so it takes over nothing.
+    /// This server is ending, so it takes over nothing.
     Ending,
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     System {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// What it said.
+        /// The error.
         error: io::Error,
     },
 }
 
 impl HandOverError {
-    /// For `map_err`: the system refused what was tried.
+    /// Wraps an error of the system, for `map_err`.
     pub(super) fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> HandOverError {
         let doing = doing.into();
         move |error| HandOverError::System { doing, error: error.into() }

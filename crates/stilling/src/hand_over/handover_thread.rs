@@ -1,14 +1,13 @@
-//! The porter: one thread beside the shards that finishes a take-over, waits at the path for the next
-//! successor, and hands over to it.
+//! The hand-over thread: finishes a take-over, waits at the path for the next successor, and hands over to it.
 //!
-//! It holds a copy of every listener, so that it can hand them out without asking a shard. A copy keeps the
-//! queue open, so the porter lets go of its copies when the server drains.
+//! The thread holds a copy of every listener, so that it can send them without involving a shard. A copy keeps the
+//! accept queue open, so the thread drops its copies when the server drains.
 //!
-//! Two processes that wait on one listener hazard each other's wake-ups: io_uring has the kernel wake only one
-//! of those who wait for a connection, and when that one stops accepting, or is killed, before it has taken
-//! the connection, the others sleep on beside a queue that is not empty. A killed process's ring is even woken
-//! for a while after the process has gone. So as long as there is another one, and for a while after it has gone, the
-//! shards of both accept anew from time to time, which looks into the queue first.
+//! Two processes that accept from one listener disturb each other's wake-ups. io_uring has the kernel wake only one
+//! waiter per connection; if that process stops accepting or is killed before it takes the connection, the others
+//! sleep beside a queue that is not empty. The kernel even wakes the ring of a killed process for a while after its
+//! end. So while another process has these listeners, and for `QUEUE_CHECK_SPAN` afterwards, the shards of both
+//! processes accept anew from time to time, which checks the queue first.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +33,7 @@ use super::{PreparedTakeOver, TakeOverConfig};
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::socket_file::SocketName;
 
-/// Ends the porter's wait: when the server's life changes, and when it is over.
+/// Ends the thread's wait: after a change of the lifecycle, and when the shards have ended.
 #[derive(Debug)]
 pub(crate) struct HandoverWaker {
     descriptor: OwnedFd,
@@ -48,13 +47,13 @@ impl HandoverWaker {
         Ok(HandoverWaker { descriptor, over: AtomicBool::new(false) })
     }
 
-    /// Has the porter look at the lifecycle. Safe in a signal handler.
+    /// Makes the thread check the lifecycle. Safe in a signal handler.
     pub(crate) fn wake(&self) {
-        // The counter can only be full when it has been rung already.
+        // A full counter means that a wake is pending already.
         let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
     }
 
-    /// All shards have ended: the porter leaves whatever it is doing.
+    /// All shards have ended: the thread ends at its next wait.
     pub(crate) fn wake_to_end(&self) {
         self.over.store(true, Ordering::Release);
         self.wake();
@@ -69,20 +68,16 @@ impl HandoverWaker {
     }
 }
 
-/// What ended a wait.
 #[derive(Debug, PartialEq, Eq)]
 enum HandoverEvent {
-    /// Something is to be read from the channel that was waited for.
+    /// The awaited channel is readable.
     Readable,
-    /// Somebody knocks, and nobody else is being served.
+    /// A successor connects, and no other is being served.
     ConnectRequest,
-    /// The bell has rung.
     Woken,
-    /// The time has come.
     Deadline,
 }
 
-/// Who has something to say.
 struct ReadyDescriptors {
     waker: bool,
     control_socket: bool,
@@ -90,11 +85,10 @@ struct ReadyDescriptors {
     channel: bool,
 }
 
-/// Who answers behind this server.
 pub(crate) struct AppReadiness {
-    /// Whether somebody could answer a request now.
+    /// Whether a worker process can answer a request now.
     pub(crate) is_ready: Box<dyn Fn() -> bool + Send>,
-    /// How long the first one may take to become ready.
+    /// Maximum time until the first one is ready.
     pub(crate) start_timeout: Duration,
 }
 
@@ -104,40 +98,38 @@ impl std::fmt::Debug for AppReadiness {
     }
 }
 
-/// The sockets of a server, as far as they change hands.
+/// The sockets of a server that change hands.
 #[derive(Debug)]
 pub(crate) struct HandedSockets {
-    /// A copy of each listener, and of each internet datagram socket.
+    /// A copy of each listener and of each internet datagram socket.
     pub(crate) listeners: Vec<OwnedFd>,
-    /// How those listen that do not yet.
+    /// Options for listeners that are bound and do not listen yet.
     pub(crate) options: ListenOptions,
-    /// The names of Unix datagram sockets.
     pub(crate) sockets: Vec<SocketName>,
 }
 
-/// The thread's state.
 #[derive(Debug)]
 pub(crate) struct HandoverThread {
     config: TakeOverConfig,
-    /// Held until this server is at the path; before the door, which needs it to remove its file.
+    /// Held until this server is at the path. Dropped before `control_socket`, which takes the same lock to remove
+    /// its file.
     lock: Option<StartLock>,
     control_socket: ControlSocket,
     waker: Arc<HandoverWaker>,
     lifecycle: Arc<Lifecycle>,
     succession: Succession,
     handed: HandedSockets,
-    /// How many shards are to begin before the server counts as ready.
+    /// Shards that must accept before the server is ready.
     shards: usize,
-    /// Who is to be ready before that.
+    /// Must be ready before the shards accept beside a predecessor.
     app_readiness: Option<AppReadiness>,
-    /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
+    /// The predecessor: before `taken` the server to take over from, afterwards a server that is still ending.
     predecessor: Option<ControlConnection>,
-    /// When the shards are to be told again to look into the queues, while there is an old server or a successor.
+    /// Time of the next queue check, while a predecessor or successor has the same listeners.
     next_queue_check: Instant,
 }
 
 impl HandoverThread {
-    /// The porter of a server that holds these listeners.
     pub(crate) fn new(
         prepared: PreparedTakeOver,
         lifecycle: Arc<Lifecycle>,
@@ -164,18 +156,17 @@ impl HandoverThread {
         }
     }
 
-    /// What ends it.
     pub(crate) fn waker(&self) -> Arc<HandoverWaker> {
         Arc::clone(&self.waker)
     }
 
-    /// Keeps the door until the server ends or has been succeeded.
+    /// Serves hand-overs until the server ends or has been succeeded.
     ///
     /// # Errors
-    /// The take-over failed: the server must not go on, because the old one does.
+    /// The take-over failed: this server must end, because the predecessor goes on.
     pub(crate) fn run(self) -> Result<(), HandOverError> {
         match self.run_to_end() {
-            // Whoever ended this server wanted that.
+            // An end on request is no error.
             Err(HandOverError::Ending) => Ok(()),
             outcome => outcome,
         }
@@ -206,8 +197,8 @@ impl HandoverThread {
         }
     }
 
-    /// A server that ends while the one before it has not released the streams stores what waits for them, so it hears of
-    /// the release until its own end.
+    /// Waits for the release of the streams although this server ends: it still stores the publications that wait for
+    /// them.
     fn end_without_successor(&mut self) {
         if self.predecessor.is_none() {
             return;
@@ -222,7 +213,7 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for successors until one has taken over (it is returned) or the server ends.
+    /// Waits for successors. Returns the successor that has taken over, or `None` when the server ends.
     fn await_successor(&mut self) -> Result<Option<ControlConnection>, HandOverError> {
         while self.lifecycle.phase() == LifecyclePhase::Running && !self.waker.is_over() {
             if self.wait(None, None)? == HandoverEvent::ConnectRequest
@@ -234,8 +225,8 @@ impl HandoverThread {
         Ok(None)
     }
 
-    /// Waits until somebody can answer, and has the shards accept: until then whoever comes is better off with the
-    /// old server. If that ends meanwhile there is nobody else, and the shards hold who comes.
+    /// Waits for the first worker process, then has the shards accept: until then the predecessor answers sooner. If
+    /// the predecessor ends meanwhile, the shards accept at once and hold the requests.
     fn await_app(&mut self) -> Result<(), HandOverError> {
         if let Some(app_readiness) = self.app_readiness.take() {
             let timeout = app_readiness.start_timeout.min(APP_READY_TIMEOUT);
@@ -253,7 +244,7 @@ impl HandoverThread {
         Ok(())
     }
 
-    /// Whether the old server still waits for this one. Its end is told again to whoever asks next.
+    /// Whether the predecessor still waits for this server. A later receive reports its end again.
     fn predecessor_waits(&self) -> Result<bool, HandOverError> {
         let Some(predecessor) = &self.predecessor else { return Ok(false) };
         match predecessor.receive_now("nothing")? {
@@ -264,10 +255,10 @@ impl HandoverThread {
         }
     }
 
-    /// Tells the old server why it is not to be.
+    /// Sends the predecessor the reason why this server gives up.
     fn refuse_predecessor(&self, reason: HandOverError) -> HandOverError {
         if let Some(predecessor) = &self.predecessor {
-            // One that has gone need not hear it.
+            // The predecessor may have ended.
             let _ = predecessor.send(
                 &HandoverMessage::Refused(reason.to_string()),
                 &[],
@@ -277,7 +268,6 @@ impl HandoverThread {
         reason
     }
 
-    /// Waits until every shard accepts.
     fn await_shards(&mut self) -> Result<(), HandOverError> {
         while self.lifecycle.accepting_shards() < self.shards {
             self.check_running()?;
@@ -286,13 +276,12 @@ impl HandoverThread {
         self.check_running()
     }
 
-    /// Takes the old server's place.
     fn take_over(&mut self) -> Result<(), HandOverError> {
         const YOURS: &str = "yours";
         let predecessor = self.predecessor.take().expect("the caller has looked");
         let process = predecessor.check_peer()?;
         let deadline = Instant::now() + CONFIRM_TIMEOUT;
-        // An old server that cannot be spoken to has gone: the next look tells.
+        // If the send fails, the predecessor has ended, and the receive below reports that.
         let _ = predecessor.send(&HandoverMessage::Ready, &[], deadline);
         match self.await_message(&predecessor, YOURS, deadline, CONFIRM_TIMEOUT)? {
             Incoming::Received(HandoverMessage::PathGranted, _) => {
@@ -312,8 +301,8 @@ impl HandoverThread {
         };
         self.check_running()?;
         self.claim_path()?;
-        // Before the old server may close its sockets, which it does at once if it has no streams to release: a path with a
-        // closed socket refuses senders.
+        // Before `taken`: a predecessor without streams closes its sockets at once, and a path with a closed socket
+        // refuses senders.
         self.take_socket_paths();
         let _ = predecessor.send(&HandoverMessage::PathTaken, &[], Instant::now() + MOVE_TIMEOUT);
         self.report(&format!("took over from {process}"));
@@ -321,8 +310,8 @@ impl HandoverThread {
         Ok(())
     }
 
-    /// This is the server now: takes the path, and listens on what it has opened besides. In this order: if the
-    /// system refuses the path nobody has come yet who would be lost.
+    /// Takes the path, then listens on the addresses that the predecessor did not have. In this order: if the system
+    /// refuses the path, no connection has arrived yet that would be lost.
     fn claim_path(&mut self) -> Result<(), HandOverError> {
         self.control_socket.claim_path()?;
         self.lock = None;
@@ -340,7 +329,7 @@ impl HandoverThread {
         Ok(())
     }
 
-    /// From now on senders to Unix datagram sockets reach this server. The old one reads what it was sent before.
+    /// Moves the paths of Unix datagram sockets to this server. The predecessor still reads what it received before.
     fn take_socket_paths(&mut self) {
         for socket in &mut self.handed.sockets {
             if let Err(error) = socket.take_path() {
@@ -350,7 +339,7 @@ impl HandoverThread {
         }
     }
 
-    /// The server before this one has released streams and datagram sockets, or has ended.
+    /// Handles the predecessor's `released`, or its end.
     fn release_from_predecessor(&mut self, event: PredecessorEvent, has_successor: bool) {
         self.succession.receive(event);
         if !has_successor {
@@ -358,17 +347,18 @@ impl HandoverThread {
         }
     }
 
-    /// Removes what is left of the predecessor's files. A successor under way replaces them itself, at any moment.
+    /// Removes the predecessor's remaining files. Not during a hand-over: the successor may replace them at any
+    /// moment.
     fn forget_predecessor(&mut self) {
         if self.succession.is_over() {
             self.handed.sockets.iter_mut().for_each(SocketName::forget_predecessor);
         }
     }
 
-    /// Speaks with one that knocks. Returns it if it is the server from now on.
+    /// Serves one connecting successor. Returns it if it has taken over.
     ///
     /// # Errors
-    /// This server must not go on: it ends, or the one before it does not.
+    /// This server must not go on: it ends, or its predecessor does not.
     fn serve_successor(&mut self) -> Result<Option<ControlConnection>, HandOverError> {
         let successor = match self.control_socket.open() {
             Ok(Some(successor)) => successor,
@@ -409,8 +399,8 @@ impl HandoverThread {
         Ok(None)
     }
 
-    /// This server ends while it is being succeeded. A refusal would have the successor end as well; the end of
-    /// the connection without a word has it go on alone.
+    /// This server ends during a hand-over. It closes the connection without a refusal: after a refusal the successor
+    /// would end too, whereas the end of the connection lets it go on alone.
     fn yield_to_successor(&mut self, successor: ControlConnection, moved: bool) {
         self.report("this server ends in the middle of a hand-over: its successor goes on alone");
         if moved {
@@ -418,11 +408,11 @@ impl HandoverThread {
         } else {
             self.control_socket.remove_files();
         }
-        // Last: the path is free, or its own to take, when it hears that it is alone.
+        // Last: when the successor sees the end of the connection, the path must be free or already its own.
         drop(successor);
     }
 
-    /// All steps with one successor. Notes in `moved` when that may have taken the path.
+    /// Runs all steps with one successor. Sets `moved` once the successor may have taken the path.
     fn hand_over(
         &mut self,
         successor: &ControlConnection,
@@ -448,7 +438,7 @@ impl HandoverThread {
             HandoverMessage::PathTaken => {}
             other => return Err(unexpected("taken", &other)),
         }
-        // It may have died since: then this is the last moment to go on instead.
+        // Last chance to go on instead of a successor that has ended since.
         match successor.receive_now("nothing")? {
             Incoming::Nothing => Ok(process),
             Incoming::Ended => Err(HandOverError::Gone { expected: "nothing" }),
@@ -456,7 +446,6 @@ impl HandoverThread {
         }
     }
 
-    /// Hands out all listeners.
     fn offer(&self, successor: &ControlConnection) -> Result<(), HandOverError> {
         if self.handed.listeners.len() > LISTENERS_HANDED_MAX {
             return Err(HandOverError::TooMany(self.handed.listeners.len()));
@@ -469,11 +458,11 @@ impl HandoverThread {
         successor.send(&HandoverMessage::End { total: self.handed.listeners.len() }, &[], deadline)
     }
 
-    /// The successor may take the path at any moment, or has, and is not to keep it. What it would rename is
-    /// taken away first; so nothing changes any more after the look.
+    /// Takes the path back from a successor that has failed but may still rename its socket. Removes its pending
+    /// socket first, so that nothing changes after the check.
     fn retake_path(&mut self) {
         self.control_socket.remove_pending_path();
-        // The one that goes may be about to remove what it finds there as its own.
+        // A failed successor removes its socket file under the same lock.
         let _lock = StartLock::acquire(self.control_socket.path());
         if self.control_socket.holds_path() {
             return;
@@ -486,15 +475,14 @@ impl HandoverThread {
         }
     }
 
-    /// Has the shards drain. The successor sees by the end of the channel when this process has gone, so it stays
-    /// open.
+    /// Drains the server. `successor` stays open: its end tells the successor that this process has gone.
     fn retire(mut self, successor: ControlConnection) {
         self.handed.listeners.clear();
         let mut retirement = Retirement::begin(Arc::clone(&self.lifecycle));
         self.refuse_late_successors();
         while !self.waker.is_over() {
             if retirement.releases() {
-                // A successor that has gone need not hear it.
+                // The successor may have ended.
                 let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + MOVE_TIMEOUT);
             }
             self.wait_for_wake_or_predecessor(true);
@@ -502,22 +490,22 @@ impl HandoverThread {
         drop(successor);
     }
 
-    /// While this server waits for its end, the one before it may still have the streams that this one is to release.
+    /// Waits for a wake or for the predecessor, which may still have the streams that this server is to release.
     fn wait_for_wake_or_predecessor(&mut self, has_successor: bool) {
-        // The closed door is always ready.
+        // A control socket that was shut down is always readable.
         let is_old = self.poll(false, None, None).is_ok_and(|ready| ready.predecessor);
         self.waker.clear_wake();
         if is_old && self.receive_from_predecessor(has_successor).is_err() {
-            // It goes on after all; this one has been succeeded and ends in any case.
+            // The predecessor goes on after all. This server has been succeeded and ends in any case.
             self.predecessor = None;
         }
     }
 
-    /// Whoever knocked before the path changed hands waits at this door: there is another one now.
+    /// Refuses successors that connected before the path changed hands.
     fn refuse_late_successors(&self) {
         self.control_socket.close();
         while let Ok(Some(late)) = self.control_socket.open() {
-            // One that has left already need not hear it.
+            // The peer may have left.
             let _ = late.send(
                 &HandoverMessage::Refused(SUCCEEDED.to_owned()),
                 &[],
@@ -526,7 +514,7 @@ impl HandoverThread {
         }
     }
 
-    /// The next message of a successor.
+    /// Waits for the next message of a successor.
     fn expect(
         &mut self,
         successor: &ControlConnection,
@@ -539,8 +527,8 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for a message, and does meanwhile what else the porter has to do. A refusal is an error. Of the
-    /// server's own drain a hand-over takes no notice: the successor is welcome all the more.
+    /// Waits for a message, and meanwhile does the thread's other work. A refusal is an error. The server's own drain
+    /// does not end a hand-over.
     fn await_message(
         &mut self,
         channel: &ControlConnection,
@@ -565,8 +553,8 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for news. Meanwhile it looks after an old server that has not gone yet, and refuses whoever knocks
-    /// while `channel` is being served.
+    /// Waits for an event. Meanwhile handles a predecessor that has not ended, and refuses further successors while
+    /// `channel` is being served.
     fn wait(
         &mut self,
         channel: Option<&ControlConnection>,
@@ -577,7 +565,7 @@ impl HandoverThread {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(HandoverEvent::Deadline);
             }
-            // While another process has these listeners, too, and may hang at any moment.
+            // Another process has these listeners too, and may hang at any moment.
             let is_shared = self.predecessor.is_some() || channel.is_some();
             if is_shared && now >= self.next_queue_check {
                 self.lifecycle.request_queue_check();
@@ -592,7 +580,7 @@ impl HandoverThread {
             if predecessor {
                 self.receive_from_predecessor(channel.is_some())?;
             }
-            // First: its news may be that it is gone, and then the other one is welcome.
+            // Before the control socket: if the channel reports its end, the next successor can be served.
             if spoke {
                 return Ok(HandoverEvent::Readable);
             }
@@ -607,7 +595,7 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for the bell, the old server and the channel, and `at_door`.
+    /// Waits for the waker, the predecessor, `channel` and, if `at_door`, the control socket.
     fn poll(
         &self,
         at_door: bool,
@@ -635,22 +623,22 @@ impl HandoverThread {
         Ok(ReadyDescriptors { waker, control_socket, predecessor, channel: channel.is_some() && next() })
     }
 
-    /// The old server has gone, or has thought better of it: that is an error.
+    /// Handles the end of the predecessor, or its message. Fails if the predecessor goes on.
     fn receive_from_predecessor(&mut self, has_successor: bool) -> Result<(), HandOverError> {
         let Some(predecessor) = &self.predecessor else { return Ok(()) };
         match predecessor.receive_now("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
             Ok(Incoming::Received(HandoverMessage::Released, _)) => {
                 self.release_from_predecessor(PredecessorEvent::Released, has_successor);
-                // It has closed its listeners: nothing else reads their queues.
+                // The predecessor has closed its listeners: nothing else reads their queues.
                 self.lifecycle.set_listeners_shared(has_successor);
                 Ok(())
             }
-            // It had not heard `taken` in time and goes on.
+            // The predecessor did not receive `taken` in time and goes on.
             Ok(Incoming::Received(HandoverMessage::Refused(reason), _)) => {
                 Err(HandOverError::TakenBack(reason))
             }
-            // Whatever else it says, it has nothing more to say.
+            // No other message is expected: the same as its end.
             Ok(Incoming::Ended | Incoming::Received(..)) | Err(_) => {
                 self.predecessor = None;
                 self.release_from_predecessor(PredecessorEvent::Ended, has_successor);
@@ -665,7 +653,7 @@ impl HandoverThread {
         match self.control_socket.open() {
             Ok(Some(another)) => {
                 let reason = "another server is taking over at this moment".to_owned();
-                // One that has left already need not hear it.
+                // The peer may have left.
                 let _ = another.send(&HandoverMessage::Refused(reason), &[], Instant::now() + MOVE_TIMEOUT);
             }
             Ok(None) => {}
@@ -673,7 +661,7 @@ impl HandoverThread {
         }
     }
 
-    /// Nobody can be let in, and knocking does not end by that: a pause, so that it does not cost a core.
+    /// Pauses after a failed accept: the socket stays readable, and retrying at once would use a whole core.
     fn pause_after_error(&self) {
         std::thread::sleep(ACCEPT_ERROR_PAUSE);
     }
@@ -685,7 +673,7 @@ impl HandoverThread {
     fn wait_for_wake_until(&self, deadline: Option<Instant>) {
         let waker = PollFd::from_borrowed_fd(self.waker.descriptor.as_fd(), PollFlags::IN);
         let timeout = deadline.map(|deadline| timespec(deadline.saturating_duration_since(Instant::now())));
-        // An interruption is a reason to look as good as any.
+        // An interrupted wait counts as a wake.
         let _ = poll(&mut [waker], timeout.as_ref());
         self.waker.clear_wake();
     }

@@ -1,12 +1,12 @@
-//! Who may begin to be the server at a path: one process at a time.
+//! The start lock: one process at a time may become the server at a path.
 //!
-//! Two servers that are started in the same moment would both find nobody at the path, and both be the first. So a
-//! server that starts holds a lock until it is at the path; one that gets no lock and finds nobody to succeed ends.
-//! Where there is an old server, that one sees to it that they come one after the other.
+//! Two servers that start at the same moment would both find no predecessor, and both begin. So a starting server
+//! holds a lock until it is at the path; a server that gets no lock and finds no predecessor ends. With a
+//! predecessor, that server orders its successors.
 //!
-//! The system lets go of a lock with the process that held it, however that ended, so a file that a killed server
-//! has left is in nobody's way. The holder removes the file before it lets go: whoever has opened it before locks a
-//! file that is not there any more, notices, and looks again.
+//! The system releases a lock when its process ends, however that happens, so the file of a killed server blocks
+//! nothing. The holder removes the file before it releases the lock: a process that opened the file before then locks
+//! a file that is no longer at the path, notices, and tries again.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,16 +20,16 @@ use rustix::io::Errno;
 use super::error::HandOverError;
 use super::limits::{LOCK_RETRY_INTERVAL, LOCK_TIMEOUT};
 
-/// Behind the path while a server starts.
+/// Suffix of the path for the lock file.
 const LOCK_SUFFIX: &str = ".lock";
 
-/// Who may open the file: the owner.
+/// File mode: only the owner may open it.
 const MODE: u32 = 0o600;
 
-/// Bytes of a process's number that are read.
+/// Bytes of a process id that are read.
 const NUMBER_SIZE_MAX: u64 = 10;
 
-/// This process may begin to be the server, until this is dropped.
+/// The right of this process to become the server, until it is dropped.
 #[derive(Debug)]
 pub(super) struct StartLock {
     file: File,
@@ -37,7 +37,7 @@ pub(super) struct StartLock {
 }
 
 impl StartLock {
-    /// Takes the lock of the control socket at `path`, whose folder has been checked. `None`: another process has it.
+    /// Takes the lock of the control socket at `path`. The folder has been checked. `None`: another process holds it.
     pub(super) fn try_acquire(path: &Path) -> Result<Option<StartLock>, HandOverError> {
         let path = beside(path);
         loop {
@@ -60,7 +60,8 @@ impl StartLock {
         }
     }
 
-    /// The same, after those who hold it for a moment, to begin or to remove a file.
+    /// Like [`try_acquire`](Self::try_acquire), but waits up to `LOCK_TIMEOUT`: holders that start or remove a file
+    /// are brief.
     pub(super) fn acquire(path: &Path) -> Result<Option<StartLock>, HandOverError> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -71,7 +72,7 @@ impl StartLock {
         }
     }
 
-    /// Who holds the lock of the control socket at `path`, as far as it has said so: for people.
+    /// The process id in the lock file of the control socket at `path`, for display.
     pub(super) fn holder(path: &Path) -> Option<u32> {
         let mut text = String::new();
         let file = OpenOptions::new().read(true).custom_flags(NO_LINKS).open(beside(path)).ok()?;
@@ -79,7 +80,7 @@ impl StartLock {
         text.parse().ok()
     }
 
-    /// Whoever finds it locked can say by whom. A full disk leaves that unsaid.
+    /// Writes the process id for other processes to report. A full disk leaves it out.
     fn write_process_id(&mut self) {
         let _ = self.file.set_len(0).and_then(|()| write!(self.file, "{}", std::process::id()));
     }
@@ -87,9 +88,9 @@ impl StartLock {
 
 impl Drop for StartLock {
     fn drop(&mut self) {
-        // A folder that has become read-only keeps the file, which is in nobody's way.
+        // A folder that has become read-only keeps the file, which blocks nothing.
         let _ = std::fs::remove_file(&self.path);
-        // A child that is being started may hold a copy for a moment: closing would not be enough.
+        // A child that is being started may briefly hold a copy of the descriptor, so closing it is not enough.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -102,7 +103,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// One of another user could be held for ever.
+/// Another user could hold a lock on its own file for ever.
 fn check_owner(path: &Path, file: &Metadata) -> Result<(), HandOverError> {
     let user = rustix::process::geteuid().as_raw();
     if file.uid() == user {
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Row 4.37: one at a time, who it is can be told, and nothing is left behind.
+    /// Row 4.37: one process at a time holds the lock, its id can be read, and no file remains.
     #[test]
     fn a_lock_is_held_by_one_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ mod tests {
         drop(StartLock::try_acquire(&path).unwrap().expect("it is free again"));
     }
 
-    /// Row 4.37: also where many take it, let go of it and remove its file all the time.
+    /// Row 4.37: the same while several threads acquire, release and remove it concurrently.
     #[test]
     fn never_two_hold_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
-    /// Row 4.37: what a link points to is neither made nor touched.
+    /// Row 4.37: a symbolic link is not followed.
     #[test]
     fn a_link_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();

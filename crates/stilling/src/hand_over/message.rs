@@ -1,59 +1,59 @@
-//! What two servers say to each other: one line of text per message, and what it means. No I/O.
+//! Messages of a hand-over: one line of text each, and its meaning. No I/O.
 //!
 //! ```text
-//!  successor                              old server
+//!  successor                              predecessor
 //!  hand-over 2                     ──►
-//!                                  ◄──    listeners http 2   (+ 2 descriptors), as often as it takes
+//!                                  ◄──    listeners http 2   (+ 2 descriptors), repeated
 //!                                  ◄──    end 2
-//!  ready                           ──►                       it accepts on all of them
+//!  ready                           ──►                       the successor accepts on all of them
 //!                                  ◄──    yours              the path may be taken
-//!  taken                           ──►                       now the old server drains
+//!  taken                           ──►                       the predecessor drains
 //!                                  ◄──    released           the streams and datagram sockets may be opened
 //!
-//!  refused why it is not to be: from either side, at any time, and the last word
+//!  refused REASON: from either side, at any time; the last message
 //! ```
 //!
-//! The first and the last of these lines are the same in every version, so that two versions that do not
-//! understand each other can say so.
+//! The first and the last of these lines are the same in every version, so that servers with different versions can
+//! report the mismatch.
 
 use std::fmt;
 
 use super::limits::{DESCRIPTORS_PER_MESSAGE, LISTENERS_HANDED_MAX, REASON_SIZE_MAX};
 
-/// The version of the conversation that this server speaks.
+/// Version of this protocol.
 pub const VERSION: u32 = 2;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandoverMessage {
-    /// The successor asks for the listeners, in that version of the conversation.
+    /// The successor requests the listeners.
     Hello {
-        /// The version.
+        /// Protocol version of the successor.
         version: u32,
     },
-    /// So many listening descriptors for HTTP come with this message.
+    /// This message carries listening descriptors.
     Listeners {
         /// How many.
         count: usize,
     },
-    /// That were all of them.
+    /// All listeners have been sent.
     End {
-        /// How many there were in all.
+        /// Their total number.
         total: usize,
     },
     /// The successor accepts on all of them.
     Ready,
-    /// The successor may take the path.
+    /// The successor may take the path (`yours`).
     PathGranted,
-    /// The successor has taken the path: the old server may go.
+    /// The successor has taken the path (`taken`): the predecessor drains.
     PathTaken,
-    /// The old server has closed its streams and reads no datagram socket any more.
+    /// The predecessor has closed its streams and no longer reads datagram sockets.
     Released,
-    /// It is not to be, for that reason.
+    /// The sender ends the hand-over, for this reason.
     Refused(String),
 }
 
-/// A message that is none.
+/// Bytes that are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedMessage;
 
@@ -72,16 +72,16 @@ impl fmt::Display for HandoverMessage {
     }
 }
 
-/// The reason that a server gives which has just been succeeded: whoever hears it finds another server at the path.
+/// Reason of the refusal by a server that has just been succeeded: the new server is at the path.
 pub const SUCCEEDED: &str = "another server has just taken over; it is at the path now";
 
 impl HandoverMessage {
-    /// The message as it travels: its line and a line feed.
+    /// The message as sent: its line and a line feed.
     pub fn to_line(&self) -> String {
         format!("{self}\n")
     }
 
-    /// Reads one message; `bytes` must be exactly that, as [`to_line`](Self::to_line) writes it.
+    /// Parses exactly one message, as [`to_line`](Self::to_line) writes it.
     ///
     /// # Errors
     /// [`MalformedMessage`] for anything else.
@@ -117,7 +117,7 @@ impl HandoverMessage {
     }
 }
 
-/// A number as it is written: digits alone, no zero before others.
+/// Parses digits without a leading zero.
 fn number(word: &str) -> Result<u32, MalformedMessage> {
     let number: u32 = word.parse().map_err(|_| MalformedMessage)?;
     if number.to_string() == word { Ok(number) } else { Err(MalformedMessage) }
@@ -127,7 +127,7 @@ fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// A reason as it may travel: printable, not empty, not too long. Errors may quote anything.
+/// Makes a reason printable, not empty and at most `REASON_SIZE_MAX` long. Errors may quote anything.
 fn plain(reason: &str) -> String {
     let letters =
         reason.chars().map(|letter| if u8::try_from(letter).is_ok_and(is_plain) { letter } else { '?' });
@@ -140,7 +140,7 @@ mod tests {
     use super::super::limits::MESSAGE_SIZE_MAX;
     use super::*;
 
-    /// Row 4.37: what one version writes, the same version reads.
+    /// Row 4.37: every message is parsed as it was written.
     #[test]
     fn every_message_is_read_as_it_was_written() {
         for (message, line) in [
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Row 4.37: nothing that is only similar passes for a message.
+    /// Row 4.37: similar lines are not messages.
     #[test]
     fn whatever_else_comes_is_no_message() {
         for bytes in [
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(HandoverMessage::parse(long.as_bytes()), Err(MalformedMessage));
     }
 
-    /// Row 4.37: an error that quotes anything at all is still one line that fits.
+    /// Row 4.37: a reason with any content is one line that fits.
     #[test]
     fn any_reason_travels_as_one_printable_line() {
         for reason in ["", "a\nb\0c", "größer", &"x".repeat(2000), "\u{1F600}".repeat(500).as_str()] {

@@ -1,39 +1,39 @@
-//! One server takes over from another without a connection lost: its listeners change processes, open.
+//! Hot restart: a server takes over from another without losing a connection, by receiving its open listeners.
 //!
-//! The queue of a listener belongs to the listener, and closing one resets whoever waits in it. So listeners are
-//! never closed and opened again: the successor receives the old server's descriptors over a Unix socket and
-//! accepts from the very same queues, both of them for a moment, before the old server stops.
+//! The accept queue belongs to the listener, and closing a listener resets the connections in its queue. So listeners
+//! are never closed and reopened: the successor receives the predecessor's descriptors over a Unix socket and accepts
+//! from the same queues. For a moment both servers accept, then the predecessor stops.
 //!
 //! ```text
-//!   old server   ──accepts──────────────────────────────────╴drains, answers, exits╶
+//!   predecessor  ──accepts──────────────────────────────────╴drains, answers, exits╶
 //!                      │ listeners        ▲ ready  │ yours  ▲ taken
 //!   successor    ╶─────▼──accepts─────────┴────────▼────────┴──────────────────────────
-//!                ask                                takes the path
+//!                hand-over                          takes the path
 //! ```
 //!
-//! What holds, whoever dies when (`docs/hand-over.md` goes through all steps):
+//! Invariants, wherever either process ends (`docs/hand-over.md` goes through all steps):
 //!
-//! - Until `taken` has come the old server has not stopped anything. Whatever happens to the successor before,
-//!   it goes on, and if the path had been taken already it takes it back.
-//! - Once the listeners have come the successor needs nothing more from the old server. If that dies, the
+//! - Until it receives `taken`, the predecessor has stopped nothing. Whatever happens to the successor before, the
+//!   predecessor goes on, and takes the path back if the successor had taken it.
+//! - Once the successor has the listeners, it needs nothing more from the predecessor. If the predecessor ends, the
 //!   successor is the server.
-//! - Every listener that a server holds is accepted from, or is also held by somebody who accepts from it.
-//! - What the successor opens besides listens only when the old server has said `yours`: no connection comes to
-//!   what might end with a hand-over that fails.
+//! - Every listener that a server holds is accepted from, by this process or by another process that holds it.
+//! - Further addresses of the successor listen only after `yours`: no connection arrives at a listener that a failed
+//!   hand-over would close.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `message.rs` | what is said: lines and their meaning, no I/O |
+//! | `message.rs` | messages: lines and their meaning, no I/O |
 //! | `channel.rs` | the connection: messages with descriptors, in bounded time |
-//! | `control_socket.rs` | the path: who may own it, how it changes hands |
-//! | `lock.rs` | who may begin where nobody is: one at a time |
-//! | `successor.rs` | asking for the listeners, at the start |
-//! | `succession.rs` | the steps as they change the life of both servers, no I/O |
-//! | `porter.rs` | the thread that finishes a take-over and waits for the next successor |
+//! | `control_socket.rs` | the path: permissions, and how it changes hands |
+//! | `lock.rs` | one process at a time may start at a path without a server |
+//! | `successor.rs` | the request for the listeners, at the start |
+//! | `succession.rs` | the steps and their effect on both lifecycles, no I/O |
+//! | `handover_thread.rs` | the thread that finishes a take-over and waits for the next successor |
 //! | `activation.rs` | listeners from the parent process (sd_listen_fds(3)) |
 //!
-//! All of it runs before the shards start, or on the porter's thread. The shards hear of it as of everything in
-//! the process's life: by a changed number in the `Lifecycle` and a wake.
+//! All of it runs before the shards start, or on the hand-over thread. The shards see its effects as changes of the
+//! `Lifecycle`, with a wake.
 
 mod activation;
 mod channel;
@@ -68,28 +68,28 @@ use control_socket::ControlSocket;
 use limits::{ADDRESS_FREE_CHECK_INTERVAL, ADDRESS_FREE_TIMEOUT};
 use lock::StartLock;
 
-/// How a server succeeds another, and is succeeded.
+/// How a server takes over from another, and can be succeeded.
 #[derive(Clone, Debug)]
 pub struct TakeOverConfig {
-    /// The control socket: whoever listens there is succeeded, then this server listens there.
+    /// The control socket: the server that listens there is succeeded, then this server listens there.
     pub path: PathBuf,
-    /// Is told in a line what becomes of a hand-over. Runs on a thread of its own.
+    /// Receives one line per event of a hand-over. Called on a separate thread.
     pub report: fn(&str),
 }
 
-/// The beginning of a take-over: before this server has opened anything.
+/// A take-over before this server has opened anything.
 #[derive(Debug)]
 pub(crate) struct PendingTakeOver {
     config: TakeOverConfig,
     predecessor: Option<ControlConnection>,
-    /// Held until this server is at the path, so that nobody else begins there.
+    /// Held until this server is at the path, so that no other process starts there.
     lock: Option<StartLock>,
-    /// There was an old server, and it has ended, perhaps this very moment.
+    /// There was a predecessor, and it has ended, perhaps this moment.
     has_ended: bool,
     waker: Arc<HandoverWaker>,
 }
 
-/// A server that is ready to start, and to tell the old one so.
+/// A take-over by a server that is ready to start.
 #[derive(Debug)]
 pub(crate) struct PreparedTakeOver {
     config: TakeOverConfig,
@@ -100,13 +100,13 @@ pub(crate) struct PreparedTakeOver {
 }
 
 impl PendingTakeOver {
-    /// Asks whoever is at the path; returns what it has handed out.
+    /// Requests the listeners of the server at the path. Returns them.
     pub(crate) fn ask(mut config: TakeOverConfig) -> Result<(PendingTakeOver, Vec<OwnedFd>), HandOverError> {
-        // A process that goes into the background changes its folder.
+        // Daemonizing changes the current folder.
         config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
         let waker = Arc::new(HandoverWaker::new()?);
         control_socket::check(&config.path)?;
-        // Before the look at the path: who begins there lets go of the lock only when it can be found.
+        // Before the path is read: a starting server releases the lock only when it is at the path.
         let lock = StartLock::acquire(&config.path)?;
         let successor::PredecessorOffer { predecessor, listeners, socket_existed } =
             successor::ask(&config.path)?;
@@ -118,18 +118,16 @@ impl PendingTakeOver {
         Ok((PendingTakeOver { config, predecessor, lock, has_ended, waker }, listeners))
     }
 
-    /// Whether there is a server to succeed.
     pub(crate) fn has_predecessor(&self) -> bool {
         self.predecessor.is_some()
     }
 
-    /// The process that is succeeded.
     pub(crate) fn predecessor(&self) -> Option<PeerProcess> {
         self.predecessor.as_ref()?.check_peer().ok()
     }
 
-    /// A short wait for an address that is in use, again and again until it returns false: what is left of an old
-    /// server that has ended may hold its addresses for a moment.
+    /// A retry for addresses in use. Each call sleeps briefly and returns whether to try again: an ended predecessor
+    /// may hold its addresses for a moment.
     pub(crate) fn address_retry(&self) -> impl FnMut() -> bool + use<> {
         let until = self.has_ended.then(|| Instant::now() + ADDRESS_FREE_TIMEOUT);
         move || {
@@ -141,13 +139,14 @@ impl PendingTakeOver {
         }
     }
 
-    /// Wakes the porter: when the server's life changes.
+    /// Wakes the hand-over thread after a change of the lifecycle.
     pub(crate) fn wake(&self) -> Arc<Wake> {
         let waker = Arc::clone(&self.waker);
         Arc::new(Wake::new(move || waker.wake()))
     }
 
-    /// All listeners are open: makes the control socket. Without an old server it is at its path at once.
+    /// Opens the control socket, once all listeners are open. Without a predecessor the server is at its path at
+    /// once.
     pub(crate) fn open_control_socket(self) -> Result<PreparedTakeOver, HandOverError> {
         let PendingTakeOver { config, predecessor, mut lock, waker, .. } = self;
         let control_socket = ControlSocket::beside(&config.path)?;

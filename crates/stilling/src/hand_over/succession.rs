@@ -1,5 +1,5 @@
-//! The steps of a hand-over as they change the life of both servers: no sockets, no time. The thread of a server drives them
-//! by messages, a simulation by its events.
+//! The steps of a hand-over and their effect on both lifecycles: no sockets, no time. A server's hand-over thread
+//! drives them by messages, a simulation by its events.
 
 use std::sync::Arc;
 
@@ -7,43 +7,41 @@ use stilling_ring::planted;
 
 use crate::lifecycle::{HandoverStage, Lifecycle};
 
-/// What the predecessor says, or the end of its connection.
+/// A message of the predecessor, or the end of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PredecessorEvent {
-    /// It waits for `taken`.
+    /// The predecessor waits for `taken`.
     PathGranted,
-    /// It has sealed its streams, and reads no datagrams any more.
+    /// The predecessor has sealed its streams and reads no more datagrams.
     Released,
-    /// Its process has ended.
+    /// The predecessor's process has ended.
     Ended,
 }
 
 /// What the successor does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuccessionAction {
-    /// Takes the path, listens on what it has opened besides, and calls [`Succession::path_taken`].
+    /// Take the path, listen on the remaining addresses, and call [`Succession::path_taken`].
     TakeOver,
-    /// Forgets the predecessor's files: the streams may be opened.
+    /// Forget the predecessor's files: the streams may be opened.
     Open,
     /// Nothing.
     Nothing,
-    /// Ends: nothing of that kind is said at this step.
+    /// End: the event is not valid in this step.
     Fail,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SuccessionStep {
-    /// `ready` is about to be said, or has been.
+    /// `ready` is about to be sent, or has been.
     Ready,
-    /// It may take the path.
     ClaimingPath,
-    /// It is the server.
     PathTaken,
     /// The predecessor holds nothing any more.
     Released,
 }
 
-/// The way of a server to its predecessor's place.
+/// The steps of a server that takes over from its predecessor.
 #[derive(Debug)]
 pub struct Succession {
     lifecycle: Arc<Lifecycle>,
@@ -51,8 +49,8 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// Called before anything else uses the lifecycle of a server with a predecessor. One that `has_workers` to wait for
-    /// accepts nothing before [`serve_beside`](Succession::serve_beside).
+    /// Prepares the lifecycle of a server with a predecessor, before anything else uses it. A server that
+    /// `has_workers` accepts nothing before [`serve_beside`](Succession::serve_beside).
     pub fn begin(lifecycle: &Lifecycle, has_workers: bool) {
         lifecycle.begin_succession(if has_workers {
             HandoverStage::Preparing
@@ -62,17 +60,17 @@ impl Succession {
         lifecycle.set_listeners_shared(true);
     }
 
-    /// The succession of a server whose predecessor serves.
+    /// A succession, while the predecessor serves.
     pub fn new(lifecycle: Arc<Lifecycle>) -> Succession {
         Succession { lifecycle, step: SuccessionStep::Ready }
     }
 
-    /// Requests could be answered now.
+    /// The server can answer requests now.
     pub fn serve_beside(&self) {
         self.lifecycle.reach(HandoverStage::Overlapping);
     }
 
-    /// The predecessor has said something, or has ended.
+    /// Handles a message of the predecessor, or its end.
     pub fn receive(&mut self, event: PredecessorEvent) -> SuccessionAction {
         match (self.step, event) {
             (SuccessionStep::Ready, PredecessorEvent::PathGranted | PredecessorEvent::Ended) => {
@@ -94,14 +92,14 @@ impl Succession {
         self.lifecycle.has_reached(HandoverStage::Released)
     }
 
-    /// The path is this server's: `taken` may be said.
+    /// The path is this server's: `taken` may be sent.
     pub fn path_taken(&mut self) {
         self.step = SuccessionStep::PathTaken;
         self.lifecycle.reach(HandoverStage::PathTaken);
     }
 }
 
-/// The way of a server that has been succeeded to its end.
+/// The steps of a server that has been succeeded, until its end.
 #[derive(Debug)]
 pub struct Retirement {
     lifecycle: Arc<Lifecycle>,
@@ -109,13 +107,13 @@ pub struct Retirement {
 }
 
 impl Retirement {
-    /// The successor has said `taken`: the server drains.
+    /// The successor has sent `taken`: the server drains.
     pub fn begin(lifecycle: Arc<Lifecycle>) -> Retirement {
         lifecycle.hand_over();
         Retirement { lifecycle, has_released: false }
     }
 
-    /// Whether `released` is to be said now; that is so once.
+    /// Whether to send `released` now; true once.
     pub fn releases(&mut self) -> bool {
         let holds = self.lifecycle.holds_streams() && !planted!("early release");
         !holds && !std::mem::replace(&mut self.has_released, true)
@@ -131,7 +129,7 @@ mod tests {
         Arc::new(Lifecycle::new(Vec::new(), WallClock::System))
     }
 
-    /// Row 4.37: no step of a hand-over is left out, and the end of the predecessor stands for what it would have said.
+    /// Row 4.37: no step is skipped, and the end of the predecessor replaces its messages.
     #[test]
     fn a_successor_takes_over_before_it_opens_whatever_it_hears() {
         for (first, second) in [
@@ -156,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Row 4.37: `released` is said once, when the streams are closed.
+    /// Row 4.37: `released` is sent once, when the streams are closed.
     #[test]
     fn a_server_that_was_succeeded_drains_and_releases_once() {
         let lifecycle = life();

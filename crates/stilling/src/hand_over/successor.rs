@@ -1,8 +1,8 @@
-//! The side that comes: it asks whoever is at the path for the listeners.
+//! The successor's side: requests the listeners of the server at the path.
 //!
-//! Nobody there, or a socket that nobody listens on any more, is a normal start. So is an old server that ends
-//! in the middle of its offer: what has been received stays open (and its queues with it), what is missing is
-//! opened, because then nobody else has it.
+//! A missing socket, or a socket without a listener, is a normal start. So is a predecessor that ends in the middle
+//! of its offer: the received listeners stay open, with their queues, and the missing ones are opened, since no other
+//! process has them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,19 +14,16 @@ use super::error::HandOverError;
 use super::limits::{HELLO_TIMEOUT, LISTENERS_HANDED_MAX, OFFER_TIMEOUT};
 use super::message::{HandoverMessage, SUCCEEDED, VERSION};
 
-/// What was found at the path.
+/// What the path and its server provide.
 #[derive(Debug, Default)]
 pub(super) struct PredecessorOffer {
-    /// There was a socket at the path, whether or not somebody listened.
+    /// There was a socket at the path, with or without a listener.
     pub(super) socket_existed: bool,
-    /// The old server, if it still lives.
     pub(super) predecessor: Option<ControlConnection>,
-    /// Its listeners.
     pub(super) listeners: Vec<OwnedFd>,
 }
 
-/// Asks the server at `path` for its listeners. One that has just been succeeded sends its visitors on: then
-/// once more.
+/// Requests the listeners of the server at `path`. Tries once more if that server has just been succeeded.
 pub(super) fn ask(path: &Path) -> Result<PredecessorOffer, HandOverError> {
     if !control_socket::check(path)? {
         return Ok(PredecessorOffer::default());
@@ -45,7 +42,7 @@ fn request_offer(path: &Path) -> Result<PredecessorOffer, HandOverError> {
     channel.check_peer()?;
     let hello = HandoverMessage::Hello { version: VERSION };
     if let Err(error) = channel.send(&hello, &[], Instant::now() + HELLO_TIMEOUT) {
-        // One that has just left cannot be spoken to; one that refused before it read has said why.
+        // The server has ended, or it refused before it read, and its reason can be received.
         return match channel.receive_now("listeners")? {
             Incoming::Received(HandoverMessage::Refused(reason), _) => Err(HandOverError::Refused(reason)),
             Incoming::Ended => Ok(PredecessorOffer::default()),

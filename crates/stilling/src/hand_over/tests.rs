@@ -1,7 +1,8 @@
-//! Whatever the other side says, in whatever order, and wherever it ends: one of the two serves, and can be reached.
+//! Property tests: for any messages, in any order, and an end at any point, one of the two servers serves and is
+//! reachable.
 //!
-//! The shipped porter runs on a thread with real sockets; the other side is made up. It never stays silent where the
-//! porter waits for it, so no timeout is waited for; those have tests of their own.
+//! The real hand-over thread runs with real sockets; the other side is generated. It is never silent where the thread
+//! waits for it, so no test waits for a timeout; timeouts have their own tests.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -18,19 +19,19 @@ use super::message::{HandoverMessage, VERSION};
 use super::*;
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase, WallClock};
 
-/// After this, what has not happened is taken to never happen.
+/// Bound for events that a test waits for.
 const HANG: Duration = Duration::from_secs(60);
 
 const READY: &str = "ready\n";
 const YOURS: &str = "yours\n";
 const TAKEN: &str = "taken\n";
 
-/// What a successor says when all goes well.
+/// The messages of a correct successor.
 fn expected_lines() -> [String; 3] {
     [HandoverMessage::Hello { version: VERSION }.to_line(), READY.to_owned(), TAKEN.to_owned()]
 }
 
-/// One server: its porter, without shards.
+/// One server: its hand-over thread, without shards.
 struct HandoverFixture {
     lifecycle: Arc<Lifecycle>,
     waker: Arc<HandoverWaker>,
@@ -69,8 +70,8 @@ impl HandoverFixture {
     }
 }
 
-/// Whether the server would hand over to who comes to the path. It may have to notice first that somebody has left,
-/// and to take its path back.
+/// Whether the server offers its listeners to a new successor. It may first have to notice the end of another one and
+/// take its path back.
 fn is_offered(path: &Path, fixture: &HandoverFixture) -> bool {
     let deadline = Instant::now() + HANG;
     while fixture.is_running() && Instant::now() < deadline {
@@ -80,7 +81,7 @@ fn is_offered(path: &Path, fixture: &HandoverFixture) -> bool {
             Ok(Incoming::Received(HandoverMessage::Listeners { count: 1 }, _)) => return true,
             Ok(Incoming::Received(HandoverMessage::Refused(reason), _))
                 if reason.contains("at this moment") => {}
-            // What a successor had left at the path is gone in this moment.
+            // A successor's leftover socket is being removed.
             Ok(Incoming::Ended) => {}
             _ => return false,
         }
@@ -88,7 +89,8 @@ fn is_offered(path: &Path, fixture: &HandoverFixture) -> bool {
     false
 }
 
-/// Waits until the server has noticed that whoever came before has left: it has heard somebody out who wants nothing.
+/// Waits until the server has noticed the end of earlier successors: it then reads the refusal of a probe and answers
+/// it.
 fn await_idle(path: &Path, fixture: &HandoverFixture) {
     let deadline = Instant::now() + HANG;
     while fixture.is_running() {
@@ -106,11 +108,11 @@ fn await_idle(path: &Path, fixture: &HandoverFixture) {
 }
 
 fn send_line(channel: &ControlConnection, line: &str) {
-    // One that has gone hears nothing.
+    // The peer may have left.
     let _ = send(channel.as_fd(), line.as_bytes(), SendFlags::NOSIGNAL);
 }
 
-/// Lines that are messages, right or wrong, and lines that are none.
+/// Lines that are messages, valid in this step or not, and lines that are not.
 fn line() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => (0..3usize).prop_map(|at| expected_lines()[at].clone()),
@@ -124,7 +126,7 @@ fn line() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What a successor says: as it should for a while, and then anything.
+/// A successor's lines: correct up to a point, then arbitrary.
 fn script() -> impl Strategy<Value = Vec<String>> {
     (0..=3usize, vec(line(), 0..3)).prop_map(|(right, rest)| {
         let mut script = expected_lines()[..right].to_vec();
@@ -133,8 +135,8 @@ fn script() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
-/// Plays a successor; whether it stays when it has said everything, and whether it takes the path when it may.
-/// Returns what it holds as the server, if it is.
+/// Plays a successor, which `stays` connected after its last line and `moves` to the path when it may. Returns its
+/// sockets if it is the server.
 fn play(
     path: &Path,
     fixture: &HandoverFixture,
@@ -158,7 +160,7 @@ fn play(
             control_socket = Some(next);
         }
     }
-    // As long as it has said nothing wrong and not all, it would be waited for.
+    // The thread waits for a successor that is correct so far and not finished.
     let is_waited_for = expected_lines.starts_with(script) && script.len() < expected_lines.len();
     if is_waited_for || !stays {
         return None;
@@ -173,7 +175,7 @@ fn play(
     Some((control_socket, channel))
 }
 
-/// Row 4.37: a successor that hangs with the listeners in its hands keeps nobody waiting: the shards look again and again.
+/// Row 4.37: a successor that hangs with the listeners blocks no connection: the shards check the queues repeatedly.
 #[test]
 fn a_successor_that_hangs_does_not_hide_who_waits() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +195,7 @@ fn a_successor_that_hangs_does_not_hide_who_waits() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Row 4.37: an old server goes on, and can be succeeded, unless it has heard all that it should in its order.
+    /// Row 4.37: a predecessor goes on, and can be succeeded, unless it received all expected messages in order.
     #[test]
     fn an_old_server_serves_until_everything_was_said(
         visits in vec((script(), any::<bool>(), any::<bool>()), 1..4),
@@ -215,7 +217,8 @@ proptest! {
             }
         }
         if may_have_gone {
-            // One that left at its last word may have been noticed or not: the old server has gone, or serves.
+            // The end of a successor after its last message may go unnoticed: the server has either retired or
+            // serves.
             let deadline = Instant::now() + HANG;
             while fixture.is_running() && !is_offered(&path, &fixture) {
                 prop_assert!(Instant::now() < deadline, "it neither goes nor serves");
@@ -227,8 +230,8 @@ proptest! {
         prop_assert!(fixture.end().is_ok());
     }
 
-    /// Row 4.37: a successor is the server when the old one has said so or has gone, and ends otherwise, whatever
-    /// else was said; then it has not touched the path, or the old server takes it back.
+    /// Row 4.37: a successor is the server after `yours` or the end of its predecessor, and ends otherwise, for any
+    /// further messages; then it has not touched the path, or the predecessor takes it back.
     #[test]
     fn a_successor_serves_or_ends_and_says_so(said in vec(line(), 0..4), yours in any::<bool>(), stays in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();
@@ -242,7 +245,7 @@ proptest! {
             send_line(&ours, line);
         }
         let fixture = HandoverFixture::at(&path, Some(theirs));
-        // A silent one would be waited for.
+        // The thread would wait for a silent predecessor.
         let ours = (stays && !said.is_empty()).then_some(ours);
         let is_refused = |at: usize| said.get(at).is_some_and(|line| {
             matches!(HandoverMessage::parse(line.as_bytes()), Ok(HandoverMessage::Refused(_)))
@@ -259,7 +262,7 @@ proptest! {
         } else {
             let error = fixture.thread.join().unwrap().expect_err("it was not to go on");
             prop_assert_eq!(matches!(error, HandOverError::TakenBack(_)), takes, "{}", error);
-            // The old server sees the end of the connection, and nobody else is at the path.
+            // The predecessor sees the end of the connection, and nothing else is at the path.
             if let Some(ours) = ours {
                 let receive_next = || ours.receive("anything", Instant::now() + HANG, HANG);
                 prop_assert!(matches!(receive_next(), Ok(Incoming::Received(HandoverMessage::Ready, _))));

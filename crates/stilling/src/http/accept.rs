@@ -1,4 +1,4 @@
-//! What a client accepts: the field `Accept`, RFC 9110 §12.5.1.
+//! The field `Accept` (RFC 9110 §12.5.1).
 
 use stilling_wire::http1::RequestHead;
 
@@ -8,13 +8,10 @@ pub(super) type Weight = u16;
 /// How exactly a media range names a type; greater is more exact, and the most exact range decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Precision {
-    /// `*/*`
     All,
-    /// `type/*`
     Type,
-    /// `type/subtype`
     Subtype,
-    /// `type/subtype` with parameters of ours
+    /// `type/subtype` with parameters that the server knows
     Parameters,
 }
 
@@ -26,19 +23,20 @@ pub(super) struct MediaType {
     pub(super) version: &'static str,
 }
 
-/// The weight that a client gives a media type, and how exactly it names it; `None`: no range fits, so it is not acceptable.
+/// The weight that a client gives a media type, and the precision of its range. `None`: no range matches, so the type
+/// is not acceptable.
 ///
-/// A range with a `version` or `charset` of another value does not fit; its other parameters are not looked at. Elements that
-/// are no media ranges are left out.
+/// A range with a different `version` or `charset` does not match; its other parameters are ignored. Elements that
+/// are no media ranges are ignored.
 pub(super) fn weight(head: &RequestHead<'_>, media: &MediaType) -> Option<(Weight, Precision)> {
     let fields = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(b"accept"));
     let ranges =
         fields.flat_map(|(_, value)| split(value, b',')).filter_map(|range| match_range(range, media));
-    // Of several that are equally exact the greatest counts.
+    // Of equally exact ranges the greatest weight counts.
     ranges.max_by_key(|&(weight, precision)| (precision, weight))
 }
 
-/// The weight in a media range, if it fits.
+/// The weight of a media range, if it matches.
 fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
     let mut parts = split(range, b';');
     let name = parts.next()?;
@@ -75,10 +73,9 @@ fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
     Some((weight, precision))
 }
 
-/// The greatest weight.
 const WEIGHT_MAX: Weight = 1000;
 
-/// A weight as it is written: 0 or 1, and up to three digits behind a point.
+/// Parses a weight: 0 or 1, with up to three decimals.
 fn thousandths(text: &[u8]) -> Option<Weight> {
     let (whole, digits) = text.split_first()?;
     let digits = match digits {
@@ -98,12 +95,12 @@ fn thousandths(text: &[u8]) -> Option<Weight> {
     }
 }
 
-/// A parameter's value without its quotes. None of ours needs a `\` in them.
+/// A parameter's value without its quotes. The known values contain no `\`.
 fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value)
 }
 
-/// The parts between separators outside of quoted strings, without blanks around them.
+/// The parts between separators outside of quoted strings, trimmed.
 fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut in_quotes, mut is_escaped) = (false, false);
     let parts = text.split(move |&byte| {

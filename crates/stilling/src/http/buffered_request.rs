@@ -1,4 +1,4 @@
-//! A request that has left the receive buffer.
+//! A request copied out of the receive buffer.
 
 use std::net::IpAddr;
 
@@ -19,8 +19,8 @@ pub(super) struct BufferedRequest {
 }
 
 impl BufferedRequest {
-    /// Keeps a head as it came: what the decoder has just consumed. `None` when all requests that are kept
-    /// would have more than `held_max` bytes.
+    /// Copies a head from the bytes that the decoder has just consumed. Returns `None` if all buffered requests
+    /// together would hold more than `held_max` bytes.
     pub(super) fn new(
         head: &[u8],
         peer: Option<IpAddr>,
@@ -33,7 +33,6 @@ impl BufferedRequest {
             .then(|| Box::new(BufferedRequest { head: head.to_vec(), body: Vec::new(), peer, reservation }))
     }
 
-    /// Adds a piece of the body; false when there is no room.
     pub(super) fn push(&mut self, piece: &[u8], held_max: usize) -> bool {
         let has_room = self.reservation.grow(piece.len(), held_max);
         if has_room {
@@ -42,12 +41,12 @@ impl BufferedRequest {
         has_room
     }
 
-    /// The request.
+    /// Decodes the head again and returns the request.
     pub(super) fn view<'a>(&'a self, limits: &HttpLimits, routes: &'a Routes) -> Request<'a> {
         let mut decoder = RequestDecoder::default();
         let mut rest = &self.head[..];
         loop {
-            // The shard's decoder has accepted these very bytes under these limits.
+            // The shard's decoder has accepted these bytes under these limits.
             let step = decoder.decode(limits, rest).expect("the head was accepted before");
             rest = &rest[step.consumed..];
             if let RequestEvent::Head(head) = step.event {

@@ -1,4 +1,4 @@
-//! What the HTTP sessions of one shard count.
+//! Counters of one shard's HTTP sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,73 +12,72 @@ use crate::memory::{MemoryReservation, MemoryUsage};
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct HttpCounters {
-    /// By place in [`Status::ALL`].
+    /// By index in [`Status::ALL`].
     answers: [Counter; Status::ALL.len()],
-    /// Answers of worker processes with a status that has no counter of its own.
+    /// Responses of worker processes with a status that has no counter of its own.
     pub answers_other: Counter,
-    /// Requests that a worker process had still when nobody waited for their answers any more.
+    /// Requests that a worker process still had when their clients no longer waited.
     pub app_requests_abandoned: Counter,
-    /// Events of requests to worker processes for peers of datagram sockets whose protocol takes none.
+    /// Events of worker processes' responses dropped because the protocol of their datagram peer accepts none.
     pub app_replies_dropped: Counter,
-    /// Requests whose answer came from a worker, or was to.
+    /// Requests submitted to a worker or a worker process.
     pub jobs: Counter,
-    /// Jobs that the worker queue refused because it was full.
+    /// Jobs refused because the worker queue was full.
     pub jobs_refused: Counter,
     /// Jobs answered 503 because they waited too long.
     pub jobs_expired: Counter,
-    /// Jobs answered 503, or whose answer broke off, because they ran too long.
+    /// Jobs that ran too long: answered 503, or their response was cut off.
     pub jobs_overdue: Counter,
-    /// Results that came when their request had been answered otherwise.
+    /// Results that arrived after their request had been answered otherwise.
     pub late_results: Counter,
-    /// Requests answered 503 because those that wait for their bodies or for workers hold all the memory
-    /// that they may.
+    /// Requests answered 503 because the memory for requests that wait for bodies or workers was exhausted.
     pub requests_shed: Counter,
-    /// Requests answered 503 because the answers that wait for slow clients hold all the memory that they may.
+    /// Requests answered 503 because the memory for responses that wait for slow clients was exhausted.
     pub answers_shed: Counter,
-    /// Answers 503 that are no refusal by the server: of `/readyz`, of handlers and of worker processes.
+    /// Responses 503 that are no refusal by the server: from `/readyz`, handlers and worker processes.
     pub unavailable: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
     requests_held: Arc<MemoryUsage>,
     answers_held: Arc<MemoryUsage>,
-    /// Taken back by the workers that serve them.
+    /// Decremented by the workers that serve the connections.
     delegated: AtomicU64,
 }
 
 impl HttpCounters {
-    /// Connections that are in a worker's hands now, or wait for one.
+    /// Connections that a worker serves, or that wait for a worker.
     pub fn delegated(&self) -> u64 {
         self.delegated.load(Ordering::Relaxed)
     }
 
-    /// Bytes of requests that wait for their bodies or for workers, or are with a worker.
+    /// Bytes of requests that wait for their bodies or for workers, or that workers have.
     pub fn requests_held(&self) -> u64 {
         self.requests_held.bytes()
     }
 
-    /// Bytes of handlers' answers that wait for their clients to take them.
+    /// Bytes of responses that wait for their clients.
     pub fn answers_held(&self) -> u64 {
         self.answers_held.bytes()
     }
 
-    /// Memory for a request, none yet.
+    /// An empty reservation for a request.
     pub(super) fn reserve_for_request(&self) -> MemoryReservation {
         MemoryReservation::new(&self.requests_held)
     }
 
-    /// Memory for an answer; `None` when all answers together would hold more than `max`.
+    /// A reservation for a response; `None` if all responses together would hold more than `max` bytes.
     pub(super) fn reserve_for_answer(&self, bytes: usize, max: usize) -> Option<MemoryReservation> {
         let mut reservation = MemoryReservation::new(&self.answers_held);
         reservation.grow(bytes, max).then_some(reservation)
     }
 
-    /// Answers with `status`.
+    /// The number of responses with `status`.
     pub fn answers(&self, status: Status) -> &Counter {
         let at = Status::ALL.iter().position(|counted| *counted == status);
         &self.answers[at.expect("every status stands in the list of all")]
     }
 
-    /// All final answers.
+    /// The number of final responses.
     pub(crate) fn all_answers(&self) -> u64 {
         let counted = Status::ALL.iter().zip(&self.answers).filter(|(status, _)| status.code() >= 200);
         counted.map(|(_, count)| count.get()).sum::<u64>() + self.answers_other.get()
@@ -88,13 +87,13 @@ impl HttpCounters {
         self.answers(status).add(1);
     }
 
-    /// The same of a response, by which the server may refuse.
+    /// Counts a response; `is_refusal`: the server itself refuses.
     pub(super) fn count_response(&self, status: Status, is_refusal: bool) {
         self.count_answer(status);
         self.unavailable.add(u64::from(status == Status::ServiceUnavailable && !is_refusal));
     }
 
-    /// The same of a worker process, with a status that may be any.
+    /// Counts a response of a worker process, with any status.
     pub(super) fn count_app_answer(&self, code: u16) {
         let at = Status::ALL.iter().position(|counted| counted.code() == code);
         at.map_or(&self.answers_other, |at| &self.answers[at]).add(1);

@@ -1,15 +1,15 @@
-//! A client's socket in a worker's hands.
+//! A client's socket that a worker serves.
 //!
-//! A handler may answer with the connection itself: the shard lets go of the socket, and a worker serves it
-//! as it likes, synchronously or with an event loop of its own. From then on the connection is none of the
-//! server's: it counts as closed with the reason `detached`, and a drain does not wait for it.
+//! A handler may respond with the connection itself: the shard gives up the socket, and a worker serves it,
+//! synchronously or with an event loop of its own. The server no longer tracks the connection: it counts as closed
+//! with the reason `detached`, and a drain does not wait for it.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
-/// What is to be done with a socket.
+/// What a worker does with a connection.
 pub(super) struct Delegate(pub(super) Box<dyn FnOnce(DelegatedConnection) + Send>);
 
 impl fmt::Debug for Delegate {
@@ -18,8 +18,8 @@ impl fmt::Debug for Delegate {
     }
 }
 
-/// A client's connection, in the hands of whoever has it. Reading begins with what the client has sent
-/// behind its request. Dropping it closes the connection.
+/// A client's connection that has left its shard. Reading begins with the bytes that the client sent after its
+/// request. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct DelegatedConnection {
     stream: TcpStream,
@@ -33,13 +33,13 @@ impl DelegatedConnection {
         DelegatedConnection { stream, unread, read: 0 }
     }
 
-    /// The socket: blocking, with the server's idle and write timeouts set, to be changed at will. What
-    /// [`read`](Read::read) of this connection has not given yet may not be in it any more.
+    /// The socket: blocking, with the server's idle and write timeouts set; both may be changed. Bytes that
+    /// [`read`](Read::read) of this connection has not returned yet may be missing from the socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The socket, and what was received and not read: for a shard of one's own, which adopts them as an
+    /// The socket, and the bytes received and not read: for another shard, which adopts them as an
     /// [`engine::Detached`](stilling_engine::Detached).
     pub fn into_parts(mut self) -> (OwnedFd, Vec<u8>) {
         self.unread.drain(..self.read);

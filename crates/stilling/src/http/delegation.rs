@@ -1,4 +1,4 @@
-//! Gives a client's connection to a worker.
+//! Hands a client's connection to a worker.
 
 use std::io;
 use std::net::TcpStream;
@@ -13,16 +13,16 @@ use super::session::HttpSession;
 use super::shard::{HttpShard, JobOutcome, JobProduct};
 
 impl HttpShard {
-    /// Gives a connection that has left the shard to a worker. Full queue: it is closed, which
-    /// [`can_delegate`](Self::can_delegate) makes a rare thing.
+    /// Submits a connection that has left the shard to a worker. If the queue is full, the connection is closed;
+    /// [`can_delegate`](Self::can_delegate) makes this rare.
     pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, HttpSession>) {
         let Detached { session, socket, unread } = detached;
         let Some(Delegate(serve)) = session.into_delegate() else { return };
         let timeouts = [self.config.timeouts.idle, self.config.write_timeout];
-        // Nobody waits for the result: the connection's slot has a new tenant by then.
+        // The result has no receiver (ticket `u64::MAX`): the connection's slot may be reused by then.
         let now = DelegatedGuard::new(&self.counters);
         let job = move |_: &mut _| {
-            // Until its server returns, or panics.
+            // Counted until `serve` returns or panics.
             let _now = now;
             if let Ok(stream) = prepare(socket, timeouts) {
                 serve(DelegatedConnection::new(stream, unread));
@@ -35,13 +35,13 @@ impl HttpShard {
         }
     }
 
-    /// Whether a worker could be had for a connection now.
+    /// Whether a worker can take a connection now.
     pub(super) fn can_delegate(&self) -> bool {
         self.config.has_workers && !self.lane.is_full()
     }
 }
 
-/// A socket that a thread may block on, but not for ever.
+/// Makes the socket blocking, with timeouts.
 fn prepare(socket: OwnedFd, [read, write]: [Duration; 2]) -> io::Result<TcpStream> {
     net::set_blocking(&socket)?;
     let stream = TcpStream::from(socket);

@@ -1,8 +1,7 @@
-//! Files as answers: a directory below a path, conditional requests, byte ranges.
+//! Serves files: a directory below a path, conditional requests, byte ranges.
 //!
-//! A worker opens the file relative to the directory's own descriptor and forbids the kernel to leave it
-//! (openat2(2), RESOLVE_BENEATH): no check of the path's text could be as good, since links may change
-//! between check and use.
+//! A worker opens the file relative to the directory's descriptor and forbids the kernel to leave it (openat2(2),
+//! RESOLVE_BENEATH). A check of the path's text would not suffice, since links may change between check and use.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -21,10 +20,8 @@ use super::response::Response;
 /// Attempts to open a file while names on its path are being changed. Then 500.
 const OPEN_ATTEMPTS_MAX: u32 = 16;
 
-/// What is served for a directory.
 const INDEX: &str = "index.html";
 
-/// A directory whose files are answers.
 pub(super) struct Directory {
     path: PathBuf,
 }
@@ -34,11 +31,11 @@ impl Directory {
         Directory { path }
     }
 
-    /// Answers with the file that the placeholder `path` names.
+    /// Responds with the file that the placeholder `path` names.
     pub(super) fn answer(&self, request: &Request<'_>) -> Response {
         let name = match request.param("path") {
             Some(name) => name,
-            // The placeholder is there and is not text.
+            // The placeholder is present but not UTF-8.
             None if request.has_param("path") => return Response::status_line(Status::NotFound),
             None if request.path().ends_with(b"/") => "".into(),
             None => return with_slash(request),
@@ -47,7 +44,7 @@ impl Directory {
             if name.is_empty() || name.ends_with('/') { format!("{name}{INDEX}") } else { name.into() };
         match self.open(&wanted) {
             Ok(file) => Response::file(request, file, &content_type(&wanted)),
-            // Of these, 503 says that the server itself has no descriptors or no memory left.
+            // 503 here means that the server is out of descriptors or memory.
             Err(status) => Response::status_line(status).into_refusal(),
         }
     }
@@ -58,7 +55,7 @@ impl Directory {
             return Err(Status::NotFound);
         }
         let directory = open_directory(&self.path).map_err(status_of)?;
-        // Non-blocking: opening a pipe must not hold the worker until somebody writes into it.
+        // NONBLOCK: opening a pipe must not block the worker until the pipe has a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let mut attempts = 0;
@@ -66,7 +63,7 @@ impl Directory {
             attempts += 1;
             match rustix::fs::openat2(&directory, name, flags, Mode::empty(), resolve) {
                 Ok(file) => return Ok(file.into()),
-                // Something on the way was renamed just now, so the kernel could not be sure.
+                // A component was renamed during the lookup.
                 Err(Errno::AGAIN) if attempts < OPEN_ATTEMPTS_MAX => {}
                 Err(error) => return Err(status_of(error)),
             }
@@ -83,7 +80,7 @@ fn status_of(error: Errno) -> Status {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG | Errno::ILSEQ => {
             Status::NotFound
         }
-        // A socket, or a device that is not there.
+        // A socket, or a device that does not exist.
         Errno::NXIO | Errno::NODEV => Status::NotFound,
         Errno::ACCESS | Errno::PERM => Status::Forbidden,
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => Status::ServiceUnavailable,
@@ -91,7 +88,7 @@ fn status_of(error: Errno) -> Status {
     }
 }
 
-/// The media type by the name's extension; text is said to be UTF-8.
+/// The media type by the name's extension; text is declared as UTF-8.
 fn content_type(name: &str) -> String {
     let guess = mime_guess::from_path(name).first_or_octet_stream();
     match guess.type_().as_str() {
@@ -101,8 +98,8 @@ fn content_type(name: &str) -> String {
 }
 
 impl Response {
-    /// A file, or the part of it that the request asks for: 200, 206, 304, 412 or 416 (RFC 9110 §13, §14).
-    /// For worker handlers: it asks the system about the file. What is no regular file is answered 404.
+    /// A file, or the part of it that the request selects: 200, 206, 304, 412 or 416 (RFC 9110 §13, §14). For worker
+    /// handlers, because it makes system calls. Anything but a regular file is answered 404.
     pub fn file(request: &Request<'_>, file: File, content_type: &str) -> Response {
         let metadata = match file.metadata() {
             Ok(metadata) if metadata.is_file() => metadata,
@@ -126,7 +123,7 @@ impl Response {
             PreconditionOutcome::Holds => {}
         }
         let length = metadata.len();
-        // RFC 9110 §14.2: ranges are for GET alone.
+        // RFC 9110 §14.2: ranges apply to GET only.
         let has_range = request.method() == Method::Get && seen.is_in_range(request);
         let range = request.header("range").filter(|_| has_range);
         let (start, end, status) =
@@ -153,7 +150,7 @@ impl Response {
     }
 }
 
-/// A directory's relative links count from its own name with a slash behind it.
+/// Redirects to the path with a trailing slash, from which a directory's relative links resolve.
 fn with_slash(request: &Request<'_>) -> Response {
     match std::str::from_utf8(request.path()) {
         Ok(path) => {
@@ -163,12 +160,12 @@ fn with_slash(request: &Request<'_>) -> Response {
     }
 }
 
-/// HTTP dates have no fractions (RFC 9110 §5.6.7).
+/// Truncates to seconds: HTTP dates have no fractions (RFC 9110 §5.6.7).
 fn whole_seconds(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-/// What tells one state of a file from another.
+/// The validators of one version of a file.
 struct FileVersion {
     etag: String,
     modified: SystemTime,
@@ -181,7 +178,7 @@ enum PreconditionOutcome {
 }
 
 impl FileVersion {
-    /// RFC 9110 §13.2.2, in its order.
+    /// Evaluates preconditions in the order of RFC 9110 §13.2.2.
     fn conditions(&self, request: &Request<'_>) -> PreconditionOutcome {
         if let Some(wanted) = request.header("if-match") {
             if !self.is_current(wanted) {
@@ -204,7 +201,7 @@ impl FileVersion {
         PreconditionOutcome::Holds
     }
 
-    /// RFC 9110 §13.1.1: `If-Match` compares strongly, and a weak tag never equals another then.
+    /// RFC 9110 §13.1.1: `If-Match` compares strongly, so a weak tag never matches.
     fn is_current(&self, tags: &[u8]) -> bool {
         let mut tags = tags.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         tags.any(|tag| tag == b"*" || tag == self.etag.as_bytes())
@@ -212,12 +209,12 @@ impl FileVersion {
 
     fn is_listed(&self, tags: &[u8]) -> bool {
         let tags = tags.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        // RFC 9110 §8.8.3.2, weak comparison: ours are strong, so only the mark of theirs is dropped.
+        // RFC 9110 §8.8.3.2, weak comparison: the server's tags are strong, so only the client's `W/` is dropped.
         tags.map(|tag| tag.strip_prefix(b"W/").unwrap_or(tag))
             .any(|tag| tag == b"*" || tag == self.etag.as_bytes())
     }
 
-    /// RFC 9110 §13.1.5: a range of another state of the file is of no use.
+    /// RFC 9110 §13.1.5: `If-Range` allows a range only of the same version of the file.
     fn is_in_range(&self, request: &Request<'_>) -> bool {
         match request.header("if-range") {
             None => true,
@@ -231,7 +228,7 @@ fn parse_date(value: &[u8]) -> Option<SystemTime> {
     httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()
 }
 
-/// What a `ByteRange` field asks for; `end` is exclusive.
+/// What a `Range` field selects; `end` is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByteRange {
     Whole,
@@ -240,8 +237,7 @@ enum ByteRange {
 }
 
 impl ByteRange {
-    /// RFC 9110 §14.1.2. Several ranges, other units and what cannot be read get the whole file, as
-    /// §14.2 allows.
+    /// RFC 9110 §14.1.2. Several ranges, other units and malformed values select the whole file, as §14.2 allows.
     fn parse(value: &[u8], length: u64) -> ByteRange {
         let of = |text: &str| text.parse::<u64>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
         let Some(spec) = std::str::from_utf8(value).ok().and_then(|text| text.strip_prefix("bytes=")) else {

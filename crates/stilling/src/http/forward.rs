@@ -1,4 +1,4 @@
-//! A request that a worker process answers: the session's half of it; the other half is `crate::upstream`.
+//! The session's side of a request that a worker process answers; the other side is `crate::upstream`.
 //!
 //! ```text
 //!   head, body ─► UpstreamRequest ─► pool ─► UpstreamEvent::Response … Piece … last ─► client
@@ -6,10 +6,11 @@
 //!            UpstreamEvent::BodyWanted▼ │ ClientMessage::Body    (bodies longer than the first buffer)
 //! ```
 //!
-//! The session reads the body before it asks for a slot, so that a slow upload holds none, and asks for more of the
-//! response before the client has taken what came, so that a slow reader holds none. Both are bounded
-//! (`upstream::limits`). Of a longer body the next piece is read when the process has taken the one before; of a longer
-//! response it is asked for when the client has. As long as that holds a slot, the client has to keep to `SLOT_RATE_MIN`.
+//! The session receives the body before it requests a slot, so a slow upload holds none. It requests more of the
+//! response before the client has taken the last piece, so a slow reader holds none. Both are bounded
+//! (`upstream::limits`). Of a longer body, the next piece is received after the process has taken the last one; of a
+//! longer response, it is requested after the client has. While that holds a slot, the client must keep to
+//! `SLOT_RATE_MIN`.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use crate::upstream::{
 };
 
 impl HttpSession {
-    /// Gives a request without a body to a worker process.
+    /// Submits a request without a body.
     pub(super) fn forward(&mut self, head: &RequestHead<'_>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let mut request = self.upstream_request(head, cx);
         match request.hold_head(cx.http.config.requests_held_max) {
@@ -39,7 +40,7 @@ impl HttpSession {
         }
     }
 
-    /// Begins to keep a request with a body. False: there is no room, and the client has been told.
+    /// Begins to buffer a request with a body. If there is no room, returns false and has answered 503.
     pub(super) fn begin_forward(
         &mut self,
         head: &RequestHead<'_>,
@@ -62,7 +63,6 @@ impl HttpSession {
         UpstreamRequest::new(head, self.peer.as_deref().copied(), cx.http.take_buffer(), reservation)
     }
 
-    /// A piece of the body has come.
     pub(super) fn forward_body(&mut self, piece: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         match &mut forwarded.request {
@@ -83,7 +83,6 @@ impl HttpSession {
         }
     }
 
-    /// The body is complete.
     pub(super) fn complete_forward_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         match &mut forwarded.request {
@@ -95,7 +94,7 @@ impl HttpSession {
         }
     }
 
-    /// All that was received has been decoded: what there is of the body goes on.
+    /// Passes on the bytes of the body that were received, after all input has been decoded.
     pub(super) fn forward_received_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let ActiveRequest::Forwarded(forwarded) = &self.active_request
             && forwarded.is_body_wanted
@@ -107,7 +106,7 @@ impl HttpSession {
 
     fn submit_buffered(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
-        // The time and the bytes for which the slot is held count from here on.
+        // From here on, the time and the bytes count for the slot.
         (forwarded.client_wait, self.body_received) = (Duration::ZERO, 0);
         if let Some(request) = forwarded.request.take() {
             self.submit_forward(request, io, cx);
@@ -132,7 +131,6 @@ impl HttpSession {
         self.wait_for_upstream(HttpWait::Upstream, io, cx);
     }
 
-    /// Waits for the process, and checks now and then whether the client is still there.
     fn wait_for_upstream(&mut self, waiting_for: HttpWait, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.waiting_for = waiting_for;
         let look = io.now().after(CLIENT_CHECK_INTERVAL);
@@ -141,7 +139,7 @@ impl HttpSession {
         io.set_deadline(Some(if is_queued { look.min(late) } else { look }));
     }
 
-    /// The id of the present request, while a process may have it.
+    /// The id of the current request, while a process may have it.
     pub(super) fn request_id(&self) -> Option<RequestId> {
         match &self.active_request {
             ActiveRequest::Submitted(id) => Some(*id),
@@ -150,8 +148,8 @@ impl HttpSession {
         }
     }
 
-    /// Checks whether the client is still there, and whether no process has taken the request for as long as it may wait;
-    /// the connection to a process that has it keeps the time itself.
+    /// Checks that the client is still connected, and answers 503 if no process has taken the request in time. Once a
+    /// process has it, the connection to the process applies the timeout.
     pub(super) fn check_forward(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let late = self.since.after(cx.http.config.queue_age_max);
         if self.waiting_for == HttpWait::Upstream
@@ -170,7 +168,7 @@ impl HttpSession {
         self.wait_for_upstream(self.waiting_for, io, cx);
     }
 
-    /// Answers instead of a process.
+    /// Answers in place of a process.
     fn refuse_forward(&mut self, status: Status, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let is_cut_short = self.decoder.in_body();
         self.terms.persistent &= !is_cut_short;
@@ -178,7 +176,7 @@ impl HttpSession {
         self.finish_forward(persistent, is_cut_short, io, cx);
     }
 
-    /// The answer is with the system, or on its way there for good.
+    /// Ends the exchange after the last byte of the response was sent or queued.
     fn finish_forward(
         &mut self,
         persistent: bool,
@@ -188,7 +186,7 @@ impl HttpSession {
     ) {
         self.active_request = ActiveRequest::Idle;
         if is_cut_short {
-            // The client may still be sending a body that no process takes.
+            // The client may still be sending a body that no process reads.
             io.resume();
             return io.finish_lingering(CloseReason::Done);
         }
@@ -196,7 +194,6 @@ impl HttpSession {
         io.resume();
     }
 
-    /// The pool says something about the present request.
     pub(super) fn handle_upstream_event(
         &mut self,
         event: UpstreamEvent,
@@ -223,18 +220,17 @@ impl HttpSession {
         }
     }
 
-    /// The process takes more of the body.
+    /// Resumes reading the body: the process is ready for more.
     fn resume_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         forwarded.is_body_wanted = true;
-        // The client's time goes on: until now it was the process's.
+        // The time since the last piece was the process's; the client's continues where it stopped.
         self.waiting_for = HttpWait::Body;
         self.since = io.now().before(forwarded.client_wait);
         self.set_read_deadline(io, cx);
         io.resume();
     }
 
-    /// Gives the process what has come of the body.
     fn send_forward_body(&mut self, is_last: bool, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         forwarded.is_body_wanted = false;
@@ -245,7 +241,7 @@ impl HttpSession {
         self.wait_for_upstream(HttpWait::UpstreamProgress, io, cx);
     }
 
-    /// The least rate of the client while the request may have a slot, and otherwise.
+    /// The minimum rate in bytes per second: higher while the request may hold a slot.
     pub(super) fn body_rate_min(&self, timeouts: &Timeouts) -> u64 {
         match &self.active_request {
             ActiveRequest::Forwarded(forwarded) if forwarded.id.is_some() => {
@@ -255,7 +251,7 @@ impl HttpSession {
         }
     }
 
-    /// Sends the response, or its beginning.
+    /// Sends the complete response, or its beginning.
     fn begin_response(&mut self, response: UpstreamResponse, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let UpstreamResponse { status, has_date, framing, head_len, piece } = response;
         // The caller keeps room for a head; a short body goes with it.
@@ -287,7 +283,7 @@ impl HttpSession {
             }
         });
         if sent.is_err() {
-            // It has been closed for want of room.
+            // The connection was closed because there was no room.
             return;
         }
         if fits && piece.is_last {
@@ -309,7 +305,6 @@ impl HttpSession {
         }
     }
 
-    /// The next piece of the response has come.
     fn send_piece(&mut self, piece: ResponsePiece, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let Some(reservation) = &mut self.forwarded_mut().reservation {
             reservation.add(piece.bytes.len());
@@ -335,7 +330,7 @@ impl HttpSession {
         }
     }
 
-    /// Asks for the next piece of the response, if the client has taken those before or more may be held.
+    /// Requests the next piece of the response, if the client has taken the earlier ones or more may be held.
     fn ask_for_piece(&mut self, cx: &mut HttpContext<'_>) {
         let max = cx.http.config.answers_held_max / MEMORY_RESERVE_DIVISOR;
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
@@ -348,14 +343,14 @@ impl HttpSession {
         }
     }
 
-    /// Sends something to the process's side of the request.
+    /// Sends a message to the connection to the process.
     fn send_upstream(&self, message: ClientMessage, cx: &mut HttpContext<'_>) {
         if let Some((id, upstream)) = self.request_id().zip(cx.upstream.as_mut()) {
             upstream.send(id, message);
         }
     }
 
-    /// So much of the piece that was offered has gone.
+    /// Handles that `count` bytes of the offered piece were sent.
     pub(super) fn forward_bytes_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let ActiveRequest::Forwarded(forwarded) = &mut self.active_request
             && let Some(piece) = forwarded.pieces.front_mut()
@@ -363,7 +358,7 @@ impl HttpSession {
             piece.start += count;
             forwarded.sent_bytes += count as u64;
             forwarded.send_duration += io.now().since(forwarded.offered_at);
-            // As for bodies: a client that takes the response bit by bit holds its slot no longer than the least rate allows.
+            // As for bodies: a client that reads slowly holds its slot no longer than the minimum rate allows.
             let (sent_bytes, send_duration) = (forwarded.sent_bytes, forwarded.send_duration);
             let timeouts = &cx.http.config.timeouts;
             let earned = Duration::from_secs(sent_bytes / self.body_rate_min(timeouts));
@@ -374,23 +369,23 @@ impl HttpSession {
         }
     }
 
-    /// Sends what there is room for; the rest when the client takes it.
+    /// Sends as much as there is room for; the rest follows when the client takes it.
     pub(super) fn resume_forwarded_response(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         loop {
             let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
             let Some(piece) = forwarded.pieces.front_mut() else { break };
             let rest = &piece.bytes[piece.start..];
             if rest.len() > io.spare_room() {
-                // It stays here until the client takes it: the shard's store is not for long responses.
+                // The bytes stay here until the client takes them: the shard's output store is not for long
+                // responses.
                 io.offer(rest);
                 forwarded.offered_at = io.now();
                 self.waiting_for = HttpWait::SendRoom;
-                // Time is kept by the engine: what the client does not take is subject to the write timeout.
+                // The engine applies the write timeout to offered bytes.
                 io.set_deadline(None);
                 return self.ask_for_piece(cx);
             }
             if !rest.is_empty() {
-                // There is room for as much.
                 let _ = io.send(rest);
             }
             let Some(piece) = forwarded.pieces.pop_front() else { return };
@@ -409,10 +404,10 @@ impl HttpSession {
     }
 }
 
-/// Bytes that date, connection and framing may add to a process's own head.
+/// Bytes that the date, connection and framing fields may add to the head of a process's response.
 const FRAMING_SIZE_MAX: usize = 256;
 
-/// Appends what a process's own head lacks, and the empty line.
+/// Appends the fields that the process's head lacks, and the empty line.
 #[inline]
 fn end_head(out: &mut Vec<u8>, date: Option<&[u8]>, terms: &ResponseTerms, framing: BodyFraming) {
     if let Some(date) = date {

@@ -1,4 +1,4 @@
-//! What is kept of a request to a worker process.
+//! State of a forwarded request that does not fit into the connection's slot.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use stilling_ring::Time;
 use crate::memory::MemoryReservation;
 use crate::upstream::{RequestId, ResponsePiece, UpstreamRequest};
 
-/// What is kept of a request to a worker process, outside of the connection's slot.
+/// State of a request to a worker process, and of its response.
 pub(super) struct ForwardedRequest {
-    /// The request, until it is in the queue.
+    /// The request, until it is queued.
     pub(super) request: Option<Box<UpstreamRequest>>,
-    /// Its id, once it is in the queue and until its response has come as a whole. Meanwhile it may have a slot.
+    /// Its id, from queueing until the complete response has arrived. Meanwhile it may hold a slot.
     pub(super) id: Option<RequestId>,
-    /// The process waits for more of the body.
+    /// The process is ready for more of the body.
     pub(super) is_body_wanted: bool,
-    /// What has come of the body since the process has had a piece.
+    /// Bytes of the body received since the last piece went to the process.
     pub(super) body: Vec<u8>,
-    /// How long the process has waited for the client, for this body. With the bytes that have come it makes the body's
-    /// rate, which counts over the whole of it: a client that trickles holds the slot no longer than its minimum allows.
+    /// How long the process has waited for the client, for this body. Together with the bytes received it gives the
+    /// rate over the whole body: a client that trickles holds the slot no longer than the minimum rate allows.
     pub(super) client_wait: Duration,
-    /// The pieces of the response that are on their way to the client.
+    /// Pieces of the response that the client has not taken.
     pub(super) pieces: VecDeque<ResponsePiece>,
-    /// Counts these as held, and the one that the process may add.
+    /// Counts these pieces, and one more that the process may add, as held.
     pub(super) reservation: Option<MemoryReservation>,
-    /// The next piece of the response is still to be asked for.
+    /// The next piece of the response has not been requested.
     pub(super) next_piece_due: bool,
     /// When the rest of the first piece was offered to the client.
     pub(super) offered_at: Time,
-    /// How long the client has taken over what it was offered, and the bytes of that which it has taken.
+    /// How long the client has taken for the bytes offered to it, and how many of them it has taken.
     pub(super) send_duration: Duration,
     pub(super) sent_bytes: u64,
 }

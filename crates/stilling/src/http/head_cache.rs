@@ -1,16 +1,16 @@
-//! Encoded heads of answers without fields of their own, so that equal answers of one second are encoded once: a handler that
-//! returns a constant costs two copies.
+//! Caches encoded heads of responses without fields of their own, so that equal responses within one second are
+//! encoded once: a handler that returns a constant costs two copies.
 
 use stilling_wire::http1::{Date, Persistence, ResponseEncoder, Status};
 
-/// Encoded heads that a shard keeps; a power of two. Full: a head takes the place of another, which is encoded again when it is
-/// needed.
+/// Encoded heads that a shard caches; a power of two. Full: a head replaces another, which is encoded again when it
+/// is needed.
 const HEAD_CACHE_SLOTS: usize = 16;
 
-/// Bytes of a head that is kept; a longer one is encoded for each answer.
+/// Bytes of a cached head; a longer one is encoded for each response.
 pub(super) const HEAD_SIZE_MAX: usize = 256;
 
-/// What a head depends on, but for the date.
+/// Everything a head depends on, except the date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadKey {
     pub(super) status: Status,
@@ -22,7 +22,6 @@ pub(super) struct HeadKey {
 }
 
 impl HeadKey {
-    /// Its place among those kept.
     fn slot_index(&self) -> usize {
         let text = self.content_type.map_or(0, str::len);
         let mixed = usize::from(self.status.code()) ^ (self.length as usize) ^ (text << 2);
@@ -30,7 +29,6 @@ impl HeadKey {
     }
 }
 
-/// The encoded heads of one shard.
 #[derive(Debug)]
 pub(super) struct HeadCache {
     slots: Box<[CachedHead; HEAD_CACHE_SLOTS]>,
@@ -42,7 +40,7 @@ struct CachedHead {
     key: HeadKey,
     /// The second of its date.
     second: u64,
-    /// 0: none is kept here.
+    /// 0: the slot is empty.
     len: u16,
     bytes: [u8; HEAD_SIZE_MAX],
 }
@@ -63,7 +61,8 @@ impl HeadCache {
         }
     }
 
-    /// The head for `key` with the date of this second. `None`: it is too long, or the media type would break its framing.
+    /// The head for `key` with the date of this second. `None`: it is too long, or the media type would break its
+    /// framing.
     pub(super) fn get(&mut self, key: &HeadKey, second: u64, date: &Date) -> Option<&[u8]> {
         let head = &mut self.slots[key.slot_index()];
         if head.len == 0 || head.second != second || head.key != *key {
@@ -79,7 +78,7 @@ impl HeadCache {
                 content_type: key.content_type,
                 extra: retry,
             };
-            // A long media type must not make the memory grow.
+            // A long media type must not make the scratch memory grow.
             if key.content_type.is_some_and(|text| text.len() > HEAD_SIZE_MAX / 2) {
                 return None;
             }

@@ -1,14 +1,14 @@
-//! What a job in the workers' queue needs: shared with the session, which frees it if the job is withdrawn.
+//! Data of a queued job, shared with the session, which frees it if the job is withdrawn.
 //!
-//! A withdrawn job keeps its place in the queue until a worker passes it, which may be a job's length later. The
-//! memory of its request must not wait for that.
+//! A withdrawn job stays in the queue until a worker skips it, which can take as long as another job runs. The memory
+//! of its request must not wait for that.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::buffered_request::BufferedRequest;
 use super::stream::BodyStream;
 
-/// A value that the job takes when it begins, or the session when the job is withdrawn.
+/// A value taken by the job when it begins, or dropped by the session when the job is withdrawn.
 #[derive(Debug)]
 pub(super) struct CancellableInput<T>(Arc<Mutex<Option<T>>>);
 
@@ -23,7 +23,7 @@ impl<T> CancellableInput<T> {
         CancellableInput(Arc::new(Mutex::new(Some(value))))
     }
 
-    /// The job has begun. `None`: it was withdrawn.
+    /// Takes the value when the job begins. `None`: the job was withdrawn.
     pub(super) fn take(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -36,17 +36,17 @@ impl<T> CancellableInput<T> {
     }
 }
 
-/// What a job that may be withdrawn holds.
+/// The data of a job that may be withdrawn.
 #[derive(Debug)]
 pub(super) enum JobInput {
-    /// The request that a handler is to answer.
+    /// A buffered request for a handler.
     Request(CancellableInput<Box<BufferedRequest>>),
-    /// The body of which a piece is to be read.
+    /// A body with a next piece to be read.
     Stream(CancellableInput<Box<BodyStream>>),
 }
 
 impl JobInput {
-    /// Frees what a withdrawn job holds.
+    /// Frees the data of a withdrawn job.
     pub(super) fn release(self) {
         match self {
             JobInput::Request(request) => request.release(),

@@ -2,7 +2,7 @@
 
 use stilling_wire::http1::Method;
 
-/// The methods that have a place in the set, in the order in which they are listed.
+/// The methods that the set can hold, in the order of the list.
 const LISTED: [Method<'static>; 8] = [
     Method::Get,
     Method::Head,
@@ -14,10 +14,10 @@ const LISTED: [Method<'static>; 8] = [
     Method::Patch,
 ];
 
-/// The longest list, all methods.
+/// Bytes of the longest list, with all methods.
 const LIST_SIZE_MAX: usize = 64;
 
-/// Some of the methods. Whoever answers `GET` answers `HEAD`.
+/// A set of methods. `GET` implies `HEAD`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MethodSet(u8);
 
@@ -26,7 +26,6 @@ impl MethodSet {
     pub(super) const POST: MethodSet = MethodSet(0b100);
     pub(super) const GET_AND_POST: MethodSet = MethodSet(0b111);
 
-    /// The list, without allocation.
     pub(super) fn list(self) -> AllowField {
         let mut list = AllowField { bytes: [0; LIST_SIZE_MAX], len: 0 };
         for (at, method) in LISTED.iter().enumerate() {
@@ -56,7 +55,7 @@ impl FromIterator<Method<'static>> for MethodSet {
     }
 }
 
-/// A list as it is sent.
+/// The value of an `Allow` field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AllowField {
     bytes: [u8; LIST_SIZE_MAX],

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on the engine: routes, sessions, and what they share per shard.
+//! HTTP/1.1 on the engine: routes, sessions, and the state that they share per shard.
 //!
 //! ```text
 //!  bytes ─► RequestDecoder ─► Route ─┬─► answered at once (fast, pages, inline handlers)
@@ -6,8 +6,8 @@
 //!                                                                    worker processes)
 //! ```
 //!
-//! A connection handles its requests strictly in order: while a job runs, reading pauses, so answers
-//! cannot overtake each other and the peer is slowed down by TCP.
+//! A connection handles its requests strictly in order: while a job runs, reading pauses, so responses cannot
+//! overtake each other, and TCP slows down the peer.
 
 mod accept;
 mod buffered_request;
@@ -47,7 +47,7 @@ pub use shard::Timeouts;
 pub(crate) use shard::{HttpContext, HttpShard};
 pub use stilling_wire::http1::{Fields, HttpLimits, Method, RequestHead, Status};
 
-/// What `crate::parts` shows of it.
+/// The items that `crate::parts` re-exports.
 pub(crate) mod parts {
     pub use super::counters::HttpCounters;
     pub use super::route::{HttpEndpoint, HttpScope};

@@ -1,4 +1,4 @@
-//! The pages that the server answers about itself. They allocate: they are for people and scrapers.
+//! The server's pages about itself. They allocate: they are for operators and scrapers.
 
 use std::fmt::Write;
 
@@ -12,14 +12,14 @@ use super::shard::{HttpContext, HttpShard};
 use crate::metrics::{self, MetricsFormat};
 use crate::overview::Overview;
 
-/// `/metrics`.
 pub(super) fn metrics(http: &HttpShard, format: MetricsFormat) -> Response {
     // RFC 9110 §12.5.5.
     uncached(format.media_type(), metrics::render_as(format, &http.overview)).with_header("Vary", "Accept")
 }
 
-/// `/readyz`: whether more work is welcome, and how many worker processes are ready for it. Not ready while a stream is frozen
-/// or waits for room: publications to it would be refused. Other trouble of streams is a line of its own.
+/// Answers `/readyz`: whether the server accepts more work, and how many worker processes are ready. Not ready while
+/// a stream is frozen, closed or waits for room: it refuses publications. Other problems of streams are reported on
+/// lines of their own.
 pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
     let streams = StreamReadiness::of(&cx.http.overview);
     if cx.http.is_ready() && !streams.refusals.is_empty() {
@@ -46,12 +46,12 @@ pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext
     response_writer::send(terms, status, TEXT, text.as_bytes(), io, cx)
 }
 
-/// What `/readyz` says about streams, as much as has room in a short answer.
+/// What `/readyz` reports about streams, bounded to fit a short response.
 #[derive(Default)]
 struct StreamReadiness {
-    /// Which streams take nothing, and why.
+    /// The streams that refuse messages, and why.
     refusals: String,
-    /// What else is wrong with streams.
+    /// Other problems of streams.
     details: String,
 }
 
@@ -83,10 +83,11 @@ impl StreamReadiness {
     }
 }
 
-/// Bytes of each part of what `/readyz` says about streams, but for the line that reaches it. Full: further lines are left out.
+/// Bytes of each part of what `/readyz` reports about streams, except for the line that reaches it. Full: further
+/// lines are left out.
 const STREAM_TEXT_SIZE_MAX: usize = 4 * 1024;
 
-/// A page that is true now and not later.
+/// A page that must not be cached.
 pub(super) fn uncached(content_type: &'static str, page: String) -> Response {
     Response::bytes(content_type, page).with_header("Cache-Control", "no-store")
 }

@@ -1,8 +1,7 @@
-//! The patterns of a table of routes: which one a path matches, and what its placeholders stand for.
+//! The patterns of a table of routes: matches paths and extracts placeholders.
 
 use matchit::{InsertError, Router};
 
-/// Patterns, each with its place in the table.
 #[derive(Clone, Default)]
 pub(super) struct Patterns(Router<usize>);
 
@@ -11,12 +10,12 @@ impl Patterns {
         self.0.insert(pattern, index)
     }
 
-    /// The place of the pattern that `path` matches.
+    /// The index of the pattern that matches `path`.
     pub(super) fn index(&self, path: &str) -> Option<usize> {
         self.0.at(path).ok().map(|found| *found.value)
     }
 
-    /// What the placeholder `name` stands for in `path`.
+    /// The value of the placeholder `name` in `path`.
     pub(super) fn param<'a>(&'a self, path: &'a [u8], name: &str) -> Option<&'a str> {
         let path = std::str::from_utf8(path).ok()?;
         self.0.at(path).ok()?.params.get(name)

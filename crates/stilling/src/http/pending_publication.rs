@@ -1,4 +1,4 @@
-//! What became of the messages of one body: the hub's verdicts, and the answer to the client that they come to.
+//! The outcomes of the messages of one body, and the response to the client that results from them.
 
 use stilling_hub::{PublishOutcome, RefusalReason};
 use stilling_wire::http1::Status;
@@ -7,21 +7,21 @@ use super::publish_admission::PublishRejection;
 use super::response::Response;
 use crate::overview::Overview;
 
-/// The messages of one body that the hub has.
+/// The messages of one body that were sent to the hub.
 #[derive(Debug, Default)]
 pub(super) struct PendingPublication {
-    /// Verdicts that are to come in all.
+    /// Outcomes expected in all.
     expected: u32,
     received: u32,
     stored: u32,
-    /// The stream that took them, by its number, and the sequences of the first and the last.
+    /// The number of the stream that stored them, and the sequences of the first and the last.
     stream: u32,
     first: u64,
     last: u64,
     is_duplicate: bool,
-    /// The fewest subscriptions that one of them went to, if no stream wants the subject.
+    /// The fewest subscriptions that any message reached, if no stream has the subject.
     subscriptions: u32,
-    /// Why the first was not taken that was not.
+    /// The first refusal.
     refusal: Option<RefusalReason>,
 }
 
@@ -30,7 +30,6 @@ impl PendingPublication {
         PendingPublication { expected, ..PendingPublication::default() }
     }
 
-    /// Whether the hub has given all verdicts.
     pub(super) fn is_complete(&self) -> bool {
         self.received == self.expected
     }
@@ -54,7 +53,7 @@ impl PendingPublication {
         }
     }
 
-    /// The answer to the client, once all verdicts are there.
+    /// The response to the client, once all outcomes have arrived.
     pub(super) fn response(&self, overview: &Overview) -> Response {
         self.response_with_names(|stream| {
             let counters = overview.hub.get().and_then(|hub| hub.streams.get(stream as usize));
@@ -62,7 +61,7 @@ impl PendingPublication {
         })
     }
 
-    /// The answer, with the name of each stream by its number.
+    /// The response; `name` maps a stream's number to its name.
     fn response_with_names<'a>(&self, name: impl Fn(u32) -> &'a str) -> Response {
         let &PendingPublication { expected, stored, first, last, .. } = self;
         if let Some(refusal) = self.refusal {
@@ -78,7 +77,7 @@ impl PendingPublication {
         }
         let text = if stored > 0 {
             let duplicate = if self.is_duplicate { ",\"duplicate\":true" } else { "" };
-            // Names of streams are letters, digits, `-` and `_`.
+            // Names of streams are letters, digits, `-` and `_`: nothing to escape.
             format!("{{\"stream\":\"{}\",\"first\":{first},\"last\":{last}{duplicate}}}\n", name(self.stream))
         } else {
             format!(
@@ -140,7 +139,6 @@ mod tests {
         PublishOutcome::Stored { stream: 0, sequence, duplicate: false }
     }
 
-    /// The status and the text of the answer to these verdicts.
     fn answer(verdicts: &[PublishOutcome]) -> (Status, String) {
         let mut published = PendingPublication::new(verdicts.len() as u32);
         for &outcome in verdicts {

@@ -1,13 +1,13 @@
-//! `POST /publish/<subject>`: the body goes to the hub as one message, or as one per line, and the answer waits for what
-//! became of all of them.
+//! `POST /publish/<subject>`: the body goes to the hub as one message, or as one message per line. The response is
+//! sent when the outcome of every message is known.
 //!
 //! ```text
-//!   head ─▶ admit ─┬─▶ refused                                             before the body is kept
-//!                  └─▶ body ─▶ room? ─┬─▶ messages ═▶ hub ═▶ verdicts ─▶ answer
-//!                                     └─▶ waits, 503 when it takes too long
+//!   head ─▶ admit ─┬─▶ refused                                             before the body is buffered
+//!                  └─▶ body ─▶ room? ─┬─▶ messages ═▶ hub ═▶ outcomes ─▶ response
+//!                                     └─▶ waits, 503 after a timeout
 //! ```
 //!
-//! All messages of a body go in at once, so that no other connection of the shard comes between them.
+//! All messages of a body are pushed together, so that no other connection of the shard comes between them.
 
 use std::time::Duration;
 
@@ -23,24 +23,25 @@ use super::shard::HttpContext;
 use crate::hub::limits::HUB_WAIT_MAX;
 use crate::hub::{HubHandle, HubMail};
 
-/// How long a publication waits for room on its way to the hub. Then it is answered 503, and nothing of it is published.
+/// How long a publication waits for room on its way to the hub. Then it is answered 503, and nothing of it is
+/// published.
 pub(crate) const HUB_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Messages in one body. More: 413, and nothing of it is published.
 pub(crate) const LINES_MAX: usize = 10_000;
 
-/// Bytes that the messages of one body may have, each with the subject and the headers that all of them get. More: 413, and
-/// nothing of it is published.
+/// Bytes of all messages of one body, each with its copy of the subject and headers. More: 413, and nothing of it is
+/// published.
 pub(crate) const LINES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// A body whose stream is full waits alone, with all of its messages.
+/// One full body must fit into what a client may have parked while its stream is full.
 const _: () = {
     use stilling_hub::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_REQUEST_SIZE};
     assert!(LINES_SIZE_MAX + LINES_MAX * PARKED_REQUEST_SIZE <= PARKED_PER_CLIENT_SIZE_MAX);
 };
 
 impl HttpSession {
-    /// Whether the request of this head may publish. False: the client has been told.
+    /// Whether the request with this head may publish. If not, the rejection has been sent.
     pub(super) fn admit(
         &mut self,
         head: &RequestHead<'_>,
@@ -62,7 +63,7 @@ impl HttpSession {
             hub.counters.unauthorized.add(1);
         }
         if head.body != BodyLength::None {
-            // What is left of the body is discarded: it may be long, and nobody wants it.
+            // The rest of the body is discarded: it may be long.
             self.terms.persistent = false;
             io.finish_lingering(CloseReason::Done);
         }
@@ -70,7 +71,7 @@ impl HttpSession {
         false
     }
 
-    /// The request is complete: hands it to the hub as soon as there is room.
+    /// Sends the complete request to the hub, or waits for room.
     pub(super) fn publish(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let began = cx.http.hub_has_begun();
         let HttpContext { hub: Some(hub), http, .. } = &mut *cx else {
@@ -107,7 +108,7 @@ impl HttpSession {
         }
     }
 
-    /// Has the port call this connection when there is room; `began`: the hub runs.
+    /// Registers this connection for a notification when there is room. `began`: the hub runs.
     fn wait_for_room(&mut self, began: bool, hub: &mut HubHandle, io: &mut Io<'_>) {
         if !std::mem::replace(&mut self.awaits_hub_room, true) {
             hub.port.wait(io.token());
@@ -127,7 +128,7 @@ impl HttpSession {
         self.respond(response, io, cx);
     }
 
-    /// The publication is answered, or its connection is gone.
+    /// Stops counting the publication: it is answered, or its connection is closed.
     pub(super) fn uncount_publication(&mut self, cx: &mut HttpContext<'_>) {
         if std::mem::take(&mut self.is_publishing)
             && let Some(hub) = cx.hub.as_deref_mut()
@@ -136,7 +137,7 @@ impl HttpSession {
         }
     }
 
-    /// The server ends before its hub has begun: what waits for it was not published.
+    /// Answers 503: the server ends before its hub has begun, and nothing was published.
     pub(super) fn abandon_publication(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.publication_ticket = self.publication_ticket.wrapping_add(1);
         self.active_request = ActiveRequest::Idle;
@@ -146,7 +147,7 @@ impl HttpSession {
         self.finish_publication(PublishRejection::new(Status::ServiceUnavailable, reason).into(), io, cx);
     }
 
-    /// The hub has something to say to this connection.
+    /// Handles mail from the hub.
     pub(crate) fn hub_mail(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match mail {
             HubMail::Room => {
@@ -184,7 +185,7 @@ impl HttpSession {
         }
     }
 
-    /// There was no room for too long.
+    /// Answers 503: there was no room for too long.
     pub(super) fn hub_room_timed_out(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_shed.add(1);
@@ -194,7 +195,7 @@ impl HttpSession {
         self.finish_publication(PublishRejection::new(Status::ServiceUnavailable, reason).into(), io, cx);
     }
 
-    /// The verdicts were not there in time, and those that come are late from now on.
+    /// Answers 503: not all outcomes arrived in time. Later ones are ignored.
     pub(super) fn verdict_timed_out(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_unanswered.add(1);
@@ -209,14 +210,14 @@ impl HttpSession {
     }
 }
 
-/// A publication that came to a server whose successor has the streams.
+/// The rejection of a publication after a successor has taken over the streams.
 fn handed_over_rejection() -> PublishRejection {
     let reason =
         "another server has taken over: nothing of this was published; send it again over a new connection";
     PublishRejection::new(Status::ServiceUnavailable, reason)
 }
 
-/// Hands the messages of a body to the hub, all or none. Returns how many.
+/// Pushes the messages of a body to the hub, all or none. Returns their number.
 fn publish_to_hub(
     head: &RequestHead<'_>,
     body: &[u8],
@@ -229,7 +230,8 @@ fn publish_to_hub(
     let token = io.token();
     let mut count = 0;
     for payload in messages(&publish_request, body) {
-        // Lines are copied with their subjects: those of one body could take all blocks of the shard.
+        // Lines are copied together with their subjects: the lines of one body could occupy all shared blocks of the
+        // shard.
         let shared = if publish_request.is_lines { None } else { io.share(payload) };
         let publication = Publication {
             ingress: Ingress::Http,
@@ -239,26 +241,24 @@ fn publish_to_hub(
             payload: shared.map_or(payload.into(), |(block, range)| Payload::shared(block, range)),
             ticket: Some(ticket),
         };
-        // The room that there is for the first is enough for all: an intake's size is no hard limit.
+        // Room for the first message suffices for all: the size of a publication batch is no hard limit.
         hub.port.push_request_over_limit(token, ClientOptions::default(), &HubRequest::Publish(publication));
         count += 1;
     }
     Ok(count)
 }
 
-/// The messages of a body.
 fn messages<'a>(publish_request: &PublishRequest<'_>, body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let (whole, lines) = if publish_request.is_lines { (None, body) } else { (Some(body), &b""[..]) };
     whole.into_iter().chain(numbered_lines(lines).map(|(_, line)| line))
 }
 
-/// The lines that are not blank, with their numbers.
 fn numbered_lines(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let lines = body.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     (1..).zip(lines).filter(|(_, line)| !line.trim_ascii().is_empty())
 }
 
-/// Whether all messages of the body can be handed to the hub.
+/// Checks the number and sizes of the messages of a body.
 fn check_messages(
     publish_request: &PublishRequest<'_>,
     body: &[u8],

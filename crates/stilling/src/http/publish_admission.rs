@@ -1,7 +1,7 @@
-//! Who may publish what by `POST /publish/<subject>`, judged by the head alone: before a byte of the body is kept.
+//! Decides from the head alone whether `POST /publish/<subject>` is allowed, before a byte of the body is buffered.
 //!
-//! Whatever is refused says why, to whoever has to change something: the page that has no business here (403), the client
-//! without a name (401) or without the permission (403), the one whose subject or conditions no stream can understand (400).
+//! Every rejection states its reason: a page of another origin (403), a client without credentials (401) or without
+//! permission (403), an invalid subject or condition (400).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,34 +15,31 @@ use super::response::Response;
 use crate::hub::{HubHandle, RESERVED_SUBJECTS};
 use crate::nats::{UserAccess, Users};
 
-/// What the paths of publications begin with.
 pub(super) const PUBLISH_PATH_PREFIX: &[u8] = b"/publish/";
 
-/// The media type of several messages, one on a line.
 const NDJSON_TYPE: &[u8] = b"application/x-ndjson";
 
-/// What begins the names of NATS' own headers.
 const NATS_HEADER_PREFIX: &str = "nats-";
 
-/// The header that names the stream that is to take a message.
+/// The header that names the stream expected to store the message.
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 
-/// What is to be published, as far as the head says.
+/// The properties of a publication that its head determines.
 #[derive(Debug)]
 pub(super) struct PublishRequest<'a> {
-    /// A checked subject.
+    /// A valid subject.
     pub(super) subject: Cow<'a, [u8]>,
     /// Every line of the body is a message.
     pub(super) is_lines: bool,
-    /// The header block of each message, or nothing.
+    /// The header block of each message; empty without conditions.
     pub(super) headers: Vec<u8>,
 }
 
-/// Why something is not published.
+/// Why a publication is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PublishRejection {
     pub(super) status: Status,
-    /// A line for whoever asked.
+    /// A line of text for the client.
     pub(super) reason: Cow<'static, str>,
 }
 
@@ -69,7 +66,7 @@ impl From<PublishRejection> for Response {
     }
 }
 
-/// Whether this request may publish; its body may still be on the way. `is_open`: its listener takes publications.
+/// Whether this request may publish; its body may still be on the way. `is_open`: its listener accepts publications.
 pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> Result<(), PublishRejection> {
     if !is_open {
         let reason = "publishing at an address that other machines reach needs users ([[user]]), or --open-publish; loopback \
@@ -100,7 +97,7 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
     }
 }
 
-/// Whether a message of so many bytes can be taken; the `line` it stands on, if there are several.
+/// Checks a message of `size` bytes; `line` is its line number if the body has several messages.
 pub(super) fn check_size(size: u64, hub: &HubHandle, line: Option<usize>) -> Result<(), PublishRejection> {
     let most = hub.limits.payload_size_max;
     if size <= u64::from(most) {
@@ -134,7 +131,7 @@ impl<'a> PublishRequest<'a> {
     }
 }
 
-/// The headers that go along, as NATS has them.
+/// The header block for the hub, in NATS format.
 fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, PublishRejection> {
     let mut fields: Vec<(&str, &str)> = Vec::new();
     for (name, value) in head.headers() {
@@ -146,7 +143,7 @@ fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Publish
         }
         let known = [MESSAGE_ID, EXPECTED_LAST_SEQUENCE, EXPECTED_STREAM];
         let Some(name) = known.into_iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
-            // A condition that is passed over would be one that is not kept.
+            // An ignored condition would be a condition that is not kept.
             let name = name.escape_ascii();
             return Err(PublishRejection::bad_request(format!(
                 "the header {name} is not known here; there are {}",
@@ -177,8 +174,8 @@ fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Publish
     Ok(block)
 }
 
-/// Whether the request comes from no page, or from one that this very host has served (RFC 6454 §7). Otherwise any page that
-/// somebody opens could publish at the loopback address of its reader.
+/// Whether the request has no `Origin`, or the origin of this host (RFC 6454 §7). Otherwise any page that a browser
+/// shows could publish at the loopback address of its machine.
 fn is_same_origin(head: &RequestHead<'_>) -> bool {
     let Some(origin) = head.header("Origin") else { return true };
     let host = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
@@ -191,9 +188,9 @@ fn is_same_origin(head: &RequestHead<'_>) -> bool {
     }
 }
 
-/// Whether the request comes from a page whose host is a name that somebody else may give out: a page of `evil.example` is of
-/// the same origin as this server as soon as that name leads to its address ("DNS rebinding"). Nobody can do that with an
-/// address or with `localhost` (RFC 6761 §6.3).
+/// Whether the request comes from a page at a host name, which may be under foreign control: a page of `evil.example`
+/// has the same origin as this server as soon as that name resolves to the server's address ("DNS rebinding").
+/// Addresses and `localhost` (RFC 6761 §6.3) cannot be rebound.
 fn is_rebindable(head: &RequestHead<'_>) -> bool {
     let (Some(_), Some(host)) = (head.header("Origin"), head.host) else { return false };
     let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
@@ -206,7 +203,7 @@ fn is_rebindable(head: &RequestHead<'_>) -> bool {
     !is_address && !name.eq_ignore_ascii_case(b"localhost")
 }
 
-/// Who it is by the field `Authorization`.
+/// The user that the field `Authorization` identifies.
 fn authenticate(field: Option<&[u8]>, users: &Users) -> UserAccess {
     let Some((scheme, rest)) = field.and_then(|field| {
         let blank = field.iter().position(|&byte| byte == b' ')?;

@@ -1,8 +1,8 @@
-//! A request as a handler sees it, and how one is kept until a worker has it.
+//! A request as a handler sees it.
 //!
-//! A handler in the shard looks at the receive buffer itself. Whoever waits, for a body or for a worker,
-//! is copied once: the head as it came, the body as it comes. The worker reads the head again, which
-//! costs it less than keeping the parts of it beside its bytes would cost the shard.
+//! An inline handler reads the receive buffer directly. A request that waits, for its body or for a worker, is copied
+//! once: the head when it is complete, the body as it arrives. The worker decodes the head again, which is cheaper
+//! than keeping the decoded parts in the shard.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use stilling_wire::http1::{Fields, Method, RequestHead};
 
 use super::patterns::Patterns;
 
-/// A request: head and, where there is one, whole body.
+/// A request: head and, if there is one, the whole body.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     head: RequestHead<'a>,
@@ -40,8 +40,8 @@ impl<'a> Request<'a> {
         self.head.target.path
     }
 
-    /// What the placeholder `name` of the route's pattern stands for in this path, percent-decoded
-    /// (RFC 3986 §2.1). `None`: the pattern has no such placeholder, or the text is not UTF-8.
+    /// The value of the placeholder `name` of the route's pattern, percent-decoded (RFC 3986 §2.1). `None`: the
+    /// pattern has no such placeholder, or the text is not UTF-8.
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
         let raw = self.patterns.param(self.path(), name)?;
         percent_encoding::percent_decode_str(raw).decode_utf8().ok()
@@ -52,12 +52,12 @@ impl<'a> Request<'a> {
         self.patterns.param(self.path(), name).is_some()
     }
 
-    /// The first value of `name` in the query, decoded as HTML forms are; what is not UTF-8 is replaced.
+    /// The first value of `name` in the query, decoded like an HTML form; invalid UTF-8 is replaced.
     pub fn query(&self, name: &str) -> Option<Cow<'a, str>> {
         self.queries().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// All names and values of the query, in their order, decoded as HTML forms are.
+    /// All names and values of the query, in order, decoded like an HTML form.
     pub fn queries(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
         form_urlencoded::parse(self.head.target.query.unwrap_or_default())
     }
@@ -72,24 +72,24 @@ impl<'a> Request<'a> {
         self.head.headers()
     }
 
-    /// The host that the client asked for, with its port if it named one.
+    /// The host that the client requests, with its port if given.
     pub fn host(&self) -> Option<&'a [u8]> {
         self.head.host
     }
 
-    /// The address from which the client's connection comes, which may be that of a proxy. `None` unless the routes ask
-    /// for it with [`Routes::with_peers`](super::Routes::with_peers), and where the system does not tell: with direct
-    /// descriptors.
+    /// The client's address, which may be that of a proxy. `None` unless the routes enable it with
+    /// [`Routes::with_peers`](super::Routes::with_peers), and with direct descriptors, where the system does not
+    /// report it.
     pub fn peer(&self) -> Option<IpAddr> {
         self.peer
     }
 
-    /// The body; empty without one. At most `Limits::body_size_max` bytes.
+    /// The body; empty without one. At most [`HttpLimits::body_size_max`](super::HttpLimits::body_size_max) bytes.
     pub fn body(&self) -> &'a [u8] {
         self.body
     }
 
-    /// The whole head, for those who need what has no name here.
+    /// The whole head.
     pub fn head(&self) -> &RequestHead<'a> {
         &self.head
     }

@@ -1,4 +1,4 @@
-//! A handler's answer on its way to the client: at once where there is room, else bit by bit, as the client takes it.
+//! Sends a handler's response: at once if there is room, else piece by piece as the client takes it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::stream::BodyStream;
 use super::unsent_body::{BodyProgress, UnsentBody};
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
 
-/// How soon an answer that found the workers' queue full asks for its next piece again.
+/// How long a response waits before it requests its next piece again, after the workers' queue was full.
 const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 impl HttpSession {
-    /// Sends the answer of a handler that ran in the shard; `None`: it panicked.
+    /// Sends the response of a handler that ran in the shard; `None`: the handler panicked.
     pub(super) fn respond_inline(
         &mut self,
         response: Option<Response>,
@@ -35,7 +35,7 @@ impl HttpSession {
         self.respond(response, io, cx);
     }
 
-    /// Sends a handler's answer, as far as it goes now.
+    /// Sends a handler's response, as far as there is room.
     pub(super) fn respond(&mut self, response: Response, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let Response { body: ResponseBody::Delegate(delegate), .. } = response {
             return self.detach_for_delegate(delegate, io, cx);
@@ -60,7 +60,7 @@ impl HttpSession {
         self.terms.persistent = persistent;
         match body {
             ResponseBody::Stream(stream) if !stream.has_piece() => self.read_next_piece(stream, io, cx),
-            // Most answers are short: nothing of them has to be kept.
+            // Most responses are short: nothing has to be kept.
             ResponseBody::Static(bytes) if bytes.len() <= io.spare_room() => {
                 let _ = io.send(bytes);
                 self.finish_response(persistent, io, cx);
@@ -77,7 +77,6 @@ impl HttpSession {
         }
     }
 
-    /// The connection goes to a worker.
     fn detach_for_delegate(&mut self, delegate: Delegate, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if !cx.http.can_delegate() {
             cx.http.counters.jobs_refused.add(1);
@@ -88,7 +87,7 @@ impl HttpSession {
         io.detach();
     }
 
-    /// What is to be done with the socket of a connection that has left.
+    /// The delegate of a connection that has left the shard.
     pub(super) fn into_delegate(self) -> Option<Delegate> {
         match self.active_request {
             ActiveRequest::Delegate(delegate) => Some(delegate),
@@ -102,21 +101,20 @@ impl HttpSession {
         }
     }
 
-    /// Sends what there is room for; the rest when that has gone.
+    /// Sends as much as there is room for; the rest follows when that has been sent.
     pub(super) fn resume_response(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Response(unsent_body) = &mut self.active_request else {
             return self.resume_forwarded_response(io, cx);
         };
         let rest = unsent_body.rest();
         if rest.len() > io.spare_room() {
-            // It stays here until the client takes it: the shard's store is not for long answers.
+            // The bytes stay here until the client takes them: the shard's output store is not for long responses.
             io.offer(rest);
             self.waiting_for = HttpWait::SendRoom;
-            // Time is kept by the engine: what the client does not take is subject to the write timeout.
+            // The engine applies the write timeout to offered bytes.
             return io.set_deadline(None);
         }
         if !rest.is_empty() {
-            // There is room for as much.
             let _ = io.send(rest);
             let count = rest.len();
             unsent_body.advance(count);
@@ -133,10 +131,9 @@ impl HttpSession {
         }
     }
 
-    /// Has the next piece of the answer read.
+    /// Has the next piece of the body read, by a worker if there are workers.
     fn read_next_piece(&mut self, mut stream: Box<BodyStream>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if !cx.http.config.has_workers {
-            // The source is the handler's: its panic costs this answer only.
             let read = catch_unwind(AssertUnwindSafe(move || {
                 stream.next_piece();
                 stream
@@ -151,7 +148,7 @@ impl HttpSession {
             return io.call_again();
         }
         if cx.http.lane.is_full() {
-            // The answer has begun, so it is not refused: it goes on a little later.
+            // The response has begun, so it cannot be refused: it is retried shortly after.
             self.active_request = ActiveRequest::Response(UnsentBody::awaiting_piece(stream));
             self.waiting_for = HttpWait::QueueRoom;
             let deadline = io.now().after(QUEUE_RETRY_DELAY);
@@ -174,7 +171,8 @@ impl HttpSession {
         }
     }
 
-    /// Sets the deadline for the next piece: while its job waits for a worker, the client is looked for now and then.
+    /// Sets the deadline for the next piece. While its job is queued, the client's connection is checked at
+    /// intervals.
     pub(super) fn wait_for_piece(&self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let done_by = self.since.after(cx.http.config.timeouts.work);
         let look = io.now().after(CLIENT_CHECK_INTERVAL);
@@ -182,7 +180,7 @@ impl HttpSession {
         io.set_deadline(Some(if waits { look.min(done_by) } else { done_by }));
     }
 
-    /// The result of the job that an answer waits for to go on.
+    /// Handles the result of the job that reads the next piece.
     pub(super) fn handle_piece(
         &mut self,
         outcome: JobResult<JobOutcome>,
@@ -195,12 +193,12 @@ impl HttpSession {
                 io.resume();
                 self.resume_response(io, cx);
             }
-            // The source is gone with the job: what is missing cannot be sent any more.
+            // The source is lost with the job, so the rest of the response is too.
             _ => io.abort(CloseReason::AnswerBroken),
         }
     }
 
-    /// So much of what was offered has gone.
+    /// Handles that `count` offered bytes were sent.
     pub(crate) fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Response(unsent_body) = &mut self.active_request else {
             return self.forward_bytes_sent(count, io, cx);

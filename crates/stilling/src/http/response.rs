@@ -1,8 +1,7 @@
-//! What a handler answers.
+//! Responses of handlers.
 //!
-//! Short bodies are bytes. Long ones are a source that is read piece by piece, always in a worker and
-//! never further ahead of the client than one piece: so an answer of any length takes the memory of two
-//! pieces, and a client that reads slowly holds no worker.
+//! Short bodies are bytes. Long ones are a source that is read piece by piece, in a worker and at most one piece
+//! ahead of the client: a response of any length takes the memory of two pieces, and a slow client holds no worker.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -12,7 +11,7 @@ use stilling_wire::http1::Status;
 use super::delegated_connection::{Delegate, DelegatedConnection};
 use super::stream::BodyStream;
 
-/// An answer: status, fields, body.
+/// A response: status, fields, body.
 ///
 /// ```
 /// use stilling::http::{Response, Status};
@@ -25,11 +24,10 @@ pub struct Response {
     pub(super) content_type: Option<Cow<'static, str>>,
     pub(super) fields: Vec<(Cow<'static, str>, Cow<'static, str>)>,
     pub(super) body: ResponseBody,
-    /// The server refuses with it by itself; otherwise it is what a handler or a page has to say.
+    /// The server refuses the request; otherwise a handler or a page answers it.
     pub(super) is_refusal: bool,
 }
 
-/// The body of an answer.
 #[derive(Debug)]
 pub(super) enum ResponseBody {
     Static(&'static [u8]),
@@ -40,7 +38,7 @@ pub(super) enum ResponseBody {
 }
 
 impl Response {
-    /// An answer without a body. Its status is a final one: 100 and 101 become 500.
+    /// A response without a body. The status must be a final one: 100 and 101 become 500.
     pub fn new(status: Status) -> Self {
         Response {
             status,
@@ -51,7 +49,7 @@ impl Response {
         }
     }
 
-    /// The same as a refusal by the server itself.
+    /// Marks the response as a refusal by the server.
     #[must_use]
     pub(super) fn into_refusal(self) -> Self {
         Response { is_refusal: true, ..self }
@@ -71,31 +69,31 @@ impl Response {
         Response::new(Status::Ok).with_type(TEXT).with_text(text.into())
     }
 
-    /// 200 with a page.
+    /// 200 with an HTML page.
     pub fn html(page: impl Into<Cow<'static, str>>) -> Self {
         Response::new(Status::Ok).with_type("text/html; charset=utf-8").with_text(page.into())
     }
 
-    /// 200 with JSON that is written already.
+    /// 200 with encoded JSON.
     pub fn json(text: impl Into<Cow<'static, str>>) -> Self {
         Response::new(Status::Ok).with_type("application/json").with_text(text.into())
     }
 
-    /// 200 with bytes of a type of your own.
+    /// 200 with bytes of any media type.
     pub fn bytes(content_type: impl Into<Cow<'static, str>>, bytes: impl Into<Vec<u8>>) -> Self {
         Response::new(Status::Ok).with_type(content_type).with_body(bytes.into())
     }
 
-    /// 200 with whatever `source` gives until its end, in bounded memory. It is read in a worker, a piece
-    /// at a time, when the client has taken the piece before; each call of `read` may block. A source
-    /// that fails ends the connection, so that the client knows that something is missing.
+    /// 200 with the bytes that `source` yields until its end, in bounded memory. A worker reads it piece by piece,
+    /// each after the client has taken the last one; calls of `read` may block. If the source fails, the connection
+    /// is closed, so that the client notices the truncation.
     pub fn stream(content_type: impl Into<Cow<'static, str>>, source: impl Read + Send + 'static) -> Self {
         let stream = BodyStream::new(Box::new(source), None);
         Response { body: ResponseBody::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
     }
 
-    /// The same with a length that is known beforehand, in bytes. What the source has beyond is not
-    /// read; a source that ends before fails.
+    /// Like [`stream`](Self::stream), with a length known in advance, in bytes. Bytes of the source beyond the length
+    /// are not read; a source that ends earlier counts as failed.
     pub fn stream_sized(
         content_type: impl Into<Cow<'static, str>>,
         length: u64,
@@ -105,22 +103,21 @@ impl Response {
         Response { body: ResponseBody::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
     }
 
-    /// The same answer with another status.
+    /// Replaces the status.
     #[must_use]
     pub fn with_status(self, status: Status) -> Self {
         Response { status, ..self }
     }
 
-    /// The same answer with another media type.
+    /// Replaces the media type.
     #[must_use]
     pub fn with_type(self, content_type: impl Into<Cow<'static, str>>) -> Self {
         Response { content_type: Some(content_type.into()), ..self }
     }
 
-    /// The same answer with one field more. Not for `Content-Type` (see [`with_type`](Self::with_type)),
-    /// nor for the fields that frame the message (`Content-Length`, `Transfer-Encoding`, `Connection`,
-    /// `Date`), which the server writes. One of these, and a name or value that would break the framing,
-    /// makes the whole answer 500.
+    /// Adds a field. Not for `Content-Type` (see [`with_type`](Self::with_type)), nor for the fields that the server
+    /// writes (`Content-Length`, `Transfer-Encoding`, `Connection`, `Date`). Such a field, and a name or value that
+    /// would break the framing, turns the whole response into a 500.
     #[must_use]
     pub fn with_header(
         mut self,
@@ -131,7 +128,7 @@ impl Response {
         self
     }
 
-    /// Its status.
+    /// The status.
     pub fn status(&self) -> Status {
         self.status
     }
@@ -148,7 +145,7 @@ impl Response {
         Response { body: ResponseBody::Bytes(bytes), ..self }
     }
 
-    /// The length of the body, where it is known.
+    /// The length of the body, if known.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.body {
             ResponseBody::Static(bytes) => Some(bytes.len() as u64),
@@ -158,8 +155,8 @@ impl Response {
         }
     }
 
-    /// Reads the first piece of a streamed body, on the worker that has the handler's answer anyway. A
-    /// body that is no longer than that is plain bytes from now on.
+    /// Reads the first piece of a streamed body, in the worker that ran the handler. A body that ends within it
+    /// becomes plain bytes.
     pub(super) fn read_ahead(mut self) -> Self {
         if let ResponseBody::Stream(mut stream) = self.body {
             stream.fill();
@@ -174,14 +171,14 @@ impl Response {
         self
     }
 
-    /// No answer but the connection itself: `serve` gets it in a worker, which is its own until it returns.
-    /// It writes whatever the client is to read, beginning with the head of an answer if there is to be
-    /// one. When no worker can be had the client is answered 503.
+    /// Hands the connection itself to a worker, which runs `serve` with it. `serve` writes everything that the client
+    /// receives, including the head of a response if there is one. If no worker is available, the client is answered
+    /// 503.
     ///
-    /// Each such connection holds a worker thread until `serve` returns: as many of them as there are workers, and
+    /// Each such connection holds a worker thread until `serve` returns. With as many of them as there are workers,
     /// no other work is done. Give the pool threads for them ([`ServeConfig::worker_threads`] or
     /// [`growth`](crate::ServeConfig::growth)), or have `serve` hand the socket to an event loop of its own and
-    /// return. `/status` and `/metrics` say how many there are (`stilling_http_delegated`).
+    /// return. `/status` and `/metrics` show their number (`stilling_http_delegated`).
     ///
     /// [`ServeConfig::worker_threads`]: crate::ServeConfig::worker_threads
     ///
@@ -209,7 +206,7 @@ impl Response {
     }
 }
 
-/// The media type of plain explanations.
+/// The media type of plain text.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
 impl From<Status> for Response {
@@ -232,7 +229,7 @@ impl From<String> for Response {
 }
 
 impl<T: Into<Response>, E: Into<Response>> From<Result<T, E>> for Response {
-    /// Whichever it is: so that a handler may use `?`.
+    /// Either value, so that a handler can use `?`.
     fn from(result: Result<T, E>) -> Self {
         result.map_or_else(Into::into, Into::into)
     }

@@ -1,4 +1,4 @@
-//! How one request is to be answered: what its head said that matters when the answer is written.
+//! Writes responses: status line, fields, framing and short bodies.
 
 use std::borrow::Cow;
 
@@ -13,24 +13,24 @@ use super::shard::HttpContext;
 use super::stream::{STREAM_COST, StreamFraming};
 use crate::memory::MemoryReservation;
 
-/// Bytes of room that a connection must have before its next request is looked at: for a short answer, or for
-/// the head of a long one, which may take half of it. Longer: 500 instead.
+/// Bytes of output room that a connection needs before its next request is decoded: for a short response, or for the
+/// head of a long one, which may take half of it. A longer head is answered 500.
 pub(super) const RESPONSE_ROOM_MIN: usize = 32 * 1024;
 
 /// Seconds after which a shed client may try again.
 pub(super) const RETRY_AFTER: &str = "1";
 
-/// On which terms a request is to be answered.
+/// What the request's head determines about the response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseTerms {
     pub(super) route: Route,
-    /// The connection may go on after the answer, as far as the request is concerned.
+    /// The request allows the connection to persist.
     pub(super) persistent: bool,
-    /// An HTTP/1.0 client that must be told that the connection persists.
+    /// An HTTP/1.0 client that needs `Connection: keep-alive` to see that the connection persists.
     pub(super) keep_alive_10: bool,
-    /// The answer has no body.
+    /// The response has no body.
     is_head: bool,
-    /// The client understands chunks (RFC 9112 §7.1): it speaks HTTP/1.1.
+    /// The client speaks HTTP/1.1 and so understands chunks (RFC 9112 §7.1).
     accepts_chunked: bool,
 }
 
@@ -45,7 +45,7 @@ impl ResponseTerms {
         }
     }
 
-    /// The terms for a request that could not be read.
+    /// The terms for a request that could not be decoded.
     pub(super) fn unreadable() -> Self {
         ResponseTerms {
             route: Route::Refused(Status::BadRequest),
@@ -57,8 +57,8 @@ impl ResponseTerms {
     }
 }
 
-/// Sends a short answer without fields of its own, whose head is encoded once per second. Returns whether the connection
-/// persists; `None`: it is another answer, and nothing was sent.
+/// Sends a short response without fields of its own; its head is encoded once per second. Returns whether the
+/// connection persists, or `None` if the response is not of this kind and nothing was sent.
 pub(super) fn send_with_cached_head(
     terms: &ResponseTerms,
     response: &Response,
@@ -93,7 +93,6 @@ pub(super) fn send_with_cached_head(
     };
     let now = io.now();
     let mut is_kept = true;
-    // There is room.
     let _ = io.send_with(|out| match cx.http.head(now, &key) {
         Some(head) => {
             out.extend_from_slice(head);
@@ -107,7 +106,7 @@ pub(super) fn send_with_cached_head(
     })
 }
 
-/// Sends an answer with a short body. Returns whether the connection persists.
+/// Sends a response with a short body. Returns whether the connection persists.
 pub(super) fn send(
     terms: &ResponseTerms,
     status: Status,
@@ -126,7 +125,7 @@ pub(super) fn send(
     };
     let (list, allow);
     let extra: &[(&str, &str)] = match status {
-        // RFC 9110 §15.5.6: the methods that the target answers.
+        // RFC 9110 §15.5.6: the methods that the target supports.
         Status::MethodNotAllowed => {
             list = allowed.list();
             allow = [("Allow", list.as_str())];
@@ -145,7 +144,6 @@ pub(super) fn send(
         extra,
     };
     let is_head = terms.is_head;
-    // All fields are ours, so the encoder finds nothing to refuse; the caller has made room.
     let _ = io.send_with(|out| {
         let encoded = reply.encode(out);
         debug_assert!(encoded.is_ok());
@@ -156,14 +154,13 @@ pub(super) fn send(
     persistent
 }
 
-/// Sends a status with a line of explanation. Returns whether the connection persists.
+/// Sends a status with its reason as text. Returns whether the connection persists.
 pub(super) fn send_status(
     terms: &ResponseTerms,
     status: Status,
     io: &mut Io<'_>,
     cx: &mut HttpContext<'_>,
 ) -> bool {
-    // "HTTP/1.1 404 Not Found\r\n": the code and reason make the body.
     let line = &status.line()["HTTP/1.1 ".len()..];
     let mut body = [0; 64];
     let len = line.len() - 1;
@@ -172,8 +169,8 @@ pub(super) fn send_status(
     send(terms, status, TEXT, &body[..len], io, cx)
 }
 
-/// Sends the head of a handler's answer and decides the framing of its body. Returns whether the
-/// connection persists, and the body that is to follow. A streamed body takes what is `reservation` for it along.
+/// Sends the head of a handler's response and decides the framing of its body. Returns whether the connection
+/// persists, and the body still to be sent. A streamed body takes `reservation`.
 pub(super) fn send_head(
     terms: &ResponseTerms,
     response: Response,
@@ -184,13 +181,13 @@ pub(super) fn send_head(
     let length = response.length();
     let Response { status, content_type, fields, body, is_refusal } = response;
     let has_body = !terms.is_head && !forbids_body(status);
-    // RFC 9112 §6.3: without a length and without chunks only the connection's end tells the body's.
+    // RFC 9112 §6.3: without a length and without chunks the body ends with the connection.
     let framed = length.is_some() || terms.accepts_chunked;
     let persistent = terms.persistent && framed && !cx.http.is_draining();
     let own = fields.iter().map(|(name, value)| (&**name, &**value));
     let framing =
         if length.is_none() && terms.accepts_chunked { StreamFraming::Chunked } else { StreamFraming::Plain };
-    // RFC 9112 §6.1: not where there can be no body, whatever the method.
+    // RFC 9112 §6.1: not where the status forbids a body, whatever the method.
     let chunks = (framing == StreamFraming::Chunked && !forbids_body(status))
         .then_some(("Transfer-Encoding", "chunked"));
     let retry = (status == Status::ServiceUnavailable && !own.clone().any(|(name, _)| is_retry_after(name)))
@@ -220,7 +217,7 @@ pub(super) fn send_head(
     let breaks_framing = is_interim(status) || fields.iter().any(|(name, _)| is_server_field(name));
     let mut written = false;
     if size <= RESPONSE_ROOM_MIN / 2 && !breaks_framing {
-        // The caller has made room for a whole short answer.
+        // The caller has made room for a whole short response.
         let _ = io.send_with(|out| written = reply.encode(out).is_ok());
     }
     if !written {
@@ -232,7 +229,6 @@ pub(super) fn send_head(
     (persistent, body)
 }
 
-/// The body that follows its head.
 #[inline]
 fn begin_body(
     body: ResponseBody,
@@ -248,30 +244,30 @@ fn begin_body(
     }
 }
 
-/// What an answer would count for among those that wait for their clients: nothing if it goes out at once.
+/// Bytes that a response adds to those held for clients: 0 if it can be sent at once.
 pub(super) fn cost(terms: &ResponseTerms, response: &Response, room: usize) -> usize {
     match &response.body {
         _ if terms.is_head || forbids_body(response.status) => 0,
-        // Its head takes some of the room.
+        // The head takes some of the room.
         ResponseBody::Bytes(bytes) if bytes.len() + RESPONSE_ROOM_MIN / 2 > room => bytes.len(),
         ResponseBody::Stream(_) => STREAM_COST,
         ResponseBody::Bytes(_) | ResponseBody::Static(_) | ResponseBody::Delegate(_) => 0,
     }
 }
 
-/// Fields of an answer, the server's own among them, for which no memory has to be found.
+/// Fields of a response, the server's own included, up to which no memory is allocated.
 const STACK_FIELDS_MAX: usize = 12;
 
 fn is_retry_after(name: &str) -> bool {
     name.eq_ignore_ascii_case("retry-after")
 }
 
-/// RFC 9110 §15.2: the client would go on waiting for the final answer.
+/// RFC 9110 §15.2: after an interim response the client goes on waiting for the final one.
 fn is_interim(status: Status) -> bool {
     status.code() < 200
 }
 
-/// Fields that frame the message, or that there must not be two of.
+/// Fields that frame the message or must not appear twice.
 fn is_server_field(name: &str) -> bool {
     ["content-length", "content-type", "transfer-encoding", "connection", "date"]
         .iter()

@@ -1,4 +1,4 @@
-//! Which answer a request gets: the method and path decide.
+//! Maps a request's method and path to a route.
 
 use stilling_wire::http1::{Method, RequestHead, Status};
 
@@ -9,25 +9,25 @@ use super::routes::{RouteMatch, Routes};
 use super::shard::HttpConfig;
 use crate::metrics::MetricsFormat;
 
-/// What is answered at a listener for HTTP.
+/// What an HTTP listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpEndpoint {
-    /// Which of the server's answers.
+    /// Pages, routes, or both.
     pub scope: HttpScope,
-    /// Whether `/test/*` is among them.
+    /// Whether it serves `/test/*`.
     pub demo: bool,
-    /// Whether publications are, if there is a hub.
+    /// Whether it accepts publications, if there is a hub.
     pub publishes: bool,
 }
 
-/// Which of the server's answers there are at a listener.
+/// Which of the server's content a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpScope {
     /// Routes or worker processes, and the pages about the server itself.
     Everything,
-    /// All but the pages.
+    /// Everything except the pages.
     Routes,
-    /// The pages alone.
+    /// The pages only.
     Pages,
 }
 
@@ -37,38 +37,35 @@ impl HttpEndpoint {
     }
 }
 
-/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// `/test/fast`: answered in the shard.
     Fast,
     /// `/test/slow`: answered after work in a worker.
     Slow,
-    /// `/test/panic`: work that panics, to show that it costs one answer.
+    /// `/test/panic`: a job that panics, which costs one response.
     Panic,
-    /// `/status`, and `/` for those who just look: a page for people.
+    /// `/status`, and `/` without a fallback: the page for operators.
     Status,
     /// `/metrics`, in this format.
     Metrics(MetricsFormat),
     /// `/livez`: the process runs.
     Live,
-    /// `/readyz`: the server wants more work.
+    /// `/readyz`: the server accepts more work.
     Ready,
-    /// Nothing is there, or nobody can answer it.
+    /// No such resource, or an unsupported method.
     Refused(Status),
-    /// Something is there, but for these methods only.
+    /// The resource exists, but only for these methods.
     OtherMethods(MethodSet),
-    /// The handler with this number.
     Handler(u16),
-    /// A worker process.
     App,
     /// `/publish/<subject>`: the hub.
     Publish,
 }
 
 impl Route {
-    /// The route of a request that came by `endpoint`: a worker process, a handler, the hub if there is one, or one of the
-    /// server's own pages.
+    /// The route of a request that arrived at `endpoint`: a worker process, a handler, the hub if there is one, or
+    /// one of the server's own pages.
     pub(super) fn of(
         head: &RequestHead<'_>,
         config: &HttpConfig,
@@ -78,14 +75,14 @@ impl Route {
         let publishes = has_hub && head.target.path.starts_with(publish_admission::PUBLISH_PATH_PREFIX);
         match endpoint.scope {
             HttpScope::Pages => Route::built_in(head, endpoint),
-            // Where nothing may be published the path is the program's.
+            // Where publishing is disabled, the path belongs to the worker processes.
             _ if config.has_app && publishes && endpoint.publishes => Route::publish(head),
             _ if config.has_app => Route::app_route(head, endpoint),
             _ => Route::handler_route(head, &config.routes, endpoint, publishes),
         }
     }
 
-    /// A worker process answers everything but the pages for those who watch the server.
+    /// Worker processes answer everything except the monitoring pages.
     fn app_route(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
         match head.target.path {
             b"/status" | b"/metrics" | b"/livez" | b"/readyz" if endpoint.has_pages() => {
@@ -105,20 +102,20 @@ impl Route {
         match routes.find(head) {
             RouteMatch::Handler(number) => Route::Handler(number),
             RouteMatch::OtherMethods(methods) => Route::OtherMethods(methods),
-            // Without a fallback a listener that takes no publications says why (`publish_admission::admit`).
+            // Without a fallback, a listener that accepts no publications explains this (`publish_admission::admit`).
             RouteMatch::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
                 Route::publish(head)
             }
             RouteMatch::Nothing => match (Route::built_in(head, endpoint), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
-                // The page at `/` is for a server that has nothing better to show there.
+                // The fallback has precedence over the status page at `/`.
                 (Route::Status, Some(number)) if head.target.path == b"/" => Route::Handler(number),
                 (built_in, _) => built_in,
             },
         }
     }
 
-    /// Whether it is one of server-demo's, whose answer on a connection that closes has no `Date` (`OK_CLOSE`).
+    /// Whether it is a demo route: on a closing connection its response has no `Date` (`OK_CLOSE` of server-demo).
     pub(super) fn is_of_server_demo(self) -> bool {
         matches!(self, Route::Fast | Route::Slow)
     }
@@ -145,7 +142,7 @@ impl Route {
         };
         match head.method {
             Method::Get | Method::Head => route,
-            // The demo routes take a body and ignore it.
+            // The demo routes accept a body and ignore it.
             Method::Post if matches!(route, Route::Fast | Route::Slow) => route,
             Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
             _ if matches!(route, Route::Refused(_)) => route,
@@ -155,8 +152,8 @@ impl Route {
     }
 }
 
-/// The format of `/metrics` that the client prefers: OpenMetrics if it is preferred, or named and no worse than text; else text,
-/// which browsers show.
+/// The format of `/metrics` that the client prefers: OpenMetrics if its weight is higher, or equal and named
+/// explicitly; else text, which browsers display.
 fn metrics_format(head: &RequestHead<'_>) -> MetricsFormat {
     const OPENMETRICS: MediaType =
         MediaType { kind: "application", subtype: "openmetrics-text", version: "1.0.0" };

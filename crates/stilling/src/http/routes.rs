@@ -1,7 +1,7 @@
-//! Which handler answers which request.
+//! The table of routes: maps requests to handlers.
 //!
-//! A table of patterns, each with a handler per method. It is made once, before the server starts, and
-//! shared by all shards and workers.
+//! The table has patterns, each with a handler per method. It is built before the server starts, and shared by all
+//! shards and workers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,15 +16,15 @@ use super::patterns::Patterns;
 use super::request::Request;
 use super::response::Response;
 
-/// A handler's function. It runs on any thread, many times at once.
+/// A handler's function. It runs on any thread, and concurrently.
 pub(super) type HandlerFn = dyn Fn(&Request<'_>) -> Response + Send + Sync;
 
 /// A handler, by where it runs.
 #[derive(Clone)]
 pub(super) enum Handler {
-    /// In the shard, between two events: it must not block.
+    /// Runs in the shard and must not block.
     Inline(Arc<HandlerFn>),
-    /// In a worker, where it may take its time.
+    /// Runs in a worker and may block.
     Worker(Arc<HandlerFn>),
 }
 
@@ -52,20 +52,20 @@ impl Handler {
 /// # let _ = routes;
 /// ```
 ///
-/// A pattern is a path with placeholders: `{name}` is one segment, `{*rest}` all that follows. The more
-/// exact pattern wins. A `GET` handler answers `HEAD` too, unless there is one for it. A path with
-/// handlers but none for the method is answered 405, one without by the server's own pages (`/status`, `/metrics`,
-/// `/livez`, `/readyz`), by the fallback if there is one, or 404.
+/// A pattern is a path with placeholders: `{name}` matches one segment, `{*rest}` the rest of the path. The more
+/// exact pattern wins. A `GET` handler also answers `HEAD`, unless `HEAD` has its own. A path with handlers but none
+/// for the method is answered 405. A path without handlers is answered by the server's own pages (`/status`,
+/// `/metrics`, `/livez`, `/readyz`), by the fallback if there is one, or 404.
 #[derive(Clone, Default)]
 pub struct Routes {
-    /// From a path to a place in `handlers_by_pattern`.
+    /// Maps a path to an index into `handlers_by_pattern`.
     patterns: Patterns,
-    /// The same from the pattern's own text.
+    /// Maps a pattern's text to the same index.
     indices: BTreeMap<String, usize>,
-    /// For each pattern its handlers: numbers of `handlers`.
+    /// The handlers of each pattern, as indices into `handlers`.
     handlers_by_pattern: Vec<Vec<(Method<'static>, u16)>>,
     handlers: Vec<Handler>,
-    /// The number of the handler for what no pattern matches.
+    /// The index of the handler for unmatched paths.
     fallback: Option<u16>,
     wants_peers: bool,
 }
@@ -76,12 +76,12 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// What the table says about a request.
+/// The result of looking up a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteMatch {
-    /// The number of a handler.
+    /// The index of a handler.
     Handler(u16),
-    /// The path has handlers, for these methods.
+    /// The path has handlers, but only for these methods.
     OtherMethods(MethodSet),
     Nothing,
 }
@@ -92,11 +92,11 @@ impl Routes {
         Self::default()
     }
 
-    /// Answers in the shard, between two events of all its connections. For what is in memory and quick:
-    /// a handler that blocks makes everybody wait. A panic costs this request's answer (500).
+    /// Adds a handler that runs in the shard, between two events of all its connections. It must be quick: a handler
+    /// that blocks delays all connections of the shard. A panic costs this request's response (500).
     ///
     /// # Panics
-    /// The pattern is malformed, collides with another, or has a handler for this method already.
+    /// If the pattern is malformed, collides with another, or already has a handler for this method.
     #[must_use]
     pub fn inline<R: Into<Response>>(
         self,
@@ -107,8 +107,8 @@ impl Routes {
         self.with_handler(method, pattern, Handler::Inline(Arc::new(move |request| handler(request).into())))
     }
 
-    /// Answers in a worker, where the handler may block. Requests wait for a worker in the order in which
-    /// they came; when too many wait, or one waits for too long, it is answered 503 with `Retry-After`.
+    /// Adds a handler that runs in a worker and may block. Requests wait for a worker in order of arrival. When the
+    /// queue is full, or a request has waited too long, it is answered 503 with `Retry-After`.
     ///
     /// # Panics
     /// As [`inline`](Self::inline).
@@ -122,10 +122,10 @@ impl Routes {
         self.with_handler(method, pattern, Handler::Worker(Arc::new(move |request| handler(request).into())))
     }
 
-    /// Answers `GET` and `HEAD` below `prefix` with the files of a directory, read by workers: media type
-    /// by extension, `Last-Modified` and `ETag` with conditional requests, single byte ranges,
-    /// `index.html` for a directory. Nothing outside the directory is reached (links that lead out are not
-    /// followed), and nothing whose name begins with a dot.
+    /// Answers `GET` and `HEAD` below `prefix` with the files of a directory, read by workers: media type by
+    /// extension, `Last-Modified` and `ETag` with conditional requests, single byte ranges, `index.html` for a
+    /// directory. Files outside the directory (links that lead out are not followed) and names that begin with a dot,
+    /// except `.well-known`, are not served.
     ///
     /// # Panics
     /// As [`inline`](Self::inline).
@@ -163,8 +163,9 @@ impl Routes {
         self
     }
 
-    /// Answers in the shard whatever no pattern matches, with any method; the server's own pages come first, but for `/`.
-    /// A path whose pattern has no handler for the method is answered 405 all the same.
+    /// Adds a handler for all paths that no pattern matches, with any method; it runs in the shard. The server's own
+    /// pages have precedence, except at `/`. If the pattern has handlers, but none for the method, the answer is
+    /// still 405.
     ///
     /// ```
     /// use stilling::http::{Response, Routes, Status};
@@ -175,7 +176,7 @@ impl Routes {
     /// ```
     ///
     /// # Panics
-    /// There is a fallback already.
+    /// If there is already a fallback.
     #[must_use]
     pub fn fallback_inline<R: Into<Response>>(
         self,
@@ -184,7 +185,7 @@ impl Routes {
         self.with_fallback(Handler::Inline(Arc::new(move |request| handler(request).into())))
     }
 
-    /// The same in a worker, where the handler may block.
+    /// Like [`fallback_inline`](Self::fallback_inline), in a worker: the handler may block.
     ///
     /// # Panics
     /// As [`fallback_inline`](Self::fallback_inline).
@@ -203,19 +204,19 @@ impl Routes {
         self
     }
 
-    /// Lets handlers know where their clients come from ([`Request::peer`]). It costs a system call for each
-    /// connection, and with direct descriptors it is not known.
+    /// Makes client addresses available to handlers ([`Request::peer`]). This costs a system call per connection.
+    /// With direct descriptors the addresses are not available.
     #[must_use]
     pub fn with_peers(self) -> Self {
         Routes { wants_peers: true, ..self }
     }
 
-    /// Whether handlers want to know where their clients come from.
+    /// Whether handlers need client addresses.
     pub(super) fn wants_peers(&self) -> bool {
         self.wants_peers
     }
 
-    /// The handler for what no pattern matches.
+    /// The handler for unmatched paths.
     pub(super) fn fallback(&self) -> Option<u16> {
         self.fallback
     }
@@ -224,7 +225,7 @@ impl Routes {
         u16::try_from(self.handlers.len()).expect("a server has at most 65,536 handlers")
     }
 
-    /// Whether there are none.
+    /// Whether there are no handlers.
     pub fn is_empty(&self) -> bool {
         self.handlers.is_empty()
     }
@@ -251,7 +252,6 @@ impl Routes {
         }
     }
 
-    /// The patterns, for the placeholders of a request.
     pub(super) fn patterns(&self) -> &Patterns {
         &self.patterns
     }

@@ -1,4 +1,4 @@
-//! One HTTP connection: reads requests in order, answers each, keeps the deadlines.
+//! One HTTP connection: decodes requests in order, answers each, applies the deadlines.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -30,63 +30,62 @@ use super::unsent_body::UnsentBody;
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
 use crate::upstream::{RequestId, UpstreamEvent, nominates_too_many};
 
-/// What the connection is waiting for; decides what its deadline means.
+/// What the connection waits for; decides what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpWait {
-    /// The first byte ever.
+    /// The first byte of the connection.
     FirstByte,
     /// The rest of a head.
     Head,
     /// The rest of a body.
     Body,
-    /// The next request of a kept connection.
+    /// The next request of a persistent connection.
     NextRequest,
     /// A worker to take the job, or to finish it.
     Worker { position: LanePosition },
-    /// A worker to read the next piece of an answer that has begun.
+    /// A worker to read the next piece of a response that has begun.
     Piece { position: LanePosition },
-    /// Room in the workers' queue for that.
+    /// Room in the workers' queue for the job that reads the next piece.
     QueueRoom,
-    /// The client to take what was sent, so that the answer can go on.
+    /// The client to take sent bytes, so that the response can continue.
     SendRoom,
     /// A worker process to answer.
     Upstream,
-    /// A worker process to go on with its response, or to take more of the body.
+    /// A worker process to continue its response, or to take more of the body.
     UpstreamProgress,
     /// Room on the way to the hub.
     HubRoom,
-    /// The hub to say what became of what was published.
+    /// The outcome of published messages.
     PublishOutcome,
 }
 
-/// What the connection keeps for a handler's request, outside of its slot.
+/// Data of the current request that does not fit into the connection's slot.
 #[derive(Debug)]
 pub(super) enum ActiveRequest {
     Idle,
-    /// A request whose body is on the way.
+    /// A request with its body on the way.
     Request(Box<BufferedRequest>),
-    /// An answer that goes out bit by bit.
+    /// A response that is sent piece by piece.
     Response(Box<UnsentBody>),
     /// What a worker is to do with the connection.
     Delegate(Delegate),
-    /// What the job that waits for a worker needs.
+    /// The data of a queued job.
     Job(JobInput),
     /// The id of a request that a worker process is to answer.
     Submitted(RequestId),
     /// A long request to a worker process, or its long response.
     Forwarded(Box<ForwardedRequest>),
-    /// Messages that the hub has.
+    /// Messages sent to the hub.
     PendingPublication(Box<PendingPublication>),
 }
 
-/// Whether the client has seen a part of the answer that a job is for. Then it cannot be told 503 any more.
+/// Whether part of the response has been sent. Then 503 is no longer possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseStarted {
     No,
     Yes,
 }
 
-/// The state of one HTTP connection.
 #[derive(Debug)]
 pub(crate) struct HttpSession {
     pub(super) decoder: RequestDecoder,
@@ -95,16 +94,16 @@ pub(crate) struct HttpSession {
     pub(super) active_request: ActiveRequest,
     /// When the body began, or the job was submitted.
     pub(super) since: Time,
-    /// Bytes of the body so far.
+    /// Bytes of the body received so far.
     pub(super) body_received: u64,
-    /// The ticket of the last publication. At most one is unanswered: a connection closes behind a late verdict.
+    /// The ticket of the last publication. At most one is unanswered: a connection closes after a late outcome.
     pub(super) publication_ticket: u32,
     /// The connection waits for room on the way to the hub.
     pub(super) awaits_hub_room: bool,
-    /// Its publication is counted as one that waits.
+    /// Its publication is counted as pending.
     pub(super) is_publishing: bool,
     pub(super) endpoint: HttpEndpoint,
-    /// Where the connection comes from, if a worker process or a handler is to know.
+    /// The client's address, if worker processes or handlers need it.
     pub(super) peer: Option<Box<IpAddr>>,
 }
 
@@ -127,12 +126,11 @@ impl HttpSession {
         }
     }
 
-    /// Remembers where the connection comes from.
     pub(crate) fn set_peer(&mut self, peer: Option<IpAddr>) {
         self.peer = peer.map(Box::new);
     }
 
-    /// A head is complete; `raw` are its bytes.
+    /// Handles a complete head; `raw` are its bytes.
     fn handle_head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let has_hub = cx.hub.is_some() || cx.has_left_hub;
         self.terms = ResponseTerms::of(head, Route::of(head, &cx.http.config, self.endpoint, has_hub));
@@ -155,7 +153,7 @@ impl HttpSession {
                 _ => None,
             };
             if let Some(status) = refused {
-                // RFC 9110 §10.1.1: the final answer instead of 100; whether the body comes is unknown.
+                // RFC 9110 §10.1.1: the final response instead of 100; whether the body follows is unknown.
                 self.terms.persistent = false;
                 response_writer::send_status(&self.terms, status, io, cx);
                 return io.finish_lingering(CloseReason::Done);
@@ -200,7 +198,7 @@ impl HttpSession {
         self.dispatch(io, cx);
     }
 
-    /// Keeps the request for its handler. False: there is no room, and the client has been told.
+    /// Buffers the request for its handler. If there is no room, returns false and has answered 503.
     fn buffer_request(&mut self, head: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
         let http = &*cx.http;
         let peer = self.peer.as_deref().copied();
@@ -216,7 +214,7 @@ impl HttpSession {
         }
     }
 
-    /// There is no memory for the request: the client is told, and what else it sends is discarded.
+    /// Answers 503 because there is no memory for the request, and discards further input.
     pub(super) fn shed(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         cx.http.counters.requests_shed.add(1);
         self.terms.persistent = false;
@@ -241,7 +239,7 @@ impl HttpSession {
         }
     }
 
-    /// Answers the request that is complete.
+    /// Answers the complete request.
     fn dispatch(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let terms = self.terms;
         let persistent = match terms.route {
@@ -271,7 +269,7 @@ impl HttpSession {
         self.finish_response(persistent, io, cx);
     }
 
-    /// Gives the kept request to its handler.
+    /// Runs the handler on the buffered request, or submits it to a worker.
     fn handle(&mut self, number: u16, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Request(request) =
             std::mem::replace(&mut self.active_request, ActiveRequest::Idle)
@@ -293,7 +291,7 @@ impl HttpSession {
                 });
             }
             handler => {
-                // Without workers the shard does what they would.
+                // Without workers the shard runs their handlers.
                 let is_workers = matches!(handler, Handler::Worker(_));
                 let response = catch_panic(&request.view(&limits, routes), |request| {
                     let response = handler.answer()(request);
@@ -304,12 +302,12 @@ impl HttpSession {
         }
     }
 
-    /// What comes after an answer: the next request, or the end.
+    /// Ends the exchange: prepares for the next request, or closes the connection.
     pub(super) fn finish_response(&mut self, persistent: bool, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.active_request = ActiveRequest::Idle;
         self.waiting_for = HttpWait::NextRequest;
         if persistent {
-            // An answer that began before the server drains may have said that the connection persists.
+            // A response that began before the drain may have announced that the connection persists.
             let draining = cx.http.is_draining();
             let timeout = if draining { DRAIN_FIRST_BYTE_TIMEOUT } else { cx.http.config.timeouts.idle };
             let deadline = io.now().after(timeout);
@@ -319,7 +317,7 @@ impl HttpSession {
         }
     }
 
-    /// Puts a job into the queue and stops reading until its result is there. `None`: the queue is full.
+    /// Queues a job and pauses reading until its result arrives. `None`: the queue is full.
     pub(super) fn submit_job<F>(
         &mut self,
         response_started: ResponseStarted,
@@ -349,7 +347,7 @@ impl HttpSession {
         }
     }
 
-    /// Gives the request to a worker; or the shard does the work itself, if it may.
+    /// Submits the job to a worker, or runs it in the shard if that is allowed.
     fn submit<F>(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>, job: F)
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
@@ -374,7 +372,7 @@ impl HttpSession {
         }
     }
 
-    /// Sets the deadline for a job: while it waits for a worker, the client is looked for now and then.
+    /// Sets the deadline for a job. While the job is queued, the client's connection is checked at intervals.
     fn wait_for_worker(&self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let config = &cx.http.config;
         let done_by = self.since.after(config.timeouts.work);
@@ -387,8 +385,8 @@ impl HttpSession {
         io.set_deadline(Some(deadline));
     }
 
-    /// The job's deadline came: it is time to look for the client, or no worker has taken the job in time, or it has
-    /// not been done in time.
+    /// Handles the deadline of a job: checks the client's connection, or answers 503 if no worker took the job in
+    /// time or it is not done in time.
     fn check_job(&mut self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let config = &cx.http.config;
         let age_max = config.queue_age_max.min(config.timeouts.work);
@@ -406,13 +404,13 @@ impl HttpSession {
         cx.http.counters.jobs_overdue.add(1);
         self.terms.persistent = false;
         response_writer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
-        // Whatever becomes of the job, its result is late from now on.
+        // The result of the job is late from now on.
         self.waiting_for = HttpWait::NextRequest;
         io.finish_lingering(CloseReason::WorkTimeout);
     }
 
-    /// Takes the present job out of the workers' queue and frees what it holds. False: there is none, or a worker has
-    /// it.
+    /// Withdraws the current job from the workers' queue and frees its data. Returns false if there is none, or a
+    /// worker has it.
     fn withdraw_job(&mut self, is_late: bool, cx: &mut HttpContext<'_>) -> bool {
         let (HttpWait::Worker { position } | HttpWait::Piece { position }) = self.waiting_for else {
             return false;
@@ -427,14 +425,14 @@ impl HttpSession {
         is_withdrawn
     }
 
-    /// Answers a request that no worker has answered, and goes on reading.
+    /// Answers a request that no worker has answered, and resumes reading.
     fn respond_and_resume(&mut self, status: Status, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let persistent = response_writer::send_status(&self.terms, status, io, cx);
         self.finish_response(persistent, io, cx);
         io.resume();
     }
 
-    /// The result of the job that the request waits for.
+    /// Handles the result of the current job.
     fn handle_job_outcome(
         &mut self,
         outcome: JobResult<JobOutcome>,
@@ -463,7 +461,7 @@ impl HttpSession {
 
     fn reject(&mut self, error: &HttpDecodeError, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.discard_request(cx);
-        // In the service's own memory: a flood of garbage must not become a flood of allocations.
+        // In the shard's own memory: a flood of garbage must not cause a flood of allocations.
         let mut text = std::mem::take(&mut cx.http.scratch);
         text.clear();
         let _ = writeln!(text, "{error}");
@@ -473,13 +471,13 @@ impl HttpSession {
     }
 
     fn time_out(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        // Whoever waits for the rest of the body hears at once that it does not come.
+        // A process that waits for the rest of the body is notified at once.
         self.discard_request(cx);
         response_writer::send_status(&ResponseTerms::unreadable(), Status::RequestTimeout, io, cx);
         io.finish_lingering(reason);
     }
 
-    /// Sets the deadline for what the bytes seen so far leave open.
+    /// Sets the deadline for the incomplete head or body.
     pub(super) fn set_read_deadline(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let timeouts = &cx.http.config.timeouts;
         if self.decoder.in_body() {
@@ -494,13 +492,13 @@ impl HttpSession {
     }
 }
 
-/// Runs a handler in the shard; its panic costs its answer only.
+/// Runs a handler in the shard; a panic costs its response only.
 fn catch_panic(request: &Request<'_>, answer: impl Fn(&Request<'_>) -> Response) -> Option<Response> {
-    // What it may leave half-done is its own; the shard lends it nothing but the request.
+    // Unwind safe: the shard lends the handler nothing but the request, so no shared state is left half-done.
     catch_unwind(AssertUnwindSafe(|| answer(request))).ok()
 }
 
-/// What the shard tells it: see [`Session`](stilling_engine::Session).
+/// Callbacks of the shard: see [`Session`](stilling_engine::Session).
 impl HttpSession {
     pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let draining = cx.http.is_draining();
@@ -518,9 +516,9 @@ impl HttpSession {
         }
         let limits = cx.http.config.limits;
         let mut consumed = 0;
-        // The end of a body is an event of its own, behind its last byte.
+        // The end of a body is an event of its own, after its last byte.
         while consumed < bytes.len() || self.decoder.in_body() {
-            // Whoever asks on without reading is answered one by one when the store is scarce.
+            // A client that pipelines without reading is answered one by one when the output store is scarce.
             if io.room() < RESPONSE_ROOM_MIN || io.has_unsent() && io.spare_room() < RESPONSE_ROOM_MIN {
                 io.call_again();
                 break;
@@ -587,7 +585,7 @@ impl HttpSession {
         }
     }
 
-    /// A worker is through with the job that was queued at that position.
+    /// Handles the result of the job that was queued at position `done`.
     pub(crate) fn job_done(
         &mut self,
         done: LanePosition,
@@ -602,7 +600,7 @@ impl HttpSession {
         }
     }
 
-    /// The worker processes' pool says something about a request, which may be an earlier one.
+    /// Handles an event of a request to a worker process, which may be an earlier one.
     pub(crate) fn upstream_event(
         &mut self,
         id: RequestId,
@@ -615,8 +613,8 @@ impl HttpSession {
         }
     }
 
-    /// The connection is gone, and with it the wish for an answer; unless it has only left the shard, with what is to
-    /// become of it.
+    /// Discards the request of a closed connection, unless the connection was detached: then the delegate is still
+    /// needed.
     pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut HttpContext<'_>) {
         self.uncount_publication(cx);
         if reason != CloseReason::Detached {
@@ -624,8 +622,8 @@ impl HttpSession {
         }
     }
 
-    /// Forgets what is kept of the present request. Its job is cancelled if it has not begun; a process that has the
-    /// request is told that its answer is not wanted.
+    /// Discards the data of the current request. A queued job is cancelled; a request that a process has is
+    /// abandoned.
     pub(super) fn discard_request(&mut self, cx: &mut HttpContext<'_>) {
         self.withdraw_job(false, cx);
         let id = match std::mem::replace(&mut self.active_request, ActiveRequest::Idle) {
@@ -645,7 +643,7 @@ impl HttpSession {
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match self.waiting_for {
-            // Its request may come in this moment, and is to meet an end in good order, not a reset.
+            // A request may arrive at this moment and must meet an orderly close, not a reset.
             HttpWait::FirstByte if cx.http.is_draining() => io.finish(CloseReason::Drained),
             HttpWait::FirstByte => io.abort(CloseReason::FirstByteTimeout),
             HttpWait::NextRequest if cx.http.is_draining() => io.finish(CloseReason::Drained),
@@ -676,12 +674,12 @@ impl HttpSession {
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match self.waiting_for {
-            // With requests unread it goes on: the next answer ends it. Answers that have not gone yet go
-            // before the end.
+            // With unread requests it continues: the next response closes it. Unsent responses are sent before the
+            // close.
             HttpWait::NextRequest if self.decoder.is_idle() && !io.has_unread() => {
                 io.finish(CloseReason::Drained);
             }
-            // Its request may be on the way: a short wait for it, then the end.
+            // A request may be on the way: waits for it briefly.
             HttpWait::FirstByte => {
                 let deadline = io.now().after(DRAIN_FIRST_BYTE_TIMEOUT);
                 io.set_deadline(Some(deadline));
@@ -689,19 +687,19 @@ impl HttpSession {
             HttpWait::HubRoom | HttpWait::PublishOutcome if cx.http.hub_is_abandoned() => {
                 self.abandon_publication(io, cx);
             }
-            // The answer says that the connection closes.
+            // The next response announces the close.
             _ => {}
         }
     }
 }
 
 impl HttpSession {
-    /// Whether the next request has to wait for the present one's answer.
+    /// Whether the next request must wait for the response to the current one.
     pub(super) fn is_busy(&self, io: &Io<'_>) -> bool {
         io.is_finishing() || io.is_paused() || self.waiting_for == HttpWait::SendRoom
     }
 }
 
-/// How long a draining server waits for the first byte of a connection it has accepted, and for the next
-/// request of one that it has told to persist.
+/// How long a draining server waits for the first byte of an accepted connection, and for the next request of a
+/// connection that it has announced to keep open.
 const DRAIN_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What the HTTP sessions of one shard share: limits, the lane to the workers, the date, counters.
+//! State that the HTTP sessions of one shard share: limits, the lane to the workers, the date, counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::overview::Overview;
 use crate::upstream::UpstreamHandle;
 use crate::upstream::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 
-/// How long a client may take for what; see `docs/limits.md`.
+/// Timeouts for clients and jobs; see `docs/limits.md`.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
     /// From the connection to its first byte.
     pub first_byte: Duration,
-    /// From the first byte of a head to its last: for the whole head, however it trickles in.
+    /// From the first byte of a head to its last: for the whole head, however slowly it arrives.
     pub head: Duration,
-    /// Before the rate of a body counts.
+    /// Time before the minimum rate of a body applies.
     pub body_grace: Duration,
-    /// The least rate of a body after that, in bytes per second; also of a client that takes the long answer of a worker
-    /// process, while it is waited for. A client that a process waits for has to keep to
-    /// [`SLOT_RATE_MIN`](crate::upstream::limits::SLOT_RATE_MIN), if that is more.
+    /// The minimum rate of a body after that, in bytes per second; also of a client that reads a long response of a
+    /// worker process while the process waits for it. A client that a process waits for must keep to
+    /// [`SLOT_RATE_MIN`](crate::upstream::limits::SLOT_RATE_MIN), if that is higher.
     pub body_rate_min: u64,
-    /// Between two requests of a kept connection. Also between two receives of a connection of a custom protocol whose
-    /// session has set no deadline.
+    /// Between two requests of a persistent connection. Also between two receives of a connection of a custom
+    /// protocol if its session has set no deadline.
     pub idle: Duration,
     /// For a job to be taken and done. Then 503, and the connection closes.
     pub work: Duration,
@@ -54,12 +54,12 @@ impl Default for Timeouts {
     }
 }
 
-/// How a shard's HTTP service behaves.
+/// Settings of a shard's HTTP sessions.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// What the decoder accepts.
+    /// Limits of the decoder.
     pub limits: HttpLimits,
-    /// How long clients may take.
+    /// Timeouts for clients.
     pub timeouts: Timeouts,
     /// How long slow work takes.
     pub slow_duration: Duration,
@@ -67,39 +67,35 @@ pub struct HttpConfig {
     pub has_workers: bool,
     /// How long a job may wait for a worker; then 503.
     pub queue_age_max: Duration,
-    /// What is answered beside the server's own pages.
+    /// Handlers beside the server's own pages.
     pub routes: Arc<Routes>,
-    /// How long a client that a worker serves may take none of its bytes.
+    /// How long a client that a worker serves may take no bytes.
     pub write_timeout: Duration,
-    /// Bytes of requests that may wait for their bodies or for workers, or be with workers; then 503.
+    /// Bytes of requests that may wait for their bodies or for workers, or that workers may have; then 503.
     pub requests_held_max: usize,
-    /// Bytes of handlers' answers that may wait for their clients; then 503.
+    /// Bytes of responses that may wait for their clients; then 503.
     pub answers_held_max: usize,
-    /// All but the server's own pages is answered by worker processes.
+    /// Worker processes answer everything but the server's own pages.
     pub has_app: bool,
 }
 
-/// How far the date may lag behind, so that not every request asks for the time.
+/// How far the date may lag behind, so that not every request reads the clock.
 const DATE_STALE_MAX: Duration = Duration::from_millis(50);
 
-/// What a worker returns.
+/// The result of a job.
 #[derive(Debug)]
 pub struct JobOutcome(pub(super) JobProduct);
 
-/// What a worker has done.
 #[derive(Debug)]
 pub(super) enum JobProduct {
-    /// The demo routes' pretended work.
+    /// The simulated work of the demo routes.
     Demo,
-    /// A handler's answer.
     Response(Box<Response>),
-    /// The next piece of an answer.
     Piece(Box<BodyStream>),
-    /// A connection was served that the shard does not have any more.
+    /// A served connection that has left the shard.
     DelegatedConnection,
 }
 
-/// What the HTTP sessions of one shard share.
 pub(crate) struct HttpShard {
     pub(super) config: HttpConfig,
     pub(crate) lane: Lane<JobOutcome>,
@@ -107,31 +103,28 @@ pub(crate) struct HttpShard {
     pub(super) overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     date: Date,
-    /// The second for which `date` was made.
     second: u64,
-    /// When the calendar is read again.
+    /// When the clock is read again.
     date_until: Time,
     head_cache: HeadCache,
     /// Memory for short texts.
     pub(super) scratch: Vec<u8>,
-    /// Buffers for requests to worker processes and their answers.
+    /// Buffers for requests to worker processes and their responses.
     spare_buffers: Vec<Vec<u8>>,
 }
 
-/// What an HTTP session sees of its shard.
+/// The parts of its shard that an HTTP session sees.
 pub(crate) struct HttpContext<'a> {
-    /// The state that HTTP sessions share.
     pub(crate) http: &'a mut HttpShard,
     /// The hub, if this server has one.
     pub(crate) hub: Option<&'a mut HubHandle>,
-    /// There was a hub, which a successor has now.
+    /// There was a hub, which a successor has taken over.
     pub(crate) has_left_hub: bool,
     /// The worker processes, if there are any.
     pub(crate) upstream: Option<UpstreamHandle<'a>>,
 }
 
 impl HttpShard {
-    /// The state of one shard.
     pub(crate) fn new(
         config: HttpConfig,
         lane: Lane<JobOutcome>,
@@ -155,52 +148,48 @@ impl HttpShard {
         }
     }
 
-    /// Whether sessions have to know where their connections come from.
+    /// Whether sessions need client addresses.
     pub(crate) fn wants_peers(&self) -> bool {
         self.config.has_app || self.config.routes.wants_peers()
     }
 
-    /// How long a connection may be idle.
     pub(crate) fn idle_timeout(&self) -> Duration {
         self.config.timeouts.idle
     }
 
-    /// A buffer that may have been used before.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
         self.spare_buffers.pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer for the next who needs one.
+    /// Keeps a buffer for reuse.
     pub(super) fn recycle_buffer(&mut self, buffer: Vec<u8>) {
         if self.spare_buffers.len() < SPARE_BUFFERS_MAX && (1..=SPARE_SIZE_MAX).contains(&buffer.capacity()) {
             self.spare_buffers.push(buffer);
         }
     }
 
-    /// Whether the end has been asked for. Answers say so at once, also those of a shard that has not
-    /// begun its drain yet.
+    /// Whether the server drains. Responses announce it at once, even if the drain of this shard has not begun.
     pub(crate) fn is_draining(&self) -> bool {
         !self.is_ready()
     }
 
-    /// The date now.
     pub(super) fn date(&mut self, now: Time) -> Date {
         self.refresh(now);
         self.date
     }
 
-    /// An encoded head with the date now; `None`: it cannot be kept.
+    /// An encoded head with the current date; `None`: it cannot be cached.
     pub(super) fn head(&mut self, now: Time, key: &HeadKey) -> Option<&[u8]> {
         self.refresh(now);
         self.head_cache.get(key, self.second, &self.date)
     }
 
-    /// Whether the hub takes requests now; it does not while a predecessor still has the streams.
+    /// Whether the hub accepts requests; it does not while a predecessor still has the streams.
     pub(crate) fn hub_has_begun(&self) -> bool {
         self.lifecycle.hub_has_begun()
     }
 
-    /// Whether the hub never begins, because this server ends without having become the server.
+    /// Whether the hub never begins, because this server ends without having taken over.
     pub(crate) fn hub_is_abandoned(&self) -> bool {
         self.lifecycle.hub_is_abandoned()
     }

@@ -13,10 +13,10 @@ use super::response::Response;
 use super::shard::HttpShard;
 use crate::overview::Overview;
 
-/// Seconds until the page loads itself again.
+/// Seconds between reloads of the page.
 const REFRESH_SECONDS: u32 = 3;
 
-/// Age from which a measurement of a disk is shown with it.
+/// Age from which a measurement of a disk is shown with its age.
 const MEASUREMENT_STALE_AFTER: Duration = Duration::from_secs(10);
 
 const STYLE: &str = "\
@@ -41,9 +41,8 @@ td+td,th+th{text-align:right;font-variant-numeric:tabular-nums;padding-right:0;p
 .bad,.warn{border-left:.35rem solid;padding:.6rem .9rem;margin:0 0 .8rem;border-radius:.3rem;overflow-wrap:anywhere}\
 .bad{background:var(--bad-back);color:var(--bad)}.warn{background:var(--warn-back);color:var(--warn)}";
 
-/// `/status`.
 pub(super) fn render(http: &HttpShard, now: Time) -> Response {
-    // For the next look.
+    // For the next reload.
     http.overview.volumes.request_measurement();
     uncached("text/html; charset=utf-8", page(&http.overview, http.is_ready(), now))
 }
@@ -95,7 +94,7 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
     page
 }
 
-/// What an operator looks for first.
+/// The key figures at the top.
 fn figures(page: &mut String, overview: &Overview, now: Time) {
     let recent = overview.recent(now);
     let delta = &recent.delta;
@@ -120,7 +119,7 @@ fn figures(page: &mut String, overview: &Overview, now: Time) {
     page.push_str("</div>");
 }
 
-/// What was refused since the start, if anything was.
+/// Refusals since the start, if any.
 fn refusals(page: &mut String, overview: &Overview) {
     if overview.refused() == 0 {
         return;
@@ -196,7 +195,6 @@ fn messages(page: &mut String, overview: &Overview) {
     table(page, "Messages", rows, |name| name.starts_with("lost"));
 }
 
-/// The streams of the hub.
 fn streams(page: &mut String, overview: &Overview) {
     let Some(hub) = overview.hub.get() else { return };
     page.push_str(
@@ -230,7 +228,7 @@ fn stream_row(page: &mut String, overview: &Overview, stream: &StreamCounters) {
     }
 }
 
-/// What is wrong with streams, for the top of the page, and whether one of them takes nothing.
+/// Alerts about streams for the top of the page, and whether a stream refuses messages.
 fn alerts(overview: &Overview) -> (String, bool) {
     let (mut page, mut is_refusing) = (String::new(), false);
     for stream in overview.hub.get().iter().flat_map(|hub| &hub.streams) {
@@ -251,7 +249,7 @@ fn alerts(overview: &Overview) -> (String, bool) {
     (page, is_refusing)
 }
 
-/// Rows with a value, and the first one always; those that are refusals stand out.
+/// A table of the rows with a nonzero value, and the first row; refusals are highlighted.
 fn table<'a>(
     page: &mut String,
     title: &str,
@@ -281,7 +279,7 @@ fn grouped(value: u64) -> String {
     text
 }
 
-/// A rate, with a place behind the point where that says something.
+/// A rate, with one decimal below 100.
 fn rate(value: f64) -> String {
     if value == 0.0 {
         "0".to_owned()
@@ -320,7 +318,7 @@ fn span(span: Duration) -> String {
     }
 }
 
-/// A wait: milliseconds, or seconds from one on.
+/// A wait in milliseconds, or in seconds from one second on.
 fn short_span(span: Duration) -> String {
     let millis = span.as_secs_f64() * 1e3;
     match millis {

@@ -6,28 +6,27 @@
 //!      └────── stream ────────┘
 //! ```
 //!
-//! The stream, its source and its buffer travel together between session and workers: whoever has it may
-//! touch it, so there is nothing to lock. A piece lies in the buffer as it is sent, framed if it has to be.
+//! The stream, its source and its buffer move together between session and workers, so no lock is needed. A piece
+//! lies in the buffer as it is sent, framed if necessary.
 
 use std::io::{self, Read, Write};
 
 use crate::memory::MemoryReservation;
 
-/// Bytes of body in one piece: with its frame it fits into what one call of a session may send.
+/// Bytes of body in one piece: with its frame it fits into the bytes that one call of a session may send.
 pub(super) const PIECE_SIZE: usize = 32 * 1024;
 
-/// The frame of a chunk: eight hex digits and CRLF before it, CRLF behind it (RFC 9112 §7.1). Leading
-/// zeros are legal, so the frame's size does not depend on the chunk's.
+/// Bytes before a chunk: eight hex digits and CRLF; CRLF also follows it (RFC 9112 §7.1). Leading zeros are legal, so
+/// the size of the frame does not depend on that of the chunk.
 const CHUNK_HEAD: usize = 10;
-/// What a stream counts for among the answers that are held: its buffer, with both parts of a frame and the end.
+/// Bytes that a stream counts among the held responses: its buffer, with both parts of a frame and the end.
 pub(super) const STREAM_COST: usize = PIECE_SIZE + CHUNK_HEAD + 2 + CHUNK_END.len();
-/// The last chunk and the empty trailer section.
 const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
-/// How the end of the body is told.
+/// How the client finds the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamFraming {
-    /// By its length, told beforehand, or by the end of the connection.
+    /// By its length, or by the end of the connection.
     Plain,
     /// By chunks.
     Chunked,
@@ -37,21 +36,20 @@ pub(super) enum StreamFraming {
 enum SourceState {
     More,
     Ended,
-    /// The source failed or was shorter than it said.
+    /// The source failed or was shorter than announced.
     Failed,
 }
 
-/// A source of bytes on its way to a client.
 pub(super) struct BodyStream {
     source: Box<dyn Read + Send>,
     length: Option<u64>,
     read: u64,
     buffer: Vec<u8>,
     framing: StreamFraming,
-    /// Where what is to be sent begins in the buffer: behind room for a frame that is not there.
+    /// Where the bytes to be sent begin in the buffer: after the room for a frame if there is none.
     start: usize,
     state: SourceState,
-    /// Counts it among the answers that are held, from when it is sent.
+    /// Counts the stream among the held responses, from when it is sent.
     reservation: Option<MemoryReservation>,
 }
 
@@ -84,13 +82,13 @@ impl BodyStream {
         self.state == SourceState::Failed
     }
 
-    /// Reads the next piece into the buffer, unframed, in place of the one before. May block.
+    /// Reads the next piece into the buffer, unframed, replacing the last one. May block.
     pub(super) fn fill(&mut self) {
         self.buffer.resize(CHUNK_HEAD, b'0');
         let left = self.length.map_or(u64::MAX, |length| length - self.read);
         let wanted = PIECE_SIZE.min(usize::try_from(left).unwrap_or(usize::MAX));
-        // A source of unknown length may be one that has a little now and more later: it is taken at
-        // once. Only where the length is known is it worth filling the piece.
+        // A source of unknown length may have a little now and more later, so one read is sent at once. Only with a
+        // known length is it worth filling the piece.
         while self.state == SourceState::More && self.piece_len() < wanted {
             let at = self.buffer.len();
             self.buffer.resize(CHUNK_HEAD + wanted, 0);
@@ -116,7 +114,7 @@ impl BodyStream {
         self.buffer.len() - CHUNK_HEAD
     }
 
-    /// The whole body, if that is what the first piece has turned out to be.
+    /// The whole body, if the first piece contains it.
     pub(super) fn into_short(mut self: Box<Self>) -> Result<Vec<u8>, Box<Self>> {
         if self.state == SourceState::More && self.length.is_none() && self.piece_len() < PIECE_SIZE / 2 {
             return Err(self);
@@ -128,7 +126,7 @@ impl BodyStream {
         Err(self)
     }
 
-    /// Decides the framing, before the first piece is sent. What has been read already is framed now.
+    /// Sets the framing before the first piece is sent. A piece already read is framed now.
     pub(super) fn set_framing(&mut self, framing: StreamFraming, reservation: Option<MemoryReservation>) {
         (self.framing, self.reservation) = (framing, reservation);
         if self.has_piece() {
@@ -136,13 +134,12 @@ impl BodyStream {
         }
     }
 
-    /// Reads and frames the next piece. May block.
     pub(super) fn next_piece(&mut self) {
         self.fill();
         self.frame();
     }
 
-    /// Whether a piece was read, if only an empty one.
+    /// Whether a piece was read, even an empty one.
     pub(super) fn has_piece(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -154,7 +151,7 @@ impl BodyStream {
             return;
         }
         if size > 0 {
-            // Ten bytes: the piece is shorter than eight hex digits can say.
+            // The ten bytes of a chunk head: eight hex digits suffice for the size of any piece.
             let _ = write!(&mut self.buffer[..CHUNK_HEAD], "{size:08x}\r\n");
             self.buffer.extend_from_slice(b"\r\n");
             self.start = 0;
@@ -164,12 +161,11 @@ impl BodyStream {
         }
     }
 
-    /// What was framed.
     pub(super) fn framed(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
-    /// Whether nothing comes behind this piece.
+    /// Whether nothing follows this piece.
     pub(super) fn is_last(&self) -> bool {
         self.state != SourceState::More
     }

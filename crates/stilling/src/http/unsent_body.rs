@@ -1,25 +1,23 @@
-//! An answer that is longer than what may be sent at once.
+//! The unsent rest of a response's body.
 
 use super::response::ResponseBody;
 use super::stream::BodyStream;
 use crate::memory::MemoryReservation;
 
-/// The rest of an answer's body, on its way to the client.
 pub(super) struct UnsentBody {
     body: ResponseBody,
-    /// Bytes of it that have been sent; of a stream: of its present piece.
+    /// Bytes sent; of a stream, those of its current piece.
     sent: usize,
-    /// Counts bytes among the answers that are held. A stream has its own.
+    /// Counts the bytes among the held responses. A stream has its own.
     _reservation: Option<MemoryReservation>,
 }
 
-/// What comes after bytes that have all been sent.
+/// How a response continues after all available bytes were sent.
 pub(super) enum BodyProgress {
-    /// The answer is complete.
     Done,
     /// Another piece is to be read.
     Piece(Box<BodyStream>),
-    /// The source has failed: the answer cannot be completed.
+    /// The source has failed: the response cannot be completed.
     Broken,
 }
 
@@ -28,18 +26,17 @@ impl UnsentBody {
         Self::with_reservation(body, None)
     }
 
-    /// The same, counted among the answers that are held.
+    /// Like [`new`](Self::new), counted among the held responses.
     pub(super) fn with_reservation(body: ResponseBody, reservation: Option<MemoryReservation>) -> Box<Self> {
         Box::new(UnsentBody { body, sent: 0, _reservation: reservation })
     }
 
-    /// A streamed body whose present piece has been sent already, if there was one.
+    /// A streamed body; its current piece, if any, has already been sent.
     pub(super) fn awaiting_piece(stream: Box<BodyStream>) -> Box<Self> {
         let sent = stream.framed().len();
         Box::new(UnsentBody { body: ResponseBody::Stream(stream), sent, _reservation: None })
     }
 
-    /// What can be sent now.
     pub(super) fn rest(&self) -> &[u8] {
         let bytes = match &self.body {
             ResponseBody::Static(bytes) => bytes,
@@ -50,12 +47,12 @@ impl UnsentBody {
         &bytes[self.sent..]
     }
 
-    /// So many bytes of [`rest`](Self::rest) are sent.
+    /// Marks `count` bytes of [`rest`](Self::rest) as sent.
     pub(super) fn advance(&mut self, count: usize) {
         self.sent += count;
     }
 
-    /// After everything of [`rest`](Self::rest).
+    /// The next step after all of [`rest`](Self::rest) was sent.
     pub(super) fn into_progress(self) -> BodyProgress {
         match self.body {
             ResponseBody::Stream(stream) if stream.has_failed() => BodyProgress::Broken,

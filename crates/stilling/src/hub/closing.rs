@@ -1,4 +1,4 @@
-//! A hub that a shard has left to its successor: it comes to its end beside the shards, and then releases the streams.
+//! Finishes a hub that its shard has left after a hand-over: runs it beside the shards, then releases the streams.
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -13,12 +13,12 @@ use super::runner::Runner;
 use super::stepped::SteppedThreads;
 use crate::lifecycle::{Lifecycle, LifecyclePhase, ReleaseOnDrop};
 
-/// How hubs come to their end that a shard leaves.
+/// How a hub finishes that its shard has left.
 #[derive(Clone)]
 pub(crate) enum HubCloser {
-    /// On threads that are reported here.
+    /// On a thread, which is sent to the channel.
     Threads { lifecycle: Arc<Lifecycle>, threads: mpsc::Sender<JoinHandle<()>> },
-    /// In a simulation's steps.
+    /// In steps of a simulation.
     Stepped { lifecycle: Arc<Lifecycle>, threads: SteppedThreads },
 }
 
@@ -41,9 +41,9 @@ impl HubCloser {
                         }
                     }
                 };
-                // Without a thread the hub ends here, with what it has written; nothing else was acknowledged.
+                // Without a thread the hub ends here; nothing beyond what it has written was acknowledged.
                 if let Ok(thread) = std::thread::Builder::new().name("hub-close".to_owned()).spawn(work) {
-                    // The server waits for it at its end.
+                    // The server joins the thread at its end.
                     let _ = threads.send(thread);
                 }
             }
@@ -54,11 +54,11 @@ impl HubCloser {
     }
 }
 
-/// A hub beside the shards, and the release of the streams behind its end.
+/// A hub beside the shards, and the release of the streams after its end.
 pub(crate) struct ClosingHub {
     pub(super) runner: Runner<LazyJournal>,
     lifecycle: Arc<Lifecycle>,
-    /// Dropped last: the streams' locks go before.
+    /// Dropped last, after the streams' locks.
     release: ReleaseOnDrop,
 }
 
@@ -68,7 +68,7 @@ impl ClosingHub {
         ClosingHub { runner, lifecycle, release }
     }
 
-    /// Does what there is to do now. Returns whether there may be more.
+    /// Does the work due now. Returns whether there may be more.
     pub(super) fn turn(&mut self, now: Now) -> bool {
         let goes_on =
             |hub: &ClosingHub| !hub.runner.is_done() && hub.lifecycle.phase() != LifecyclePhase::Stopping;
@@ -78,7 +78,7 @@ impl ClosingHub {
         goes_on(self)
     }
 
-    /// Ends the hub, and leaves the release.
+    /// Ends the hub. Returns the release of the streams.
     pub(super) fn into_release(self) -> ReleaseOnDrop {
         self.release
     }

@@ -1,4 +1,4 @@
-//! One shard's way to the hub, and the hub itself on the shard that runs it.
+//! One shard's handle to the hub, with the hub itself on the shard that runs it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,37 +16,36 @@ use super::port::{HubMail, Port};
 use super::runner::Runner;
 use crate::nats::Users;
 
-/// One shard's way to the hub.
 pub(crate) struct HubHandle {
     pub(crate) port: Port,
     pub(crate) users: Arc<Users>,
-    /// The bounds of a message and its subject.
+    /// Limits of a message and its subject.
     pub(crate) limits: NatsLimits,
     pub(crate) counters: Arc<HubHandleCounters>,
     /// The hub itself, on the shard that runs it.
     pub(crate) runner: Option<Runner<LazyJournal>>,
     pub(crate) shard: usize,
-    /// Connections that may publish: NATS, syslog, custom protocols. A finished one does not count.
+    /// Connections that may publish: NATS, syslog, custom protocols. Finished connections do not count.
     pub(crate) streaming: u32,
-    /// Publications by HTTP that wait for room or for their verdicts.
+    /// Publications by HTTP that wait for room or for their outcomes.
     pub(crate) publications: u32,
-    /// When the last bytes of a publication by HTTP came.
+    /// When the last bytes of a publication by HTTP arrived.
     pub(crate) published: Time,
     closer: Option<HubCloser>,
 }
 
-/// What one shard's sessions have counted.
+/// Counters of one shard's sessions.
 #[derive(Debug, Default)]
 pub struct HubHandleCounters {
-    /// Clients that were disconnected as slow consumers.
+    /// Clients disconnected as slow consumers.
     pub slow_consumers: Counter,
-    /// Clients that were not let in.
+    /// Clients refused: without valid credentials, or from an address that may not send syslog.
     pub unauthorized: Counter,
-    /// Publications over NATS that were dropped because they had no valid subject or reply subject.
+    /// NATS publications dropped because of an invalid subject or reply subject.
     pub publications_invalid: Counter,
-    /// Publications by HTTP that found no room on the way to the hub for too long.
+    /// HTTP publications refused because the hub had no room for too long.
     pub publications_shed: Counter,
-    /// Publications by HTTP whose verdicts did not come in time.
+    /// HTTP publications without an outcome in time.
     pub publications_unanswered: Counter,
 }
 
@@ -73,13 +72,13 @@ impl HubHandle {
         }
     }
 
-    /// Has the hub come to its end on a thread of its own when this shard leaves it early.
+    /// Sets how the hub finishes if this shard leaves it early.
     pub(crate) fn with_closer(self, closer: HubCloser) -> HubHandle {
         HubHandle { closer: Some(closer), ..self }
     }
 
-    /// Leaves the hub, which is to have nothing more from this shard. Where the shard runs it, it goes on on a thread of its
-    /// own until the other shards have left and everything is written; then the streams are closed and released.
+    /// Leaves the hub, which gets nothing more from this shard. If the shard runs the hub, the hub goes on separately
+    /// until the other shards have left and everything is written; then the streams are closed and released.
     pub(crate) fn leave(mut self: Box<Self>, now: Now) {
         let runner = self.runner.take();
         let closer = self.closer.take();
@@ -89,32 +88,31 @@ impl HubHandle {
         }
     }
 
-    /// The next connection with mail.
     pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
         self.port.next_mail()
     }
 
-    /// Ends a turn of the shard. Returns for how long it may sleep.
+    /// Ends a turn of the shard. Returns the maximum sleep.
     pub(crate) fn turn(&mut self, now: impl FnOnce() -> Now) -> Option<Duration> {
         self.port.flush();
-        // Subscriptions of connections that have left are removed some at a time.
+        // Subscriptions of closed connections are removed in portions.
         let left = self.port.has_removals().then_some(LEFT_LOOK);
         let Some(runner) = &mut self.runner else { return left };
         runner.turn(now());
         runner.next_check_in().into_iter().chain(left).min()
     }
 
-    /// Whether there is something for a connection of the shard, or for the hub.
+    /// Whether there is work for a connection of the shard, or for the hub.
     pub(crate) fn has_mail(&self) -> bool {
         self.port.has_mail() || self.runner.as_ref().is_some_and(|runner| !runner.is_quiet())
     }
 
-    /// Whether the hub has everything that the connections of this shard had for it.
+    /// Whether the hub has received all requests of this shard's connections.
     pub(crate) fn has_handed_over(&self) -> bool {
         self.port.is_settled()
     }
 
-    /// Whether the connections have nothing more to tell the hub, and, if this shard runs it, nor has another shard.
+    /// Whether these connections have no more requests, and, if this shard runs the hub, neither has another shard.
     pub(crate) fn is_done(&self) -> bool {
         self.has_handed_over() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
     }
@@ -127,7 +125,7 @@ mod tests {
     use super::super::testing::{GREEDY, fill, hub_of_one_shard};
     use super::*;
 
-    /// Invariant 4: neither who waits for room nor deliveries that never end keep from the hub what it has to be told.
+    /// Invariant 4: neither connections that wait for room nor endless deliveries delay control requests.
     #[test]
     fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
         let (mut port, mut runner, counters) = hub_of_one_shard();
@@ -139,7 +137,7 @@ mod tests {
         port.flush();
         runner.turn(Now::simulated(0));
         assert_eq!(counters.registrations.get(), 1);
-        // Everything that comes back is taken at once by those who wait.
+        // Waiting connections take everything that comes back at once.
         let mut order = String::new();
         while let Some((token, mail)) = port.next_mail() {
             match mail {
@@ -159,7 +157,7 @@ mod tests {
         port.leave(member);
         port.flush();
         assert!(!port.has_room() && port.has_control(), "every intake is with the hub, and full");
-        // One turn, and those who wait fill what came back before the turn of the shard is over.
+        // In one turn, waiting connections fill what came back before the shard's turn ends.
         for _ in 0..4 {
             runner.turn(Now::simulated(0));
             while let Some((token, mail)) = port.next_mail() {

@@ -1,4 +1,4 @@
-//! The journal as the hub sees it: opened at the start, with the first record, or when a predecessor has released it.
+//! The journal as the hub sees it: opened at the start, with the first record, or after a predecessor's release.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use stilling_ring::Receiver;
 
 use super::opening::{DeferredOpening, OpenedStream, OpeningEvent};
 
-/// The journal's threads, which know only the streams on disk; the hub numbers all. Streams that are opened together have
-/// their threads together: one group, unless some can be opened only later.
+/// Maps the hub's stream numbers to the journal's threads, which know only the streams on disk. Streams that are
+/// opened together share threads: one group, unless some are opened later.
 pub(crate) struct LazyJournal {
     state: JournalState,
     /// The hub's number of each stream on disk.
     of_hub: Vec<usize>,
-    /// By the hub's number: where an open stream is written.
+    /// Where each open stream is written, by the hub's number.
     locations: Vec<Option<StreamLocation>>,
     groups: Vec<JournalGroup>,
-    /// What the hub has not been told yet.
+    /// Openings that the hub has not received yet.
     openings: VecDeque<(StreamIndex, StreamOpening)>,
 }
 
-/// The group of a stream, and the stream's number in it.
+/// The group of a stream, and its number in the group.
 #[derive(Clone, Copy, Debug)]
 struct StreamLocation {
     group: usize,
@@ -37,9 +37,8 @@ struct JournalGroup {
 }
 
 pub(super) enum JournalState {
-    /// All streams are open.
     Open,
-    /// The directory is made with the first record.
+    /// The first record creates the directory.
     Absent(DeferredOpening),
     OpeningStreams(Receiver<OpeningEvent>),
     /// The opening thread has panicked, or could not be started.
@@ -47,7 +46,7 @@ pub(super) enum JournalState {
 }
 
 impl LazyJournal {
-    /// A journal of those of `streams` streams whose numbers are `of_hub`.
+    /// A journal for the streams with the numbers `of_hub`, of `streams` streams in total.
     pub(super) fn new(state: JournalState, of_hub: Vec<usize>, streams: usize) -> LazyJournal {
         let locations = vec![None; streams];
         LazyJournal { state, of_hub, locations, groups: Vec::new(), openings: VecDeque::new() }
@@ -75,7 +74,7 @@ impl LazyJournal {
         Some((&mut self.groups.get_mut(location.group)?.threads, location.number))
     }
 
-    /// Whether an opening has come to something that the hub does not know.
+    /// Whether there is an opening event that the hub has not received.
     pub(crate) fn has_opening_event(&self) -> bool {
         let has_event = match &self.state {
             JournalState::OpeningStreams(events) => !events.is_empty() || events.is_closed(),
@@ -84,19 +83,19 @@ impl LazyJournal {
         has_event || !self.openings.is_empty()
     }
 
-    /// Whether the hub need not wait for an opening before it begins.
+    /// Whether the hub can begin without waiting for an opening.
     pub(crate) fn is_open(&self) -> bool {
         !matches!(self.state, JournalState::OpeningStreams(_))
     }
 
-    /// Has the hub refuse what is for streams that are being opened, instead of waiting.
+    /// Refuses publications to streams that are being opened, instead of letting them wait.
     pub(crate) fn refuse_until_open(&mut self, reason: &str) {
         if matches!(self.state, JournalState::OpeningStreams(_)) {
             self.fail(&reason.into());
         }
     }
 
-    /// Reports that no stream is open that has not been opened by now.
+    /// Reports a failure of every stream that is not open.
     fn fail(&mut self, reason: &Arc<str>) {
         for &number in &self.of_hub {
             if self.locations[number].is_none() {
@@ -120,7 +119,7 @@ impl LazyJournal {
 
     fn receive_opening(&mut self) {
         let JournalState::OpeningStreams(events) = &mut self.state else { return };
-        // Asked first: what is there afterwards is all there will be.
+        // Checked before the read: after the close nothing more arrives.
         let is_over = events.is_closed();
         match events.pop() {
             Some(OpeningEvent::Round { threads, opened, failed }) => {
@@ -156,7 +155,7 @@ impl LazyJournal {
 impl Storage for LazyJournal {
     fn batch(&mut self, stream: StreamIndex) -> Option<Batch> {
         self.begin_opening();
-        // The hub has to know first where its streams go on.
+        // The hub first has to receive the positions of its streams.
         if !self.openings.is_empty() {
             return None;
         }

@@ -1,46 +1,46 @@
-//! Every maximum of what the doors of the hub have in common, with its unit and what happens when it is reached.
+//! Bounds that the ingress protocols of the hub share, with unit and behaviour at the bound.
 
 use std::time::Duration;
 
-/// How long a publishing connection has to be silent, when the server drains, before it is taken to have said everything that
-/// it had sent. The server ends no sooner.
+/// How long a publishing connection must be silent during a drain before its input counts as complete. The server
+/// ends no sooner.
 pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(250);
 
-/// How long one that is not silent is read on. Then it is told the end (NATS) and read as long again, until it has seen that;
-/// what a syslog connection sends afterwards is lost. Time in which there is no room for what it says does not end it; that of
-/// `--drain-timeout` does.
+/// Maximum time for which a connection that is not silent is read during a drain. A NATS connection is then notified
+/// of the end and read for the same time again, until it has seen that; later syslog input is lost. Time without room
+/// for its messages does not count, but `--drain-timeout` applies.
 pub(crate) const DRAIN_READ_MAX: Duration = Duration::from_secs(2);
 
-/// How long requests that need the hub wait for it in a server that has taken over from another one. Then the hub begins
-/// without the streams on disk, and what is for those is refused with a retryable error until they are open.
+/// Maximum wait of requests for the hub in a server that has taken over. Then the hub begins without the streams on
+/// disk, and publications to these are refused with a retryable error until they are open.
 pub(crate) const HUB_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a server that was released by its predecessor retries the locks of its streams before it reports them: the
-/// system may take a moment to release those of a process that was killed.
+/// How long a server retries the locks of streams that its predecessor has released, before it reports them: the
+/// system may take a moment to release the locks of a killed process.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// Opened streams wait at most this long for those that are still locked, so that one thread writes them all. Then they are
-/// used, and what is for the others is refused with a retryable error until they are open.
+/// Maximum wait of opened streams for streams that are still locked, so that one thread writes all of them. Then they
+/// are used, and publications to the others are refused with a retryable error until they are open.
 pub(crate) const LOCK_GRACE: Duration = Duration::from_secs(1);
 
-/// Between two looks whether the predecessor has released the streams, and between two tries within `LOCK_WAIT`.
+/// Interval of checks for the predecessor's release, and of retries within `LOCK_WAIT`.
 pub(crate) const OPEN_LOOK: Duration = Duration::from_millis(20);
 
-/// Between two later tries to open the streams.
+/// Interval of later tries to open the streams.
 pub(crate) const OPEN_RETRY: Duration = Duration::from_secs(1);
 
-/// Between two looks at a hub that comes to its end beside the shard that ran it.
+/// Interval of checks of a hub that finishes beside the shard that ran it.
 pub(crate) const CLOSE_LOOK: Duration = Duration::from_millis(2);
 
-/// Between two looks of a draining shard at what still publishes.
+/// Interval at which a draining shard checks the connections that still publish.
 pub(crate) const PART_LOOK: Duration = Duration::from_millis(5);
 
-/// Datagrams that are read from the queue of a UDP socket before it is closed for good. More: lost with the socket.
+/// Datagrams read from the queue of a UDP socket before it is closed. More: lost with the socket.
 pub(crate) const UDP_LEFT_MAX: usize = 65_536;
 
-/// Orders for records that may be unanswered. Full: the hub asks again in a later turn.
+/// Unanswered read orders of the hub. Full: the hub tries again in a later turn.
 pub(crate) const READ_ORDERS_MAX: usize = 64;
 
-/// How often a shard removes subscriptions of connections that have left, at least.
+/// Maximum interval at which a shard removes subscriptions of closed connections.
 pub(crate) const LEFT_LOOK: Duration =
     Duration::from_nanos(stilling_hub::limits::DEPARTED_REGISTRATIONS_EVERY_NS);

@@ -1,13 +1,13 @@
-//! Running the hub inside the server, and the mailboxes between it and the shards.
+//! Runs the hub inside the server, and connects it with the shards by mailboxes.
 //!
 //! ```text
-//!   shard 0  session ─▶ Port ══ intakes ══▶ ┌ Runner ┐ ══ batches ══▶ journal threads ─▶ disk
-//!   shard 1  session ─▶ Port ══ intakes ══▶ │  Hub   │ ◀═ durable ═══
-//!                  ◀═ deliveries ══════════ └────────┘
+//!   shard 0  session ─▶ Port ══ PublicationBatch ══▶ ┌ Runner ┐ ══ Batch ════▶ journal threads ─▶ disk
+//!   shard 1  session ─▶ Port ══ PublicationBatch ══▶ │  Hub   │ ◀═ durable ═══
+//!                    ◀─ Port ◀═ RoutedBatch ════════ └────────┘
 //! ```
 //!
-//! On one or two cores the runner is turned by shard 0 at the end of its own turns; with more it has a thread. Everything
-//! between the three goes through mailboxes, in pieces that go round.
+//! On one or two cores shard 0 turns the runner at the end of its own turns; with more it has its own thread.
+//! Everything between them goes through mailboxes, in batches that are reused.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -38,16 +38,16 @@ pub(crate) use runner::{Runner, StartGate, connect};
 pub(crate) use stepped::SimulatedStore;
 pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads};
 
-/// The version of nats-server whose features clients may expect.
+/// The nats-server version that clients see; they may expect its features.
 const NATS_VERSION: &str = "2.10.0";
 
-/// What begins the subjects of the hub itself, which only NATS clients may publish to.
+/// Prefix of the hub's own subjects, which only NATS clients may publish to.
 pub(crate) const RESERVED_SUBJECTS: &[u8] = b"$JS.";
 
-/// INFO's `go`, which clients expect to be there.
+/// INFO's `go`, a field that clients require.
 const NO_GO: &str = "none";
 
-/// What the NATS listeners say of themselves.
+/// INFO of the NATS listeners.
 pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<'static> {
     Info {
         server_id: format!("STILLING{id:016X}").into(),
@@ -63,8 +63,8 @@ pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<
     }
 }
 
-/// A number that nobody outside can guess.
+/// A number that clients cannot guess.
 pub(crate) fn unpredictable() -> u64 {
-    // Each state has a key of its own, from the system.
+    // The system seeds each state with its own key.
     RandomState::new().hash_one(0_u64)
 }

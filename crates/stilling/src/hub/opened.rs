@@ -1,13 +1,12 @@
-//! The streams on disk: their directories are opened before the hub runs, with the first record, or when the server before
-//! this one has released them.
+//! The streams on disk before the hub runs, and how their directories are opened.
 //!
 //! ```text
-//!   Open    at the start                               errors end the start
-//!   Absent  no directory: opened with the first record ┐ on a thread that may wait for the disk; the hub takes
-//!   Held    opened when the predecessor has released   ┘ each stream's numbers from what is found then
+//!   Open                when  at the start                              errors end the start
+//!   Absent              when  the first record comes         ┐ on a thread that may wait for the disk; the hub takes
+//!   HeldByPredecessor   when  the predecessor releases them  ┘ each stream's position from what is found then
 //! ```
 //!
-//! On that thread each stream is opened by itself: one that fails is tried again, and the others are used meanwhile.
+//! On that thread each stream is opened independently: a stream that fails is tried again while the others are used.
 
 use std::fs;
 use std::io;
@@ -38,10 +37,9 @@ use crate::config::ServeError;
 use crate::lifecycle::Lifecycle;
 use crate::settings::WriteMethodChoice;
 
-/// The name of the thread that opens streams after the start.
 const OPENING_THREAD: &str = "opening";
 
-/// What a record has beside its payload, at most: subject, headers, heads.
+/// Maximum bytes of a record beside its payload: subject, headers, record headers.
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
 /// The streams of a hub that does not run yet.
@@ -57,18 +55,18 @@ enum StreamDirectories<D: Disk> {
     HeldByPredecessor,
 }
 
-/// A directory with one for each stream.
+/// A directory with a subdirectory for each stream.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamFolder {
     pub(crate) path: PathBuf,
     pub(crate) write_method: WriteMethodChoice,
-    /// The memory between hub and journal.
+    /// Bounds of the memory between hub and journal.
     pub(crate) limits: JournalLimits,
     spare: Arc<Mutex<SpareThreads>>,
 }
 
-/// Threads for streams that are opened after the start, started with the server. One that is missing is started when it is
-/// needed: for streams that could not be opened with the others.
+/// Threads for streams that are opened after the start, started with the server. Missing ones are started on demand,
+/// for streams that could not be opened with the others.
 #[derive(Debug, Default)]
 struct SpareThreads {
     opening: Option<SpareThread<()>>,
@@ -77,7 +75,7 @@ struct SpareThreads {
 }
 
 impl StreamFolder {
-    /// A folder whose batches take a message of `message_size_max` bytes.
+    /// A folder with batches that take a message of `message_size_max` bytes.
     pub(crate) fn new(
         path: PathBuf,
         write_method: WriteMethodChoice,
@@ -104,7 +102,7 @@ impl StreamStore for StreamFolder {
         check(&self.path.join(&stream.name), &stream.name)
     }
 
-    /// Opens the stream with segments that fit how much of it is kept.
+    /// Opens a stream. Its segment size depends on its retention.
     fn open(
         &self,
         _: usize,
@@ -133,7 +131,6 @@ impl StreamStore for StreamFolder {
         Ok(())
     }
 
-    /// Starts the journal's two threads.
     fn start(
         &self,
         logs: Vec<(usize, Log<FileDisk>)>,
@@ -149,14 +146,13 @@ impl StreamStore for StreamFolder {
         Ok(JournalStorage::new(journal, replay))
     }
 
-    /// Opens on a thread that may wait for the disk.
     fn run(mut opening: StreamOpener<StreamFolder>) -> io::Result<Option<Thread>> {
         let last_wake = ForceOnDrop(opening.wake());
         let spare = opening.store().spare(|spare| spare.opening.take());
         let spare = spare.map_or_else(|| SpareThread::start(OPENING_THREAD), Ok)?;
         let handle = spare.thread().clone();
         spare.run(move || {
-            // Dropped behind the opening, so that the runner sees its end.
+            // Dropped after the opening, so that the runner sees its end.
             let last_wake = last_wake;
             while let Some(span) = opening.step(Instant::now()) {
                 thread::park_timeout(span);
@@ -168,7 +164,7 @@ impl StreamStore for StreamFolder {
     }
 }
 
-/// Wakes the hub's runner when it is dropped, also by a panic.
+/// Wakes the hub's runner when dropped, also by a panic.
 struct ForceOnDrop(Arc<Wake>);
 
 impl Drop for ForceOnDrop {
@@ -177,9 +173,8 @@ impl Drop for ForceOnDrop {
     }
 }
 
-/// How the hub's runner and the rest of the server are reached.
+/// Connects the hub with its runner and the rest of the server.
 pub(crate) struct HubEnvironment<'a> {
-    /// Wakes the runner.
     pub(crate) wake: &'a Arc<Wake>,
     pub(crate) lifecycle: &'a Arc<Lifecycle>,
     /// Set when a thread waits for the predecessor.
@@ -189,7 +184,7 @@ pub(crate) struct HubEnvironment<'a> {
 }
 
 impl<S: StreamStore> PreparedStreams<S> {
-    /// Opens the streams of `config` in `store`, if that is there. `created_ns` is the creation time of streams that have none.
+    /// Opens the streams of `config` in `store`, if that exists. New streams get the creation time `created_ns`.
     pub(crate) fn open(
         config: HubConfig,
         store: S,
@@ -209,7 +204,8 @@ impl<S: StreamStore> PreparedStreams<S> {
         Ok(streams)
     }
 
-    /// Streams that another server still writes: format and permissions are checked, nothing is changed or locked.
+    /// Streams that a predecessor still writes: checks format and permissions, and neither changes nor locks
+    /// anything.
     pub(crate) fn held_by_predecessor(config: HubConfig, store: S) -> Result<PreparedStreams<S>, OpenError> {
         let streams = PreparedStreams { config, store, directories: StreamDirectories::HeldByPredecessor };
         for (number, stream) in streams.on_disk().iter().enumerate() {
@@ -218,7 +214,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         Ok(streams)
     }
 
-    /// What opening found that is not as it was written, by stream.
+    /// Damage that opening found, by stream.
     pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
         let recoveries = match &self.directories {
             StreamDirectories::Open { recoveries, .. } => recoveries.as_slice(),
@@ -227,7 +223,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         recoveries.iter().zip(self.on_disk()).filter_map(|(recovery, stream)| finding(&stream.name, recovery))
     }
 
-    /// How each stream is written, as far as that is known before its directory is opened.
+    /// How each opened stream is written.
     pub(crate) fn write_methods(&self) -> impl Iterator<Item = String> {
         let logs = match &self.directories {
             StreamDirectories::Open { logs, .. } => logs.as_slice(),
@@ -236,7 +232,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         logs.iter().map(write_method)
     }
 
-    /// Whether they are opened only when another server has released them.
+    /// Whether they are opened only after a predecessor has released them.
     pub(crate) fn are_held_by_predecessor(&self) -> bool {
         matches!(self.directories, StreamDirectories::HeldByPredecessor)
     }
@@ -246,7 +242,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         streams.filter(|stream| stream.durability == Durability::Disk).cloned().collect()
     }
 
-    /// Starts what is needed, and the hub. Streams that are new were created at `started_ns`; `now` is the journal's time.
+    /// Starts the threads and the hub. New streams get the creation time `started_ns`; `now` is the journal's time.
     pub(crate) fn start(
         self,
         outlets: ShardOutlets,
@@ -302,14 +298,14 @@ impl<S: StreamStore> PreparedStreams<S> {
     }
 }
 
-/// Tries of a look at a directory in which another process removes segments meanwhile.
+/// Tries to read a directory in which another process removes segments meanwhile.
 const CHECK_TRIES: u32 = 3;
 
-/// Whether a stream's directory could be opened, as far as that can be known while another process writes it.
+/// Whether a stream's directory could be opened, as far as that is known while another process writes it.
 fn check(path: &Path, name: &str) -> Result<(), OpenError> {
     use rustix::fs::{Access, access};
     let failed = |path: &Path, source| OpenError::Disk { place: path.display().to_string(), source };
-    // What is not there is made later: then the first directory above it counts.
+    // A missing directory is created later, so the nearest existing ancestor counts.
     let existing = path.ancestors().find(|path| fs::exists(path).unwrap_or(true));
     let existing = existing.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
     access(existing, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| failed(existing, error.into()))?;

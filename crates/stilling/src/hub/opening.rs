@@ -1,8 +1,8 @@
-//! Opens streams that were not open at the start, each by itself: one that fails is tried again, and the others are used
-//! meanwhile.
+//! Opens streams that were not open at the start, independently: a stream that fails is tried again while the others
+//! are used.
 //!
-//! An [`StreamOpener`] does its work in steps and takes the time as an argument. In a server a thread that may wait for the disk
-//! calls it; in a simulation the world does.
+//! A [`StreamOpener`] works in steps and takes the time as an argument. In a server, a thread that may wait for the
+//! disk calls it; in a simulation, the event loop.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -17,12 +17,11 @@ use stilling_ring::{MailboxFull, Receiver, Sender, Wake, mailbox, planted};
 use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_LOOK, OPEN_RETRY};
 use crate::lifecycle::{HandoverStage, Lifecycle};
 
-/// Events of an opening that may be unread. Full: the opening waits.
+/// Unread events of an opening. Full: the opening waits.
 const OPENING_EVENTS_MAX: usize = 4;
 
-/// Where streams on disk are kept, and what writes them. Streams are numbered as on disk.
+/// Storage of streams on disk, and its writers. Streams are numbered as on disk.
 pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
-    /// What a stream is written to.
     type Disk: Disk;
 
     /// Whether there may be a directory to open.
@@ -31,7 +30,7 @@ pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
     /// Whether a stream could be opened, without locking or changing anything.
     fn check(&self, number: usize, stream: &StreamConfig) -> Result<(), OpenError>;
 
-    /// Opens a stream. One that is new was created at `created_ns`.
+    /// Opens a stream. A new stream gets the creation time `created_ns`.
     fn open(
         &self,
         number: usize,
@@ -39,7 +38,7 @@ pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
         created_ns: UnixNanos,
     ) -> Result<(Log<Self::Disk>, Recovery), OpenError>;
 
-    /// Starts what writes and reads these streams.
+    /// Starts the threads that write and read these streams.
     fn start(
         &self,
         logs: Vec<(usize, Log<Self::Disk>)>,
@@ -47,68 +46,61 @@ pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
         now: Instant,
     ) -> io::Result<JournalStorage>;
 
-    /// Starts the threads for streams that are opened later.
+    /// Starts threads for streams that are opened later.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system starts no thread.
     fn prepare(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Has an opening do its steps. Returns the thread that does them, if one does.
+    /// Runs an opening. Returns its thread, if it has one.
     fn run(opening: StreamOpener<Self>) -> io::Result<Option<Thread>>;
 }
 
-/// Wakes the thread that waits for the predecessor's release.
+/// The thread that waits for the predecessor's release, once it runs.
 pub(crate) type OpeningThread = Arc<OnceLock<Thread>>;
 
-/// Everything that opening needs.
 #[derive(Clone)]
 pub(crate) struct OpeningJob<S> {
-    /// Those on disk.
+    /// The streams on disk.
     pub(super) streams: Vec<StreamConfig>,
     pub(super) store: S,
-    /// The creation time of streams that are new.
     pub(super) created_ns: UnixNanos,
     pub(super) key: HashKey,
-    /// Wakes the hub's runner.
     pub(super) wake: Arc<Wake>,
-    /// Set to the thread that opens, to wake it.
+    /// Set to the opening thread, so that it can be woken.
     pub(super) thread: OpeningThread,
     pub(super) report: fn(&str),
 }
 
-/// Begins an opening.
 pub(super) type DeferredOpening = Box<dyn FnOnce() -> io::Result<Receiver<OpeningEvent>> + Send>;
 
-/// What an opening reports.
 pub(super) enum OpeningEvent {
-    /// What became of the streams that were not open yet. Streams are numbered as on disk.
+    /// Results for streams that were not open yet. Streams are numbered as on disk.
     Round {
-        /// Those that write and read what was opened, in that order.
+        /// The threads that write and read the opened streams, numbered in that order.
         threads: Option<Box<JournalStorage>>,
         opened: Vec<OpenedStream>,
-        /// These are tried again. Only those whose reason is new.
+        /// Streams that will be tried again, if the reason is new.
         failed: Vec<(usize, Arc<str>)>,
     },
-    /// There is no directory: the streams are empty, and the first record makes it.
+    /// There is no directory: the streams are empty, and the first record creates it.
     Absent(Vec<RecoveredStream>, DeferredOpening),
 }
 
-/// A stream that was opened.
 pub(super) struct OpenedStream {
     pub(super) stream: usize,
     pub(super) recovered: RecoveredStream,
 }
 
-/// Streams that are being opened.
 pub(crate) struct StreamOpener<S: StreamStore> {
     job: OpeningJob<S>,
     events: EventSender,
     phase: OpeningPhase,
-    /// Those that are not open, with the reason that was reported last.
+    /// Streams that are not open, with the last reported reason.
     closed: Vec<(usize, Option<Arc<str>>)>,
-    /// Open, without threads.
+    /// Open logs without threads.
     logs: Vec<(usize, Log<S::Disk>)>,
     /// When the first of them was opened.
     logs_since: Option<Instant>,
@@ -118,12 +110,12 @@ pub(crate) struct StreamOpener<S: StreamStore> {
 enum OpeningPhase {
     /// The predecessor has not released the streams.
     AwaitingRelease(Arc<Lifecycle>),
-    /// Locks that are held are tried again without a report until that time.
+    /// Until that time, held locks are retried without a report.
     Opening(Option<Instant>),
     Done,
 }
 
-/// The events for the hub, in order; the last one may wait for room.
+/// Sends events to the hub in order; the last one may wait for room.
 pub(super) struct EventSender {
     events: Sender<OpeningEvent>,
     unsent: Option<OpeningEvent>,
@@ -135,14 +127,14 @@ impl EventSender {
         EventSender { events, unsent: None, wake }
     }
 
-    /// Hands an event to the hub when there is room. The one before it has been [sent](EventSender::flush).
+    /// Sends an event when there is room. Requires that the one before has been [sent](EventSender::flush).
     pub(super) fn send(&mut self, event: OpeningEvent) {
         debug_assert!(self.unsent.is_none(), "an event is dropped");
         self.unsent = Some(event);
         self.flush();
     }
 
-    /// Whether nothing waits for room any more.
+    /// Sends the waiting event. Returns whether none waits.
     pub(super) fn flush(&mut self) -> bool {
         let Some(event) = self.unsent.take() else { return true };
         if let Err(MailboxFull(event)) = self.events.push(event) {
@@ -156,8 +148,8 @@ impl EventSender {
 }
 
 impl<S: StreamStore> StreamOpener<S> {
-    /// Does what there is to do at `now`. Returns how long nothing is to be done, if nothing changes; none if it has come to
-    /// its end, because all streams are open or the hub has gone.
+    /// Does the work due at `now`. Returns the time until the next step, or `None` at the end: all streams are open
+    /// or the hub has ended.
     pub(crate) fn step(&mut self, now: Instant) -> Option<Duration> {
         if self.events.events.is_closed() {
             return None;
@@ -184,12 +176,10 @@ impl<S: StreamStore> StreamOpener<S> {
         }
     }
 
-    /// What the streams are kept in.
     pub(super) fn store(&self) -> &S {
         &self.job.store
     }
 
-    /// Wakes the hub's runner.
     pub(super) fn wake(&self) -> Arc<Wake> {
         Arc::clone(&self.job.wake)
     }
@@ -201,7 +191,7 @@ impl<S: StreamStore> StreamOpener<S> {
         }
         let retries_locks =
             !failures.is_empty() && are_locks && lock_deadline.is_some_and(|until| now < until);
-        // A lock that another process keeps delays no other stream for long.
+        // A lock held by another process delays other streams only briefly.
         if retries_locks && self.logs_since.is_none_or(|since| now < since + LOCK_GRACE) {
             return Some(OPEN_LOOK);
         }
@@ -215,7 +205,7 @@ impl<S: StreamStore> StreamOpener<S> {
         Some(if retries_locks { OPEN_LOOK } else { OPEN_RETRY })
     }
 
-    /// Opens those that are closed, each by itself. Returns the failures, and whether all of them are locks.
+    /// Tries each closed stream. Returns the failures, and whether all of them are held locks.
     fn open_closed(&mut self) -> (Vec<(usize, Arc<str>)>, bool) {
         let (mut failures, mut are_locks) = (Vec::new(), true);
         let (job, logs, opened) = (&self.job, &mut self.logs, &mut self.opened);
@@ -234,7 +224,7 @@ impl<S: StreamStore> StreamOpener<S> {
         (failures, are_locks)
     }
 
-    /// What the hub is to know of a round; nothing if it knows everything.
+    /// The event of a round, if it has news for the hub.
     fn finish_round(&mut self, mut failures: Vec<(usize, Arc<str>)>, now: Instant) -> Option<OpeningEvent> {
         let (logs, mut opened) = (std::mem::take(&mut self.logs), std::mem::take(&mut self.opened));
         self.logs_since = None;
@@ -279,7 +269,7 @@ impl<S: StreamStore> OpeningJob<S> {
     }
 
     fn absent(&self) -> OpeningEvent {
-        // Without threads of its own the next opening starts them.
+        // If this fails, the next opening starts its own threads.
         let _ = self.store.prepare();
         let resumed = ResumePoint { created_ns: self.created_ns, ..ResumePoint::default() };
         let empty = self.streams.iter().map(|stream| RecoveredStream::new(stream, self.key, resumed));
@@ -287,7 +277,7 @@ impl<S: StreamStore> OpeningJob<S> {
     }
 }
 
-/// Where a stream goes on, with the message ids that it knows.
+/// Recovers a stream's position and its message ids.
 pub(super) fn recover<D: Disk>(
     stream: &StreamConfig,
     key: HashKey,
@@ -298,11 +288,12 @@ pub(super) fn recover<D: Disk>(
     let resumed = ResumePoint { first, next: recovery.next, created_ns };
     let mut recovered = RecoveredStream::new(stream, key, resumed);
     recovered.set_extent(log.extent());
-    // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
+    // The window contained nothing before this sequence when the segment was made; ids that have expired since are
+    // skipped by time.
     let from = if stream.dedup_time.is_zero() { recovery.next } else { recovery.deduplicate_from.max(1) };
     let mut reader = log.source().read_from(stilling_journal::StartAt::Sequence(from));
     loop {
-        // With a part of the window missing, messages sent again would be stored again, unnoticed.
+        // An error: with a part of the window missing, repeated messages would silently be stored again.
         let read = reader.read().map_err(|source| OpenError::Disk { place: log.place(), source })?;
         match read {
             ReadOutcome::Batch(_) if planted!("forgotten window") => {}
@@ -325,12 +316,12 @@ pub(super) fn write_method<D: Disk>(log: &Log<D>) -> String {
     format!("stream {}: writes are {}", log.name(), log.write_method())
 }
 
-/// An opening that begins when it is called, and waits for no predecessor.
+/// An opening that starts when called and waits for no predecessor.
 pub(super) fn deferred<S: StreamStore>(job: OpeningJob<S>) -> DeferredOpening {
     Box::new(move || begin_opening(job, None))
 }
 
-/// Begins to open, with a `lifecycle` when that has reached the release.
+/// Begins an opening; with a `lifecycle`, after the predecessor's release.
 pub(super) fn begin_opening<S: StreamStore>(
     job: OpeningJob<S>,
     lifecycle: Option<Arc<Lifecycle>>,
@@ -361,10 +352,10 @@ mod tests {
     use super::*;
     use crate::lifecycle::WallClock;
 
-    /// Steps within which something is reported: twice as many as `LOCK_WAIT` has looks.
+    /// Steps within which a test expects an event: twice as many as fit into `LOCK_WAIT`.
     const STEPS_MAX: u128 = 2 * LOCK_WAIT.as_millis() / OPEN_LOOK.as_millis();
 
-    /// Two streams whose predecessor has just released them, each on a disk of its own.
+    /// Two streams, each on its own disk, right after the predecessor's release.
     struct OpeningFixture {
         disks: [SimulatedDisk; 2],
         opening: SteppedOpening,
@@ -402,8 +393,7 @@ mod tests {
             OpeningFixture { disks, opening, events, began: now, now }
         }
 
-        /// Steps until something is reported. Returns which streams were opened, which failed, and how long that took since
-        /// the release.
+        /// Steps until an event. Returns the opened streams, the failed ones, and the time since the release.
         fn next_round(&mut self) -> (Vec<usize>, Vec<usize>, Duration) {
             for _ in 0..STEPS_MAX {
                 let at = self.now;
@@ -423,7 +413,8 @@ mod tests {
         }
     }
 
-    /// Row 4.37: a lock that another process keeps delays its own stream alone, which is opened soon after the lock has gone.
+    /// Row 4.37: a lock held by another process delays only its own stream, which is opened soon after the lock is
+    /// released.
     #[test]
     fn a_foreign_lock_delays_its_own_stream_alone() {
         let mut behind = OpeningFixture::after_release();
@@ -445,7 +436,8 @@ mod tests {
         assert!(has_ended && behind.events.is_empty(), "nothing more is reported");
     }
 
-    /// Row 4.37: locks that a killed predecessor loses one after the other cost no refusal: the streams are opened together.
+    /// Row 4.37: locks that a killed predecessor loses one after the other cause no refusal: the streams are opened
+    /// together.
     #[test]
     fn locks_that_go_one_after_the_other_are_waited_for() {
         let mut behind = OpeningFixture::after_release();
@@ -472,7 +464,7 @@ mod tests {
         assert!(behind.began + after <= at + OPEN_LOOK, "{after:?}");
     }
 
-    /// Row 4.37: locks that do not go are reported in the end.
+    /// Row 4.37: locks that remain held are reported in the end.
     #[test]
     fn locks_that_stay_are_reported() {
         let mut behind = OpeningFixture::after_release();

@@ -1,4 +1,4 @@
-//! A shard's side of the hub: the requests of its sessions, gathered per turn, and what comes back for them.
+//! A shard's side of the hub: gathers the requests of its sessions per turn, and hands out deliveries to them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,56 +13,52 @@ use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 use super::wait_queue::WaitQueue;
 
-/// A payload goes by reference all the way, or is copied all the way.
+/// The engine and the hub agree on the size from which a payload is passed by reference.
 const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN);
 
 /// What the hub has for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
-    /// There is a delivery for it: [`Port::take_current`].
+    /// A delivery: see [`Port::take_current`].
     DeliveryItem,
-    /// There may be room again for what it wanted to ask for.
+    /// There may be room for its requests again.
     Room,
 }
 
-/// The shard's end of the mailboxes.
 pub(crate) struct Port {
     publication_batch: Option<PublicationBatch>,
-    /// Requests that were made although every intake is with the hub. They take the place of the next one that comes
-    /// back.
+    /// Requests made while every publication batch is with the hub. This batch replaces the next one that comes back.
     overflow: Option<PublicationBatch>,
     publication_batches: Sender<PublicationBatch>,
     returned: Receiver<PublicationBatch>,
     routed: Receiver<RoutedBatch>,
     emptied: Sender<RoutedBatch>,
-    /// The piece that is being expanded.
+    /// The routed batch that is being expanded.
     piece: Option<RoutedBatch>,
-    /// What came of it, and is being handed out. None while a session looks at it.
+    /// Its deliveries. `None` while a session reads them.
     current: Option<DeliveryBatch>,
-    /// How many more deliveries may be made before the end of the turn: what they hold for connections that do not read is
-    /// copied, so a turn would be long with all that waits.
+    /// Delivery batches that may still be made in this turn. Payloads for connections that do not read are copied, so
+    /// expanding everything could make a turn long.
     expansions_left: usize,
-    /// The subscriptions of the shard's connections.
     table: ShardTable,
-    /// Where their figures go, and the number of the shard.
+    /// Destination of the table's figures, and the index of the shard.
     shard_counters: Option<(Arc<HubCounters>, usize)>,
     hub: Arc<Wake>,
-    /// Connections that want to ask for something.
     waiting: WaitQueue,
-    /// Connections that the hub has parked because their stream is full, and whether each waits to be told of room. The hub
+    /// Connections that the hub has parked because their stream is full, and whether each waits for room. The hub
     /// bounds them by their requests.
     parked: HashMap<Token, bool>,
-    /// Deliveries have been handed out since a connection that waits was told of room.
+    /// Deliveries have been handed out since a waiting connection was last notified of room.
     owes_room: bool,
-    /// What goes into an intake before the requests of connections that wait for room.
+    /// Requests that go into a publication batch before those of connections that wait for room.
     control: VecDeque<(Token, ControlRequest)>,
     /// Tokens under which the shard itself waits for room.
     wanted: Vec<Token>,
-    /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
+    /// The hub has not begun: a publication batch is handed over only when full, so that the batches last.
     is_gathering: bool,
 }
 
-/// A request that cannot be put off until its connection is called again.
+/// A request that cannot be delayed until the next call of its connection.
 #[derive(Clone, Copy, Debug)]
 enum ControlRequest {
     MarkReached(u64),
@@ -99,12 +95,12 @@ impl Port {
         }
     }
 
-    /// Has the figures of the shard go there; it has this number.
+    /// Sets the destination of the shard's figures, and the shard's index.
     pub(crate) fn set_counters(&mut self, counters: Arc<HubCounters>, shard: usize) {
         self.shard_counters = Some((counters, shard));
     }
 
-    /// Whether something may be asked of the hub now. If not, [`wait`](Port::wait).
+    /// Whether there is room for a request. If not, [`wait`](Port::wait).
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
         match &self.publication_batch {
@@ -127,7 +123,7 @@ impl Port {
             }
             self.publication_batch = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
             let Some(publication_batch) = &mut self.publication_batch else { return false };
-            // Connections that wait for room take all there is: what is short, and cannot wait, goes in first.
+            // Control requests are small and cannot wait. They go first: waiting connections use all room.
             push_control(&mut self.table, publication_batch, &mut self.control);
             if !publication_batch.is_full() {
                 return true;
@@ -135,12 +131,11 @@ impl Port {
         }
     }
 
-    /// Whether connections wait for room.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Has the connection told when there may be room again.
+    /// Has the connection notified when there may be room again.
     pub(crate) fn wait(&mut self, token: Token) {
         match self.parked.get_mut(&token) {
             Some(waits) => *waits = true,
@@ -148,14 +143,14 @@ impl Port {
         }
     }
 
-    /// The tokens under which the shard itself waits for room: it is called again when there may be some for one of
-    /// them.
+    /// Sets the tokens under which the shard itself waits for room: it is called again when there may be room for one
+    /// of them.
     pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
         self.wanted.clear();
         self.wanted.extend(wanted);
     }
 
-    /// Whether the hub has not begun yet, so that nothing comes back for now.
+    /// Sets whether the hub has not begun yet, so that nothing comes back for now.
     pub(crate) fn set_gathering(&mut self, is_gathering: bool) {
         if planted!("dropped wait") && self.is_gathering && !is_gathering {
             self.publication_batch.iter_mut().for_each(PublicationBatch::clear);
@@ -163,7 +158,7 @@ impl Port {
         self.is_gathering = is_gathering;
     }
 
-    /// Asks for something. There has to be [room](Port::has_room).
+    /// Adds a request. Requires [room](Port::has_room).
     #[inline]
     pub(crate) fn push_request(
         &mut self,
@@ -176,7 +171,7 @@ impl Port {
         self.push_request_over_limit(token, client_options, request);
     }
 
-    /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now. No
+    /// Adds a request that completes an operation begun with [room](Port::has_room), even if there is none now. No
     /// request is lost.
     #[inline]
     pub(crate) fn push_request_over_limit(
@@ -189,7 +184,7 @@ impl Port {
         table.push(publication_batch, token.bits(), client_options, request);
     }
 
-    /// The intake that takes the next request, however full it is, with the table that counts requests.
+    /// The publication batch for the next request, however full, and the table that counts requests.
     #[inline]
     fn open_intake(&mut self) -> (&mut ShardTable, &mut PublicationBatch) {
         let publication_batch = match &mut self.publication_batch {
@@ -199,10 +194,11 @@ impl Port {
         (&mut self.table, publication_batch)
     }
 
-    /// Subscribes a connection to a filter, as a member of a queue if that has a name; like [`push_request_over_limit`](Self::push_request_over_limit).
+    /// Subscribes a connection to a filter, as a member of a queue group if that has a name. Like
+    /// [`push_request_over_limit`](Self::push_request_over_limit).
     ///
     /// # Errors
-    /// There is no room for one more subscription.
+    /// The connection has too many subscriptions.
     pub(crate) fn subscribe(
         &mut self,
         token: Token,
@@ -215,7 +211,7 @@ impl Port {
         subscribed
     }
 
-    /// Ends a subscription of a connection, at once or after so many messages in all.
+    /// Ends a subscription of a connection, at once or after so many messages in total.
     pub(crate) fn unsubscribe(&mut self, token: Token, sid: &[u8], after: Option<u32>) {
         self.prepare();
         self.table.unsubscribe(token.bits(), sid, after);
@@ -230,7 +226,7 @@ impl Port {
         }
     }
 
-    /// Removes some subscriptions that get nothing more, if there is room to report that.
+    /// Removes some finished subscriptions, if there is room to report that.
     fn remove_some(&mut self) {
         if self.table.has_removals() && self.has_room() {
             self.table.remove_some();
@@ -238,37 +234,37 @@ impl Port {
         }
     }
 
-    /// Whether subscriptions that get nothing more are to be removed in the next turns.
+    /// Whether finished subscriptions remain to be removed in the next turns.
     pub(crate) fn has_removals(&self) -> bool {
         self.table.has_removals()
     }
 
-    /// A connection is gone. The hub is told so before anything that the shard asks for later.
+    /// Removes a connection. The hub receives this before any later request of the shard.
     pub(crate) fn leave(&mut self, token: Token) {
         self.prepare();
         self.table.leave(token.bits());
         self.push_changes();
     }
 
-    /// Prepares for changes of the table, which are to be the next requests: takes an intake if one has come back, and puts
-    /// control requests into it.
+    /// Makes the table's changes the next requests: takes a publication batch that has come back, and adds the
+    /// control requests first.
     fn prepare(&mut self) {
         if self.publication_batch.is_none() {
             self.next_intake();
         }
     }
 
-    /// Has the hub end the connection's requests for messages of consumers, since the server drains.
+    /// Has the hub end the connection's pull requests, because the server drains.
     pub(crate) fn end_pulls(&mut self, token: Token) {
         self.control.push_back((token, ControlRequest::CancelPulls));
     }
 
-    /// Has the connection closed behind everything that is promised to it.
+    /// Has the hub close the connection after all its pending acks.
     pub(crate) fn close_after_acks(&mut self, token: Token) {
         self.control.push_back((token, ControlRequest::CloseAfterAcks));
     }
 
-    /// Tells the hub that what stood before a mark has left.
+    /// Reports that everything before a mark has been sent.
     pub(crate) fn report_mark(&mut self, token: Token, mark: u64) {
         self.control.push_back((token, ControlRequest::MarkReached(mark)));
     }
@@ -281,7 +277,6 @@ impl Port {
                 && self.publication_batch.as_ref().is_none_or(PublicationBatch::is_empty)
     }
 
-    /// Connections that are parked.
     #[cfg(test)]
     pub(crate) fn parked(&self) -> usize {
         self.parked.len()
@@ -292,8 +287,8 @@ impl Port {
         !self.control.is_empty() || self.overflow.is_some()
     }
 
-    /// The next connection that the hub has something for. A connection that waits for room has its turn behind all deliveries
-    /// that are made at once: where deliveries never end, it would have none. A turn makes a bounded number of deliveries.
+    /// The next connection with mail. After each delivery batch one waiting connection is notified of room, so that
+    /// endless deliveries do not starve it. A turn makes a bounded number of delivery batches.
     pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
         loop {
             if let Some(mail) = self.next_delivery() {
@@ -310,7 +305,6 @@ impl Port {
         }
     }
 
-    /// The next connection of the current deliveries.
     fn next_delivery(&mut self) -> Option<(Token, HubMail)> {
         let current = self.current.as_mut()?;
         while let Some(to) = current.advance() {
@@ -320,11 +314,11 @@ impl Port {
                     self.parked.insert(token, false);
                 }
                 Some(DeliveryItem::Resume) if self.parked.remove(&token) == Some(true) => {
-                    // Room for all is asked for like by others.
+                    // The connection also needs room in a publication batch, like any other.
                     return Some((token, HubMail::Room));
                 }
                 Some(DeliveryItem::Resume) => {}
-                // Its connection cannot say that what was sent has left.
+                // The connection has left and cannot report the mark.
                 Some(DeliveryItem::Mark(mark)) if !self.table.has_client(to) => {
                     self.control.push_back((token, ControlRequest::MarkReached(mark)));
                 }
@@ -334,12 +328,11 @@ impl Port {
         None
     }
 
-    /// Makes deliveries of the next piece or of the rest of one, as many as are handed out at once. Returns whether there was a
-    /// piece.
+    /// Expands the next routed batch, or the rest of one, into one delivery batch. Returns whether there was one.
     fn expand(&mut self) -> bool {
         self.prepare();
         let Some(current) = &mut self.current else { return false };
-        // Also without a next piece: what was handed out refers to batches of streams.
+        // Even if there is no next one: handed-out deliveries refer to batches of streams.
         current.clear();
         let Some(mut piece) = self.piece.take().or_else(|| self.routed.pop()) else { return false };
         let is_done = self.table.expand(&mut piece, current);
@@ -348,7 +341,7 @@ impl Port {
         self.owes_room = true;
         if is_done {
             piece.clear();
-            // There is a place for every piece there is.
+            // The mailbox has room for every routed batch that exists.
             let _ = self.emptied.push(piece);
         } else {
             self.piece = Some(piece);
@@ -360,7 +353,7 @@ impl Port {
         true
     }
 
-    /// Of the connections that wait for room the one that has waited longest, if there is room.
+    /// The connection that has waited longest for room, if there is room.
     fn next_with_room(&mut self) -> Option<Token> {
         if self.waiting.is_empty() || !self.has_room() {
             return None;
@@ -381,17 +374,16 @@ impl Port {
         has_deliveries || self.piece.is_some() || !self.routed.is_empty() || wants_room && has_room()
     }
 
-    /// The deliveries that are being handed out, to be looked at and put [back](Port::put_back).
+    /// Takes the current deliveries, to read them; followed by [`put_back`](Port::put_back).
     pub(crate) fn take_current(&mut self) -> Option<DeliveryBatch> {
         self.current.take()
     }
 
-    /// Puts the deliveries back.
     pub(crate) fn put_back(&mut self, current: DeliveryBatch) {
         self.current = Some(current);
     }
 
-    /// Ends a turn: hands over what has been asked for.
+    /// Ends a turn: hands over the requests.
     pub(crate) fn flush(&mut self) {
         self.expansions_left = DELIVERY_BATCHES;
         self.remove_some();
@@ -419,7 +411,7 @@ impl Port {
     }
 
     fn hand_over(&mut self, publication_batch: PublicationBatch) {
-        // There is a place for every intake there is.
+        // The mailbox has room for every publication batch that exists.
         let _ = self.publication_batches.push(publication_batch);
     }
 
@@ -431,7 +423,7 @@ impl Port {
     }
 }
 
-/// Puts control requests into an intake, as far as it has room.
+/// Moves control requests into a publication batch, as far as it has room.
 fn push_control(
     table: &mut ShardTable,
     publication_batch: &mut PublicationBatch,
@@ -450,7 +442,7 @@ fn push_control(
 }
 
 impl Drop for Port {
-    /// The hub's runner looks whether its shards are gone, which it sees by the end of the mailbox.
+    /// Closes the mailbox and wakes the runner, which detects by the closed mailbox that its shard has ended.
     fn drop(&mut self) {
         let (publication_batches, _) = mailbox(1);
         drop(std::mem::replace(&mut self.publication_batches, publication_batches));
@@ -467,7 +459,7 @@ mod tests {
     use super::super::testing::hub_of_one_shard;
     use super::*;
 
-    /// A port with one intake, and the hub's ends of its mailboxes.
+    /// A port with one publication batch, and the hub's ends of its mailboxes.
     struct PortFixture {
         port: Port,
         pieces: Sender<RoutedBatch>,
@@ -493,7 +485,7 @@ mod tests {
             PortFixture { port, pieces, handed_over: to_hub, returned, _emptied: from_shard }
         }
 
-        /// Has the hub hand a piece over. Returns which connections are called.
+        /// Delivers a routed batch. Returns the connections with mail.
         fn deliver(&mut self, write: impl FnOnce(&mut RoutedBatch)) -> Vec<(Token, HubMail)> {
             let mut piece = RoutedBatch::new();
             write(&mut piece);
@@ -526,7 +518,7 @@ mod tests {
         assert!(fixture.port.has_room_for(parked) && fixture.port.parked.is_empty());
     }
 
-    /// Nothing stays of a connection that did not wait, has left meanwhile, or was parked when it had left.
+    /// No state remains of a connection that did not wait, has left, or was parked after it had left.
     #[test]
     fn nothing_is_left_of_connections_that_were_parked() {
         let parked = Token::from_bits(PARKED);
@@ -544,7 +536,7 @@ mod tests {
         assert!(fixture.port.parked.is_empty() && fixture.port.waiting.is_empty());
     }
 
-    /// A shard whose own publications are parked sleeps meanwhile, although there is room for others.
+    /// A shard sleeps while its own publications are parked, although there is room for others.
     #[test]
     fn a_shard_that_waits_for_room_under_a_parked_token_has_no_mail() {
         let mut fixture = PortFixture::new();
@@ -556,7 +548,8 @@ mod tests {
         assert!(fixture.port.has_mail());
     }
 
-    /// Invariant 7: a message to very many connections keeps neither others from publishing nor the shard from ending its turn.
+    /// Invariant 7: a message to very many connections blocks neither other publishers nor the end of the shard's
+    /// turn.
     #[test]
     fn a_turn_makes_some_deliveries_and_connections_that_wait_have_room_in_between() {
         const SUBSCRIPTIONS: usize = 100_000;
@@ -599,7 +592,7 @@ mod tests {
                     assert_eq!(token, waiting);
                     rooms += 1;
                     port.wait(waiting);
-                    // It uses the room, once for each time that it is told of it.
+                    // Uses the room once per notification.
                     if rooms > 2 * DELIVERY_BATCHES {
                         break;
                     }
@@ -620,7 +613,7 @@ mod tests {
         assert!(turns > 1, "{turns}");
     }
 
-    /// What was handed out keeps no memory of a stream from being used again, although nothing comes behind it.
+    /// Handed-out deliveries release the memory of streams, even if no others follow.
     #[test]
     fn payloads_are_released_when_they_have_been_handed_out() {
         const SIZE: usize = stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN;
@@ -649,7 +642,7 @@ mod tests {
         assert!(!block.is_shared());
     }
 
-    /// A request that is made although there is no room goes to the hub all the same, before anything later.
+    /// A request made without room still reaches the hub, before any later request.
     #[test]
     fn a_request_without_an_intake_is_in_the_next_one() {
         let token = Token::from_bits(OTHER);

@@ -1,16 +1,16 @@
-//! How long a publishing connection is read when the server drains: until it is quiet, or has had its time.
+//! How long a draining server reads a publishing connection: until it is quiet, or its time is up.
 //!
-//! What it had sent before it could know of the end is published that way. It is quiet when it has sent nothing for
-//! [`DRAIN_QUIET`]; its time is [`DRAIN_READ_MAX`].
+//! This publishes everything that the client sent before it could see the end. A connection is quiet after
+//! [`DRAIN_QUIET`] without input; its time is [`DRAIN_READ_MAX`].
 
 use stilling_ring::Time;
 
 use super::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
 
-/// The last part of a publishing connection's life, in which it is read until it is quiet.
+/// The final reading of a publishing connection, until it is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuietWait {
-    /// It is read no longer than that.
+    /// Reading ends here at the latest.
     until: Time,
 }
 
@@ -20,8 +20,8 @@ impl QuietWait {
         QuietWait { until: now.after(DRAIN_READ_MAX) }
     }
 
-    /// When to check again a connection whose last input came at `last_input`. `None`: it is quiet, or has had its time. A
-    /// connection that `waits` for room is not read, and is not quiet however long that takes.
+    /// Time of the next check of a connection with its last input at `last_input`. `None`: it is quiet, or its time
+    /// is up. A connection that `waits` for room is not read, so it is never quiet.
     pub(crate) fn next_check(self, now: Time, last_input: Time, waits: bool) -> Option<Time> {
         if waits {
             return Some(now.after(DRAIN_QUIET));
@@ -30,18 +30,19 @@ impl QuietWait {
         (now < end).then_some(end)
     }
 
-    /// When to check again a connection whose input is not shown before `now`, or that is asked something then.
+    /// Time of the next check of a connection that can send input, or answer, only from `now` on.
     pub(crate) fn check_after(self, now: Time) -> Time {
         self.until.min(now.after(DRAIN_QUIET))
     }
 
-    /// When to check again a connection whose input is held back because its peer does not read. `None`: it has had its
-    /// time.
+    /// Time of the next check of a connection that is not read because its peer does not read. `None`: its time is
+    /// up.
     pub(crate) fn end_after(self, now: Time) -> Option<Time> {
         (now < self.until).then_some(self.until)
     }
 
-    /// There is room again at `now`: the time since the last input, in which it was not read, does not count.
+    /// There is room again at `now`: the time since the last input, during which the connection was not read, does
+    /// not count.
     pub(crate) fn extend(&mut self, last_input: Time, now: Time) {
         self.until = self.until.after(now.since(last_input));
     }

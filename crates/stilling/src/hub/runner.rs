@@ -1,4 +1,4 @@
-//! Runs the hub: carries intakes in and deliveries out, turn by turn, on a thread of its own or in shard 0.
+//! Runs the hub: moves publication batches in and routed batches out, turn by turn, on its own thread or in shard 0.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::port::Port;
 use crate::lifecycle::{HandoverStage, Lifecycle};
 use crate::log::LogWriter;
 
-/// Where deliveries go, and come back from.
+/// Routed batches on their way to the shards and back.
 pub(crate) struct ShardOutlets {
     outlets: Vec<ShardOutlet>,
 }
@@ -29,7 +29,7 @@ impl Outlets for ShardOutlets {
     fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
         let outlet = &mut self.outlets[shard];
         let Some(empty) = outlet.emptied.pop() else { return false };
-        // There is a place for every piece there is.
+        // The mailbox has room for every routed batch that exists.
         let _ = outlet.pieces.push(std::mem::replace(piece, empty));
         true
     }
@@ -39,33 +39,32 @@ impl Outlets for ShardOutlets {
     }
 }
 
-/// What comes from one shard.
+/// What one shard sends.
 struct ShardInlet {
     publication_batches: Receiver<PublicationBatch>,
     returned: Sender<PublicationBatch>,
-    /// The intake that is being dealt with, and how far.
+    /// The batch that is being processed, and the position in it.
     current: Option<(PublicationBatch, usize)>,
 }
 
-/// The hub and its mailboxes.
 pub(crate) struct Runner<S: Storage> {
     hub: Hub<S, ShardOutlets>,
     inlets: Vec<ShardInlet>,
-    /// Which shard is the first of the next turn.
+    /// The first shard of the next turn.
     first: usize,
-    /// The hub does not take anything yet.
+    /// Set while the hub processes nothing yet.
     gate: Option<StartGate<S>>,
     log: Option<LogWriter>,
 }
 
-/// What keeps a hub from beginning: streams that the server before this one has not released yet.
+/// Delays the start of a hub until the predecessor releases the streams.
 pub(crate) struct StartGate<S> {
     pub(crate) lifecycle: Arc<Lifecycle>,
-    /// Whether the storage has come to something.
+    /// Whether the storage is open, or has an event.
     pub(crate) is_open: fn(&S) -> bool,
-    /// Has the storage refuse instead of waiting: the hub begins without it.
+    /// Has the storage refuse publications instead of letting them wait: the hub begins without it.
     pub(crate) give_up: fn(&mut S),
-    /// Since when this process is the server.
+    /// When this process took over.
     pub(crate) since_ns: Option<SteadyNanos>,
 }
 
@@ -86,7 +85,7 @@ impl<S> StartGate<S> {
     }
 }
 
-/// The mailboxes between a hub and its shards: each shard's port, and what the runner is made of.
+/// Makes the mailboxes between a hub and its shards: each shard's port, and the parts of the runner.
 pub(crate) fn connect(
     shards: &[Arc<Wake>],
     hub: &Arc<Wake>,
@@ -115,7 +114,6 @@ pub(crate) fn connect(
     (ports, ShardOutlets { outlets }, ShardInlets(inlets))
 }
 
-/// The runner's ends of what comes from the shards.
 pub(crate) struct ShardInlets(Vec<ShardInlet>);
 
 impl<S: Storage> Runner<S> {
@@ -127,12 +125,11 @@ impl<S: Storage> Runner<S> {
         Runner { hub, inlets, first: 0, gate: None, log }
     }
 
-    /// The same, for a hub that takes nothing before the gate opens.
+    /// Adds a gate: the hub processes nothing before it opens.
     pub(crate) fn with_gate(self, gate: StartGate<S>) -> Runner<S> {
         Runner { gate: Some(gate), ..self }
     }
 
-    /// Does what there is to do now.
     pub(crate) fn turn(&mut self, now: Now) {
         if let Some(gate) = &mut self.gate {
             if !gate.try_open(self.hub.storage_mut(), now.steady_ns) {
@@ -143,7 +140,7 @@ impl<S: Storage> Runner<S> {
         }
         self.hub.poll_storage(now);
         let count = self.inlets.len();
-        // At most what the shards can have handed over when it began, so that one that is turned by a shard comes to its end.
+        // Bounded by the batches that existed at the beginning, so that a turn inside a shard ends.
         for round in 0..PUBLICATION_BATCHES {
             let mut has_moved = false;
             for at in 0..count {
@@ -170,7 +167,7 @@ impl<S: Storage> Runner<S> {
         }
     }
 
-    /// Deals with one intake of a shard. Returns whether it came to its end.
+    /// Processes one publication batch of a shard. Returns whether it was completed.
     fn process_intake(&mut self, shard: usize, now: Now) -> bool {
         let inlet = &mut self.inlets[shard];
         let Some((mut publication_batch, at)) =
@@ -185,12 +182,12 @@ impl<S: Storage> Runner<S> {
             return false;
         }
         publication_batch.clear();
-        // There is a place for every intake there is.
+        // The mailbox has room for every publication batch that exists.
         let _ = inlet.returned.push(publication_batch);
         true
     }
 
-    /// Whether there is nothing to do until somebody wakes the hub; asked after [`Wake::park`], it misses nothing.
+    /// Whether there is nothing to do until a wake. Called after [`Wake::park`], it misses no work.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_stuck = |inlet: &ShardInlet| inlet.current.is_some() || inlet.publication_batches.is_empty();
         if self.gate.is_some() {
@@ -202,7 +199,7 @@ impl<S: Storage> Runner<S> {
         self.hub.is_quiet() && self.inlets.iter().all(is_stuck) && outlets.iter().enumerate().all(is_full)
     }
 
-    /// How long it may sleep although nobody wakes it.
+    /// Maximum sleep without a wake.
     pub(crate) fn next_check_in(&self) -> Option<Duration> {
         if self.gate.is_some() {
             return Some(OPEN_LOOK);
@@ -210,12 +207,12 @@ impl<S: Storage> Runner<S> {
         self.hub.next_check_in()
     }
 
-    /// Whether nothing that was asked for will ever be done, or has to be.
+    /// Whether the hub never begins: pending requests need no processing.
     fn is_abandoned(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| gate.lifecycle.hub_is_abandoned())
     }
 
-    /// Whether all shards are gone, and all that they had asked for is done and durable.
+    /// Whether all shards have ended, and all their requests are processed and durable.
     pub(crate) fn is_done(&self) -> bool {
         let is_gone = |inlet: &ShardInlet| {
             inlet.current.is_none()
@@ -225,10 +222,10 @@ impl<S: Storage> Runner<S> {
         self.is_abandoned() || self.gate.is_none() && self.inlets.iter().all(is_gone) && self.hub.is_settled()
     }
 
-    /// The same without the shard that turns it.
+    /// The same, apart from the shard that runs the hub.
     pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
         let is_gone = |(number, inlet): (usize, &ShardInlet)| {
-            // Asked first: what is there afterwards is all there will be.
+            // Closed before empty: after the close nothing more arrives.
             inlet.current.is_none()
                 && (number == shard || inlet.publication_batches.is_closed())
                 && inlet.publication_batches.is_empty()
@@ -237,7 +234,7 @@ impl<S: Storage> Runner<S> {
             || self.gate.is_none() && self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
     }
 
-    /// Runs the hub on this thread until all shards are gone.
+    /// Runs the hub on this thread until all shards have ended.
     pub(crate) fn run(&mut self, wake: &Wake, now: impl Fn() -> Now) {
         loop {
             self.turn(now());

@@ -1,5 +1,5 @@
-//! What a simulated server runs in steps instead of on threads: the journal on simulated disks, the opening of streams, and a
-//! hub beside the shards.
+//! Parts of a simulated server that run in steps instead of on threads: the journal on simulated disks, the opening
+//! of streams, and a hub beside the shards.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use crate::lifecycle::{Lifecycle, ReleaseOnDrop};
 /// The journal's two threads as steps, for a simulation.
 #[derive(Debug)]
 pub struct SteppedJournal {
-    /// Which streams it has, numbered as on disk.
+    /// Its streams, numbered as on disk.
     pub streams: Vec<usize>,
     /// Writes batches.
     pub writer: JournalWorker<SimulatedDisk>,
@@ -30,11 +30,11 @@ pub struct SteppedJournal {
     pub reader: ReplayWorker<SimulatedDisk>,
 }
 
-/// What else a simulated server would have on threads of its own. Clones are the same.
+/// The other threads of a simulated server. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct SteppedThreads(Arc<Mutex<StartedThreads>>);
 
-/// Threads that the server has begun since they were taken last.
+/// Threads started since they were last taken.
 #[derive(Default)]
 struct StartedThreads {
     journals: Vec<SteppedJournal>,
@@ -53,19 +53,19 @@ impl SteppedThreads {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Journals that were started since the last call.
+    /// The journals started since the last call.
     #[must_use]
     pub fn take_journals(&self) -> Vec<SteppedJournal> {
         self.with_started(|started| std::mem::take(&mut started.journals))
     }
 
-    /// The opening that began since the last call.
+    /// The opening begun since the last call.
     #[must_use]
     pub fn take_opening(&self) -> Option<SteppedOpening> {
         self.with_started(|started| started.opening.take())
     }
 
-    /// The hub that a shard has left for it to come to its end.
+    /// The hub that its shard has left to finish.
     #[must_use]
     pub fn take_closing(&self) -> Option<SteppedHub> {
         self.with_started(|started| started.closing.take())
@@ -80,7 +80,7 @@ impl SteppedThreads {
 pub struct SteppedOpening(StreamOpener<SimulatedStore>);
 
 impl SteppedOpening {
-    /// Does what there is to do at `now`. Returns how long nothing is to be done; none at the end.
+    /// Does the work due at `now`. Returns the time until the next step, or `None` at the end.
     pub fn step(&mut self, now: Instant) -> Option<Duration> {
         self.0.step(now)
     }
@@ -94,7 +94,7 @@ impl SteppedHub {
         SteppedHub(ClosingHub::new(runner, lifecycle))
     }
 
-    /// Does what there is to do at `now`. Returns whether the hub goes on.
+    /// Does the work due at `now`. Returns whether the hub goes on.
     pub fn turn(&mut self, lifecycle: &Lifecycle, now: Time) -> bool {
         self.0.turn(lifecycle.both_clocks(now))
     }
@@ -105,25 +105,25 @@ impl SteppedHub {
         self.0.runner.is_quiet()
     }
 
-    /// How long it may sleep although nothing wakes it.
+    /// Maximum sleep without a wake.
     #[must_use]
     pub fn next_check_in(&self) -> Option<Duration> {
         self.0.runner.next_check_in()
     }
 
-    /// Ends the hub. When the journals are closed, what is returned is to be dropped: that releases the streams.
+    /// Ends the hub. Drop the result after closing the journals: that releases the streams.
     #[must_use]
     pub fn end(self) -> SteppedRelease {
         SteppedRelease { _release: self.0.into_release() }
     }
 }
 
-/// Releases the streams when it is dropped.
+/// Releases the streams when dropped.
 pub struct SteppedRelease {
     _release: ReleaseOnDrop,
 }
 
-/// Streams on simulated disks, one for each.
+/// Streams on simulated disks, one per stream.
 #[derive(Clone, Debug)]
 pub(crate) struct SimulatedStore {
     pub(crate) disks: SharedDisks,
@@ -132,18 +132,18 @@ pub(crate) struct SimulatedStore {
     pub(crate) threads: SteppedThreads,
 }
 
-/// The disks of all servers of a simulated machine; a crash replaces a disk. Clones are the same.
+/// The disks of all servers of a simulated machine; a crash replaces a disk. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct SharedDisks(Arc<Mutex<Vec<SimulatedDisk>>>);
 
 impl SharedDisks {
-    /// A disk for each stream on disk, in their order.
+    /// The disks, in the order of the streams on disk.
     #[must_use]
     pub fn new(disks: Vec<SimulatedDisk>) -> SharedDisks {
         SharedDisks(Arc::new(Mutex::new(disks)))
     }
 
-    /// The disks of now.
+    /// The current disks.
     #[must_use]
     pub fn all(&self) -> Vec<SimulatedDisk> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

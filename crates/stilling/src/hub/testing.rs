@@ -1,4 +1,4 @@
-//! A hub without a disk that a test turns by hand, with one shard.
+//! A hub without a disk, with one shard, turned by the test.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use stilling_ring::Wake;
 
 use super::{Port, Runner, connect};
 
-/// The connection that fills all room.
+/// The connection that uses all room.
 pub(crate) const GREEDY: u64 = 7;
 
-/// The hub without streams, and the only shard's port.
+/// The hub without streams, and its only shard's port.
 pub(crate) fn hub_of_one_shard() -> (Port, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
     hub_with(Vec::new())
 }
 
-/// The same with streams. One on disk is always full, since there is no journal.
+/// The same with streams. A stream on disk is always full, since there is no journal.
 pub(crate) fn hub_with(
     streams: Vec<StreamConfig>,
 ) -> (Port, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {

@@ -1,18 +1,17 @@
-//! Connections that wait for room in the port, in the order in which they came.
+//! Connections that wait for room in the port, in order of arrival.
 //!
-//! A connection that closes while it waits leaves its token behind, so there is at most one token for each slot of the
-//! shard: a new tenant of the slot replaces it.
+//! A connection that closes while it waits leaves its token behind, so there is at most one token per slot of the
+//! shard: the next connection of the slot replaces it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use stilling_engine::Token;
 
-/// Connections that wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
-    /// By the number that each got when it came.
+    /// By arrival number.
     order: BTreeMap<u64, Token>,
-    /// The numbers, by slot.
+    /// Arrival numbers by slot.
     numbers: HashMap<u32, u64>,
     next: u64,
 }
@@ -22,7 +21,7 @@ impl WaitQueue {
         self.order.is_empty()
     }
 
-    /// Adds a connection behind the others, unless it waits already.
+    /// Appends a connection, unless it waits already.
     pub(super) fn push(&mut self, token: Token) {
         let number = self.numbers.entry(token.index()).or_insert(self.next);
         if self.order.get(number) == Some(&token) {

@@ -1,4 +1,4 @@
-//! Which listeners are kept, opened, shared out and left.
+//! Tests of which listeners are kept, opened, distributed and dropped.
 
 use std::collections::BTreeSet;
 
@@ -28,12 +28,11 @@ fn shape(listeners: &Listeners) -> Vec<usize> {
     listeners.of_shards.iter().map(Vec::len).collect()
 }
 
-/// The distinct listeners.
 fn identities(sockets: &[OwnedFd]) -> BTreeSet<u64> {
     sockets.iter().map(|socket| rustix::fs::fstat(socket).unwrap().st_ino).collect()
 }
 
-/// Row 4.37: from one shard to three to two: no listener is lost on the way, and no shard is without one.
+/// Row 4.37: from one shard to three to two: every listener is kept, and every shard has one.
 #[test]
 fn every_listener_keeps_a_shard_however_many_there_are() {
     let first = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
@@ -52,7 +51,7 @@ fn every_listener_keeps_a_shard_however_many_there_are() {
     }
 }
 
-/// Row 4.37: whoever is in the queue of a listener that changes hands is still in it.
+/// Row 4.37: connections in a listener's queue remain when it changes hands.
 #[test]
 fn a_queue_stays_with_its_listener() {
     use std::io::Write;
@@ -76,7 +75,7 @@ fn a_queue_stays_with_its_listener() {
     assert_eq!(accepted.len(), clients.len());
 }
 
-/// Row 4.37: a listener that shares its port with no other is shared among the shards.
+/// Row 4.37: a listener with an exclusive port is copied for every shard.
 #[test]
 fn a_listener_that_is_alone_is_copied_for_every_shard() {
     let foreign = std::net::TcpListener::bind(any_port()).unwrap();
@@ -86,7 +85,7 @@ fn a_listener_that_is_alone_is_copied_for_every_shard() {
     assert_eq!(listeners.copies().unwrap().len(), 1);
 }
 
-/// Row 4.37: what is in the queue of a socket for datagrams is there for the successor.
+/// Row 4.37: a successor receives datagrams from the queue of the handed-over socket.
 #[test]
 fn a_socket_for_datagrams_changes_hands_with_its_queue() {
     let with = |address: SocketAddr| {
@@ -110,7 +109,7 @@ fn a_socket_for_datagrams_changes_hands_with_its_queue() {
     assert_eq!(&bytes[..count], b"<13>before");
 }
 
-/// Row 4.37: a successor's Unix socket takes the place of the old one, whose file it leaves alone from then on.
+/// Row 4.37: a successor's Unix socket replaces the old one, which no longer touches the path.
 #[test]
 fn a_unix_socket_is_replaced_by_a_successor_alone() {
     use std::os::unix::net::UnixDatagram;
@@ -151,7 +150,7 @@ fn a_unix_socket_is_replaced_by_a_successor_alone() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Row 4.37: a server removes what is left of the one before it, and nothing of the one behind it.
+/// Row 4.37: a server removes its predecessor's files, and none of its successor's.
 #[test]
 fn a_predecessor_is_forgotten_and_a_successor_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,8 +178,8 @@ fn a_predecessor_is_forgotten_and_a_successor_is_left_alone() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Row 4.37: the configuration decides: what it does not ask for is left to the old server, what it asks for
-/// besides is opened, and a port that was free to choose stays chosen.
+/// Row 4.37: the configuration decides: addresses that it omits stay with the predecessor, further addresses are
+/// opened, and a port that was chosen for port 0 is kept.
 #[test]
 fn addresses_come_and_go_as_the_configuration_says() {
     let [one, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|host| SocketAddr::from((host, 0)));
@@ -195,8 +194,8 @@ fn addresses_come_and_go_as_the_configuration_says() {
     );
 }
 
-/// Row 4.37: what a successor opens besides takes no connection before it is the server, and stands behind what
-/// it accepts from at once.
+/// Row 4.37: a listener that a successor opens accepts no connection before the take-over, and comes behind the
+/// received listeners.
 #[test]
 fn what_is_opened_beside_an_old_server_waits() {
     let first = SocketAddr::from(([127, 0, 0, 2], 0));
@@ -213,7 +212,7 @@ fn what_is_opened_beside_an_old_server_waits() {
     assert!(error.to_string().contains("another process listens there"), "{error}");
 }
 
-/// Row 4.37: the same listener from the old server and from the parent is one listener.
+/// Row 4.37: the same listener from the predecessor and from the parent counts once.
 #[test]
 fn a_listener_that_comes_twice_counts_once() {
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
@@ -222,7 +221,7 @@ fn a_listener_that_comes_twice_counts_once() {
     assert_eq!((next.kept, shape(&next)), (1, vec![1]));
 }
 
-/// Row 4.37: what a server that has ended still holds for a moment is waited for, and not for ever.
+/// Row 4.37: an address that an ended server still holds is waited for, in bounded time.
 #[test]
 fn an_address_that_becomes_free_in_time_is_taken() {
     let mut stranger = Some(std::net::TcpListener::bind(any_port()).unwrap());
@@ -244,8 +243,8 @@ fn an_address_that_becomes_free_in_time_is_taken() {
     assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
 }
 
-/// Rows 4.19, 4.37: a server is not in its own way: one address for all hosts and one of a host on the same port,
-/// one of them from the old server or both opened; the same address twice is one.
+/// Rows 4.19, 4.37: addresses of one server may overlap: an unspecified address and one of a host with the same port,
+/// opened or received; a repeated address is one.
 #[test]
 fn addresses_of_one_server_may_overlap() {
     for old_shards in [0, 1] {
@@ -259,8 +258,8 @@ fn addresses_of_one_server_may_overlap() {
     }
 }
 
-/// An address whose port is free everywhere, and that the system gives to nobody who asks for any port: a connection
-/// of another test would be in the way of a listener on all addresses.
+/// An address with a port that is free on all hosts and outside the ephemeral range: a connection of another test
+/// could otherwise block a listener on all addresses.
 fn port_of_nobody() -> SocketAddr {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
     let below: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
@@ -269,7 +268,7 @@ fn port_of_nobody() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], (start..below).find(is_free).expect("a free port")))
 }
 
-/// Row 4.37: the old server's own listener in the way of an overlapping address is called by its name.
+/// Row 4.37: an overlap with the predecessor's address is an error that names both.
 #[test]
 fn an_old_address_in_the_way_of_a_new_one_is_named() {
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
@@ -283,7 +282,7 @@ fn an_old_address_in_the_way_of_a_new_one_is_named() {
     assert_eq!(error.unwrap_err().to_string(), wanted);
 }
 
-/// Row 4.37: what is passed and cannot be served is an error that names it.
+/// Row 4.37: a passed descriptor that cannot be served is an error that names it.
 #[test]
 fn what_is_no_listener_is_refused_with_its_name() {
     let datagrams = std::net::UdpSocket::bind(any_port()).unwrap();
@@ -291,7 +290,7 @@ fn what_is_no_listener_is_refused_with_its_name() {
     assert!(error.to_string().starts_with("the parent process passed `web`"), "{error}");
 }
 
-/// Row 4.37: more than a shard can hold is refused before anything has changed hands.
+/// Row 4.37: more listeners than a shard can hold are refused before anything changes hands.
 #[test]
 fn too_many_listeners_for_the_shards_are_refused() {
     let many = LISTENERS_MAX as usize + 1;

@@ -1,4 +1,4 @@
-//! What there is to see of the hub, its streams and its doors; nothing without a hub.
+//! Metrics of the hub, its streams and its ingress protocols; none without a hub.
 
 use std::fmt;
 
@@ -13,7 +13,6 @@ use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
 use crate::volume_monitor::DiskUsage;
 
-/// Appends all of it.
 pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Some(hub) = overview.hub.get() else { return Ok(()) };
     counter(to, "hub_messages", "Messages that came to the hub", hub.messages.get())?;
@@ -61,7 +60,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     encode_passed_over(&hub.streams, to)
 }
 
-/// How far each stream has come, and what it waits for.
+/// Positions and states of each stream.
 fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Gauge = fn(&StreamCounters) -> u64;
     let gauges: [(&str, &str, Gauge); 8] = [
@@ -97,7 +96,7 @@ fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>
     Ok(())
 }
 
-/// What streams occupy, as it was measured last; nothing before that.
+/// Disk usage of streams, as measured last; none before the first measurement.
 fn encode_volumes(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type UsageValue = fn(&DiskUsage) -> u64;
     let Some(hub) = overview.hub.get() else { return Ok(()) };
@@ -118,7 +117,7 @@ fn encode_volumes(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::R
     Ok(())
 }
 
-/// Every door with every reason, so that a rate can be taken of what has not happened yet.
+/// Every ingress with every reason, so that rates are defined before the first loss.
 fn encode_losses(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Some(hub) = overview.hub.get() else { return Ok(()) };
     let help = "Messages that were refused, shed or lost, by the door they came through and by reason";
@@ -133,7 +132,6 @@ fn encode_losses(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Re
     Ok(())
 }
 
-/// What the shards have counted on the way to the hub.
 fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let handles = &overview.hub_handles;
     let sum = |which: fn(&HubHandleCounters) -> u64| handles.iter().map(|handle| which(handle)).sum();
@@ -151,7 +149,7 @@ fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
     counter(to, "hub_publications_unanswered", help, unanswered)
 }
 
-/// What has happened to each stream so often.
+/// Event counters of each stream.
 fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
     let counts: [(&str, &str, Count); 8] = [

@@ -1,19 +1,19 @@
-//! The text format of Prometheus, version 0.0.4, made of the OpenMetrics form:
+//! The text format of Prometheus, version 0.0.4, converted from OpenMetrics:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 //!
-//! Samples are the same in both. A counter's family has the name of its samples, with `_total`; there are no units and no `# EOF`,
-//! and in a help text quotes are not escaped.
+//! Samples are the same in both. A counter's family has the name of its samples, with `_total`; there are no units
+//! and no `# EOF`, and quotes in a help text are not escaped.
 
 use std::fmt::Write;
 
-/// The families of an OpenMetrics text in the other format.
+/// Converts the families of an OpenMetrics text.
 pub(super) fn from_openmetrics(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;
     for line in text.lines() {
         // Writing to a string does not fail.
         if let Some(family) = line.strip_prefix("# HELP ") {
-            // Its name depends on the type, which follows.
+            // The name in the output depends on the type, which follows.
             help = family.split_once(' ');
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {

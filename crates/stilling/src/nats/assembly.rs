@@ -1,4 +1,4 @@
-//! A message that comes in pieces: its memory grows with what has come, within what the shard allows.
+//! A message received in pieces: its memory grows with the received bytes, within the limits of the shard.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use stilling_wire::nats::PublishHead;
 use super::limits::{ASSEMBLY_MAX, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
 use super::shard::NatsShard;
 
-/// A message that comes in pieces.
 #[derive(Debug)]
 pub(super) struct PublishAssembly {
     subject: Vec<u8>,
@@ -20,9 +19,10 @@ pub(super) struct PublishAssembly {
     body: Vec<u8>,
     /// The client may not publish it; its pieces are dropped.
     pub(super) is_refused: bool,
-    /// When the connection is closed if the message is not complete: earlier than `end` while there is no room for it.
+    /// The deadline for completing the message, or the connection is closed: earlier than `end` while there is no
+    /// room for it.
     pub(super) until: Time,
-    /// The same where there is room.
+    /// The deadline with room.
     end: Time,
 }
 
@@ -41,7 +41,7 @@ impl PublishAssembly {
         }
     }
 
-    /// Bytes that its memory has to grow by before more of it is read.
+    /// Bytes by which its memory must grow before more of it is read.
     pub(super) fn growth(&self) -> usize {
         let (capacity, wanted) = (self.body.capacity(), (self.body.len() + ASSEMBLY_STEP).min(self.size));
         if self.is_refused || wanted <= capacity {
@@ -50,7 +50,7 @@ impl PublishAssembly {
         wanted.max(2 * capacity).min(self.size) - capacity
     }
 
-    /// Adds a piece, and its memory to what the shard counts.
+    /// Adds a piece, and its memory to the shard's total.
     pub(super) fn add(&mut self, piece: &[u8], nats: &mut NatsShard) {
         if self.is_refused {
             return;
@@ -61,7 +61,7 @@ impl PublishAssembly {
         nats.assembled_bytes += self.body.capacity() - before;
     }
 
-    /// The body, when all of it has come, as a block of its own: it is not copied again.
+    /// The complete body, as a block of its own: it is not copied again.
     pub(super) fn take_body(&mut self) -> SharedBlock {
         SharedBlock::from(std::mem::take(&mut self.body))
     }
@@ -78,8 +78,8 @@ impl PublishAssembly {
         }
     }
 
-    /// Gives a message that has gone on without room all of its time if there is room for `growth` more bytes again.
-    /// Returns whether it had none before.
+    /// Restores the full deadline of a message that went on without room, if there is room for `growth` more bytes
+    /// again. Returns whether it did.
     pub(super) fn regain_time(&mut self, token: Token, growth: usize, nats: &mut NatsShard) -> bool {
         let regains = nats.over_limit == Some(token) && nats.assembled_bytes + growth <= ASSEMBLY_MAX;
         if regains {
@@ -89,12 +89,11 @@ impl PublishAssembly {
         regains
     }
 
-    /// Gives the message more time, since its client was not read for so long.
+    /// Extends the deadlines by the span in which its client was not read.
     pub(super) fn extend(&mut self, span: Duration) {
         (self.until, self.end) = (self.until.after(span), self.end.after(span));
     }
 
-    /// Whether its time is over.
     pub(super) fn is_overdue(&mut self, token: Token, now: Time, nats: &mut NatsShard) -> bool {
         if now >= self.until {
             self.regain_time(token, 0, nats);
@@ -102,7 +101,7 @@ impl PublishAssembly {
         now >= self.until
     }
 
-    /// Takes its memory out of what the shard counts.
+    /// Subtracts its memory from the shard's total.
     pub(super) fn forget(&self, token: Token, nats: &mut NatsShard) {
         nats.assembled_bytes -= self.body.capacity();
         nats.over_limit = nats.over_limit.filter(|over_limit| *over_limit != token);

@@ -1,11 +1,11 @@
 //! A connection that speaks the NATS client protocol.
 //!
 //! ```text
-//!   bytes ─▶ decoder ─▶ request ─▶ port ═▶ hub            nothing is decoded that there is no room for
-//!   bytes ◀─ outbox  ◀─ delivery ◀═ port ◀═ hub           ready bytes; too many unread: a slow consumer
+//!   bytes ─▶ decoder ─▶ request ─▶ port ═▶ hub            decodes only as much as there is room for
+//!   bytes ◀─ outbox  ◀─ delivery ◀═ port ◀═ hub           encoded bytes; too many unread: a slow consumer
 //! ```
 //!
-//! What a client may do is judged here; everything else is the hub's.
+//! The session checks permissions; everything else is the hub's.
 
 use std::net::IpAddr;
 
@@ -32,61 +32,57 @@ use crate::hub::quiet_wait::QuietWait;
 
 mod ending;
 
-/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct NatsSession {
     decoder: ClientDecoder,
     client_options: ClientOptions,
     access: UserAccess,
     verbose: bool,
-    /// It wants to be told of publications to invalid subjects.
+    /// The client requests errors for publications to invalid subjects.
     pedantic: bool,
-    /// The number of the listener it came by.
+    /// The index of its listener.
     listener: u16,
-    /// The address it came from, if the driver knows it.
+    /// The client's address, if the driver reports it.
     peer: Option<IpAddr>,
-    /// It waits for room in the port, since it was heard last.
+    /// It waits for room in the port, and has not been read since the last input.
     waits_for_room: bool,
     phase: NatsPhase,
-    /// Unanswered PINGs.
     pings: u8,
-    /// When it last said something.
     last_input: Time,
-    /// A long message whose end has not come.
+    /// An incomplete long message.
     assembly: Option<Box<PublishAssembly>>,
-    /// Marks to be told when the output has gone. Few connections ever have some, so these are kept apart.
+    /// Marks to report when the output has been sent. Rarely used, so kept out of the session.
     marks: Option<Box<Marks>>,
-    /// It has asked nothing of the hub yet.
+    /// It has sent no request to the hub yet.
     is_new: bool,
     is_counted: bool,
     token: Token,
 }
 
-/// Marks in the order in which they came.
 #[derive(Debug, Default)]
 struct Marks(Vec<u64>);
 
-/// Where a connection is in its life.
+/// The phase of a connection.
 ///
 /// ```text
-///   Serving ──the server drains──▶ Parting ──silent for a moment──▶ Leaving ──all is answered──▶ Mute ──▶ closed
-///      └──────────────────────────the peer ends────────────────────────┴─────────────────────────────────────▲
+///   Serving ──the server drains──▶ Draining ──silent──▶ AwaitingAcks ──all answered──▶ OutputEnded ──silent──▶ closed
+///      └───────────────────the client ends───────────────────┴───────────────────────────────────────────────────▲
 /// ```
 #[derive(Clone, Copy, Debug)]
 enum NatsPhase {
     Serving,
-    /// It has been told to go elsewhere. What it had sent by then is read, and answered, until it is quiet.
+    /// INFO with `ldm` was sent. Input is read and answered until the client is silent.
     Draining(QuietWait),
-    /// It is closed when all that it has published is answered.
+    /// The connection is closed when all its publications are answered.
     AwaitingAcks(CloseReason),
-    /// It has been told everything, and that this is the end. What it sends before it sees that is published still, until it
-    /// is quiet.
+    /// All output and its end were sent. Input that the client sends before it notices is still published, until the
+    /// client is silent.
     OutputEnded(QuietWait),
-    /// A slow consumer: it gets nothing more but the end.
+    /// A slow consumer: nothing more is sent but the end.
     Disconnected,
 }
 
-/// The last that a slow consumer is sent, as nats-server has it.
+/// The last line for a slow consumer, as in nats-server.
 const SLOW_CONSUMER: &[u8] = b"-ERR 'Slow Consumer'\r\n";
 
 impl NatsSession {
@@ -115,10 +111,10 @@ impl NatsSession {
         let (now, token) = (io.now(), io.token());
         (self.last_input, self.token) = (now, token);
         io.set_send_max(PENDING_MAX);
-        // It may say all it has to say before it reads the first answer.
+        // The client may send all its requests before it reads the first response.
         io.keep_reading();
         let Some(hub) = cx.hub.as_deref_mut() else {
-            // A successor has the hub, and is found by the next connection.
+            // A successor has the hub; the client's next connection reaches it.
             return io.abort(CloseReason::Drained);
         };
         self.is_counted = true;
@@ -129,7 +125,7 @@ impl NatsSession {
             if self.access == UserAccess::Unauthenticated { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
         io.set_deadline(Some(now.after(wait)));
         if cx.lifecycle.is_draining() {
-            // It had connected before, and the others may have been told already.
+            // The other connections may have been notified already.
             self.draining(io, cx);
         }
     }
@@ -159,7 +155,7 @@ impl NatsSession {
         }
     }
 
-    /// Whether the next request may be looked at now.
+    /// Whether the next request may be decoded now.
     fn can_decode(&mut self, rest: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         let token = io.token();
         if self.is_new && !cx.lifecycle.hub_has_begun() && self.decoder.is_idle() && is_handshake(rest) {
@@ -167,7 +163,7 @@ impl NatsSession {
         }
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
         if self.access == UserAccess::Unauthenticated {
-            // Nothing is for the hub before the client has signed in, which has a deadline.
+            // Until the client has authenticated, which has a deadline, nothing goes to the hub.
             return true;
         }
         if !hub.port.has_room_for(token) {
@@ -191,7 +187,8 @@ impl NatsSession {
             return true;
         }
         if cx.nats.over_limit.is_none() {
-            // Those who wait for room may be those who have taken it: one of them at a time comes to its end.
+            // The connections that wait for room may be those that occupy it: one of them at a time goes on to its
+            // end.
             cx.nats.over_limit = Some(token);
             assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
             let until = assembly.until;
@@ -203,7 +200,7 @@ impl NatsSession {
         false
     }
 
-    /// Sets the next deadline. One that parts is looked at soon in any case.
+    /// Sets the next deadline. A draining connection is checked soon in any case.
     fn schedule_check(&self, at: Time, io: &mut Io<'_>) {
         let at = match self.phase {
             NatsPhase::Serving | NatsPhase::AwaitingAcks(_) | NatsPhase::Disconnected => at,
@@ -212,7 +209,7 @@ impl NatsSession {
         io.set_deadline(Some(at));
     }
 
-    /// Deals with what the client said. Returns whether the connection goes on.
+    /// Handles a decoded event. Returns whether the connection continues.
     fn handle_event(&mut self, event: ClientEvent<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         match event {
             ClientEvent::NeedMore => {}
@@ -253,14 +250,15 @@ impl NatsSession {
                 }
                 self.send_ok(io);
             }
-            // Clients take a server for dead that does not answer the first one soon. Nothing was asked that it could overtake.
+            // Clients take a server for dead that does not answer the first PING soon. There is no earlier request
+            // that it could overtake.
             ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.send_bytes(PONG, io),
             ClientEvent::Ping => self.send_request(&HubRequest::Barrier, io, cx),
         }
         true
     }
 
-    /// Hands a message to the hub, a long payload by reference. There is room: it was looked for before.
+    /// Pushes a message to the hub, a long payload by reference. `can_decode` has made sure of room.
     #[inline]
     fn publish(&mut self, publication: Publication<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
@@ -280,12 +278,12 @@ impl NatsSession {
         self.send_ok(io);
     }
 
-    /// Asks the hub. There is room: it was looked for before.
+    /// Pushes a request to the hub. `can_decode` has made sure of room.
     #[inline]
     fn send_request(&mut self, request: &HubRequest<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
         if matches!(self.phase, NatsPhase::OutputEnded(_)) && !matches!(request, HubRequest::Publish(_)) {
-            // It would not hear the answer.
+            // The response could not be sent.
             return;
         }
         self.is_new = false;
@@ -297,7 +295,8 @@ impl NatsSession {
         }
     }
 
-    /// Subscribes to a filter, as a member of a queue if that has a name. Returns whether the connection goes on.
+    /// Subscribes to a filter, as a member of a queue group if that has a name. Returns whether the connection
+    /// continues.
     fn subscribe(
         &mut self,
         subscription: (&[u8], &[u8], &[u8]),
@@ -306,7 +305,7 @@ impl NatsSession {
     ) -> bool {
         self.is_new = false;
         if matches!(self.phase, NatsPhase::OutputEnded(_)) {
-            // It has left the hub, and gets nothing more.
+            // It has left the hub, and receives nothing more.
             return true;
         }
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
@@ -323,7 +322,7 @@ impl NatsSession {
         true
     }
 
-    /// Confirms what has been done, to a client that wants that and can still be sent something.
+    /// Sends +OK to a verbose client, if output is still possible.
     fn send_ok(&mut self, io: &mut Io<'_>) {
         if self.verbose && !self.is_output_ended() {
             self.send_bytes(OK, io);
@@ -389,7 +388,7 @@ impl NatsSession {
         }
     }
 
-    /// It says no more; what it has published is answered still.
+    /// Handles the end of input; pending publications are still answered.
     pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match self.phase {
             NatsPhase::Serving => self.finish_after_acks(CloseReason::PeerClosed, io, cx),
@@ -423,7 +422,7 @@ impl NatsSession {
                 let before = io.room();
                 while let Some(delivery) = deliveries.current() {
                     self.send_delivery(delivery, io, cx);
-                    // Others have their turn when this one has got what a call may send.
+                    // Other connections get their turn after as much as one call may send.
                     let is_enough = before.saturating_sub(io.room()) >= SEND_MAX || io.is_finishing();
                     if is_enough || !deliveries.advance_message() {
                         break;
@@ -436,7 +435,7 @@ impl NatsSession {
         }
     }
 
-    /// There is room in the port again. The client was not read meanwhile, so none of its times has passed.
+    /// Handles that there is room in the port again. The client was not read meanwhile, so its timeouts are extended.
     fn end_room_wait(&mut self, io: &mut Io<'_>) {
         if !std::mem::take(&mut self.waits_for_room) {
             return;
@@ -464,14 +463,14 @@ impl NatsSession {
 
     fn send_delivery(&mut self, delivery: DeliveryItem<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match delivery {
-            // It can be told no more.
+            // Nothing more can be sent.
             DeliveryItem::Mark(mark) if self.is_output_ended() => self.report_mark(mark, io, cx),
             DeliveryItem::Bytes(..) | DeliveryItem::Message(..) if self.is_output_ended() => {}
             DeliveryItem::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return io.end_slow_consumer();
                 }
-                // There is room for it.
+                // There is room.
                 let _ = io.send_with(|out| {
                     out.extend_from_slice(first);
                     out.extend_from_slice(second);
@@ -487,7 +486,7 @@ impl NatsSession {
         }
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether nothing more can be sent.
     fn is_output_ended(&self) -> bool {
         matches!(self.phase, NatsPhase::OutputEnded(_) | NatsPhase::Disconnected)
     }
@@ -503,10 +502,10 @@ impl NatsSession {
             return self.finish_lingering(CloseReason::FirstByteTimeout, io, cx);
         }
         if self.waits_for_room {
-            // What the client has sent lies unread: it can neither be silent nor late.
+            // The client's input is unread: it can neither be silent nor late.
             return io.set_deadline(Some(now.after(PING_EVERY)));
         }
-        // A peer that is not read because it does not read is judged by the write timeout.
+        // A peer that is not read because it does not read is subject to the write timeout only.
         let is_input_blocked = io.is_input_blocked();
         if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_input_blocked) {
             if assembly.is_overdue(self.token, now, cx.nats) {
@@ -533,7 +532,7 @@ impl NatsSession {
         io.set_deadline(Some(now.after(PING_EVERY)));
     }
 
-    /// Describes the server to the client; `ldm`: it is about to stop.
+    /// Sends INFO; `ldm`: the server is about to stop.
     fn send_info(&mut self, ldm: bool, io: &mut Io<'_>, nats: &mut NatsShard) {
         let scratch = nats.encode_info(ldm, self.token, (self.listener, self.peer));
         self.send_bytes(scratch, io);
@@ -546,7 +545,7 @@ impl NatsSession {
         if bytes.len() > io.room() {
             return io.end_slow_consumer();
         }
-        // There is room for it.
+        // There is room.
         let _ = io.send(bytes);
     }
 
@@ -561,8 +560,8 @@ impl NatsSession {
         self.send_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
     }
 
-    /// Answers an operation that was refused. As in nats-server, a publication to an invalid subject is dropped without a
-    /// word unless the client is pedantic: clients close for good at such an error.
+    /// Handles a refused operation. As in nats-server, a publication to an invalid subject is dropped silently unless
+    /// the client is pedantic: clients close permanently at such an error.
     fn refuse(&mut self, error: &NatsDecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let is_publication = matches!(error.fault(), NatsFault::PublishSubject | NatsFault::ReplySubject);
         if is_publication && let Some(hub) = cx.hub.as_deref() {
@@ -595,19 +594,18 @@ impl NatsSession {
     }
 }
 
-/// Sends a message whose payload lies in a shared block. A slow consumer is disconnected before its first byte.
+/// Sends a message with its payload in a shared block. A slow consumer is disconnected before its first byte.
 fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) {
     if line.len() + payload.len() + end.len() > io.room() {
         return io.end_slow_consumer();
     }
-    // There is room for it.
     match payload.block() {
         Some((block, range)) if !io.is_output_blocked() => {
             let _ = io.send(line);
             let _ = io.send_shared(block, range);
             let _ = io.send(end);
         }
-        // What is held is one copy, taken whole or not at all.
+        // Held output is one copy, taken whole or not at all.
         _ => {
             let _ = io.send_with(|out| {
                 for part in [line, payload.bytes(), end] {
@@ -618,7 +616,7 @@ fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) 
     }
 }
 
-/// Whether this begins with an operation that needs no hub, as far as it has come.
+/// Whether the bytes begin with an operation that needs no hub, as far as received.
 fn is_handshake(bytes: &[u8]) -> bool {
     [&b"CONNECT"[..], b"PING", b"PONG"].into_iter().any(|operation| {
         let size = operation.len().min(bytes.len());

@@ -1,4 +1,4 @@
-//! Sessions on a shard with a hub, over real sockets: where payloads lie on their way, and connections that are parked.
+//! NATS sessions on a shard with a hub, over real sockets: memory of payloads, and parked connections.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, HubMail, Runner};
 use crate::lifecycle::{Lifecycle, WallClock};
 
-/// One shard's NATS sessions, and what was seen of them.
+/// One shard's NATS sessions, and records of their input and deliveries.
 struct NatsTestService {
     hub: HubHandle,
     nats: NatsShard,
@@ -34,15 +34,15 @@ struct NatsTestService {
     /// The hub's time, and how much passes in a turn.
     now_ns: u64,
     step_ns: u64,
-    /// Memory that was shown to sessions as input.
+    /// Addresses of input passed to sessions.
     received_ranges: Vec<Range<usize>>,
-    /// Where the payloads of deliveries lay that were passed on by reference.
+    /// Addresses of payloads delivered by reference.
     shared_ranges: BTreeSet<(usize, usize)>,
-    /// Deliveries whose payloads were copied into them.
+    /// Deliveries with copied payloads.
     copied: usize,
 }
 
-/// A session whose input and deliveries are watched.
+/// A session that records its input and deliveries.
 struct RecordingSession(NatsSession);
 
 impl Service for NatsTestService {
@@ -172,14 +172,14 @@ impl NatsFixture {
         NatsFixture::with_streams(vec![disk])
     }
 
-    /// Sends something, and turns the shard until the session was shown it.
+    /// Sends bytes, and turns the shard until the session has received input.
     fn send_and_receive(&mut self, client: &mut TcpStream, bytes: &[u8]) {
         self.shard.service().received_ranges.clear();
         client.write_all(bytes).expect("the buffers of the system take it");
         self.turn_until(|service| !service.received_ranges.is_empty());
     }
 
-    /// Moves the shard's clock in steps, so that each deadline is called in its time.
+    /// Advances the shard's clock in steps, so that each deadline is called in time.
     fn advance_time(&mut self, span: Duration) {
         let end = self.time.now().after(span);
         while self.time.now() < end {
@@ -196,7 +196,7 @@ impl NatsFixture {
         stream
     }
 
-    /// Turns the shard until its service has come so far.
+    /// Turns the shard until the condition holds.
     fn turn_until(&mut self, is_there: impl Fn(&NatsTestService) -> bool) {
         for _ in 0..10_000 {
             self.shard.turn(false).expect("it turns");
@@ -226,7 +226,7 @@ impl NatsFixture {
     }
 }
 
-/// Publishes messages with payloads of `size` bytes in one piece. Returns the service behind their arrival.
+/// Publishes `count` messages with payloads of `size` bytes in one write, and waits until they are delivered.
 fn publish(fixture: &mut NatsFixture, count: usize, size: usize) {
     let mut subscriber = fixture.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
     let mut publisher = fixture.client("CONNECT {}\r\nPING\r\n");
@@ -245,8 +245,8 @@ fn publish(fixture: &mut NatsFixture, count: usize, size: usize) {
     assert!(fixture.read(&mut subscriber, |text| text.len() >= expected.len()) == expected);
 }
 
-/// A connection that was told of the end of the server, and has left the hub, does not subscribe any more: messages of a queue
-/// would go to it.
+/// A connection that was notified of the drain, and has left the hub, no longer subscribes: it would take messages
+/// from its queue group.
 #[test]
 fn a_connection_that_has_left_the_hub_registers_nothing() {
     let mut fixture = NatsFixture::new();
@@ -255,7 +255,7 @@ fn a_connection_that_has_left_the_hub_registers_nothing() {
     client.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket takes options");
     fixture.send_and_receive(&mut client, b"CONNECT {\"verbose\":true}\r\nSUB work q 1\r\n");
     fixture.turn_until(|service| service.hub_counters.registrations.get() == 1);
-    // It is quiet, and has been told everything.
+    // It is quiet, and has received everything.
     for _ in 0..10_000 {
         fixture.time.advance(Duration::from_millis(10));
         fixture.shard.turn(false).expect("it turns");
@@ -273,7 +273,7 @@ fn a_connection_that_has_left_the_hub_registers_nothing() {
     assert_eq!(text.matches("+OK").count(), 2, "{text}");
 }
 
-/// Design, section 4: what a streaming connection publishes is delivered from the very memory that it was received into.
+/// Design, section 4: a streaming connection's payloads are delivered from the memory that they were received into.
 #[test]
 fn long_payloads_are_delivered_from_where_they_were_received() {
     let mut fixture = NatsFixture::new();
@@ -291,7 +291,7 @@ fn long_payloads_are_delivered_from_where_they_were_received() {
     assert_eq!(fixture.shard.block_bytes(), stilling_engine::limits::BLOCK_SIZE);
 }
 
-/// Design, section 4: what came in a small receive is copied once, into a block, and goes on by reference.
+/// Design, section 4: a payload from a small receive is copied once, into a block, and passed on by reference.
 #[test]
 fn a_payload_that_came_alone_is_delivered_from_a_block() {
     let mut fixture = NatsFixture::new();
@@ -306,7 +306,7 @@ fn a_payload_that_came_alone_is_delivered_from_a_block() {
     );
 }
 
-/// Design, section 4: a message that is assembled from pieces becomes a block of its own.
+/// Design, section 4: a message assembled from pieces becomes a block of its own.
 #[test]
 fn a_payload_in_pieces_is_delivered_from_its_own_block() {
     let mut fixture = NatsFixture::new();
@@ -315,8 +315,8 @@ fn a_payload_in_pieces_is_delivered_from_its_own_block() {
     assert_eq!((service.shared_ranges.len(), service.copied), (1, 0));
 }
 
-/// Design, section 5: a connection whose stream is full is not read until its publication is dealt with, and others are. Then
-/// what it has sent meanwhile is dealt with in order. Of one that leaves meanwhile nothing stays.
+/// Design, section 5: a connection is not read while its stream is full, and others are. Then its later input is
+/// handled in order. A connection that leaves meanwhile leaves only its publication.
 #[test]
 fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
     let mut fixture = NatsFixture::with_full_stream();
@@ -335,7 +335,7 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
     }
     fixture.turn_until(|service| service.hub.streaming == 2);
     let counters = Arc::clone(&fixture.shard.service().hub_counters);
-    // Of the connection that has left only the publication is kept.
+    // Only the publication of the connection that has left is kept.
     fixture.turn_until(|service| service.hub_counters.subscriptions() == 1);
     assert_eq!((counters.parked.get(), counters.parked_requests.get()), (2, 2));
     fixture.shard.service().step_ns = 1_000_000_000;
@@ -344,7 +344,7 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
         fixture.read(&mut publisher, |text| text.windows(7).filter(|part| part == b"inbox.2").count() == 1);
     let text = String::from_utf8(text).expect("text");
     let (before, behind) = text.split_once("PONG\r\n").expect("it is answered");
-    // The other publisher's refusal may come to its inbox, too.
+    // The other publisher's refusal may be sent to its inbox, too.
     assert!(refusals(before) >= 1 && before.contains("inbox.1") && behind.contains("inbox.2"), "{text}");
     fixture.turn_until(|service| service.hub.port.parked() == 0);
     fixture.turn_until(|service| service.hub_counters.parked.get() == 0);
@@ -368,7 +368,7 @@ fn the_times_of_a_connection_stand_still_while_it_is_parked() {
     fixture.send_and_receive(&mut answering, b"PONG\r\n");
     for _ in 0..6 {
         fixture.advance_time(PING_EVERY);
-        // Others have time to show that they live.
+        // The others have time to answer PINGs.
         fixture.send_and_receive(&mut subscriber, b"PONG\r\n");
     }
     assert_eq!((fixture.shard.service().hub.port.parked(), fixture.shard.service().hub.streaming), (2, 3));
@@ -393,7 +393,7 @@ fn the_times_of_a_connection_stand_still_while_it_is_parked() {
         let text = String::from_utf8(text).expect("text");
         assert!(!text.contains("-ERR"), "{text}");
     }
-    // A message that comes too late still ends its connection.
+    // A late message still ends its connection.
     fixture.send_and_receive(&mut assembling, b"PUB a 200000\r\nx");
     fixture.advance_time(ASSEMBLY_TIMEOUT);
     let text = fixture.read(&mut assembling, |text| text.ends_with(b"-ERR 'Message Timeout'\r\n"));

@@ -1,21 +1,20 @@
-//! Who may come in, and what they may do there.
+//! Users: authentication and permissions.
 
 use stilling_wire::nats::{Connect, Filter, SubjectLimits};
 
 use crate::settings::{Credential, UserConfig};
 
-/// All of them. None: everybody may come in and do everything.
+/// All users. Empty: every connection may do everything.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Users(Vec<UserConfig>);
 
-/// What a connection may do.
+/// The permissions of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserAccess {
-    /// Nothing: it has not said who it is.
+    /// None: it has not authenticated.
     Unauthenticated,
-    /// Everything.
     Everything,
-    /// What the user of that number may do.
+    /// Those of the user with that index.
     User(u16),
 }
 
@@ -24,17 +23,17 @@ impl Users {
         Users(users)
     }
 
-    /// What a connection may do that has said nothing yet.
+    /// The permissions of a connection before it sends credentials.
     pub(crate) fn initial_access(&self) -> UserAccess {
         if self.0.is_empty() { UserAccess::Everything } else { UserAccess::Unauthenticated }
     }
 
-    /// Whether somebody has to say who it is.
+    /// Whether clients must authenticate.
     pub(crate) fn requires_credentials(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Who it is.
+    /// The permissions for the credentials in a CONNECT.
     pub(crate) fn authenticate(&self, connect: &Connect<'_>) -> UserAccess {
         match (&connect.user, &connect.auth_token) {
             (Some(name), _) => self.find(Some(name), connect.pass.as_deref().unwrap_or("")),
@@ -43,14 +42,14 @@ impl Users {
         }
     }
 
-    /// Who has this name and password, or, without a name, this token.
+    /// The permissions of the user with this name and password, or, without a name, with this token.
     pub(crate) fn find(&self, name: Option<&str>, secret: &str) -> UserAccess {
         if self.0.is_empty() {
             return UserAccess::Everything;
         }
         let mut found = UserAccess::Unauthenticated;
         for (number, user) in self.0.iter().enumerate() {
-            // All are compared, so that the time tells nothing about who there is.
+            // Compares with all users, so that the time does not reveal which users exist.
             let is_it = match (&user.credential, name) {
                 (Credential::Password(password), Some(name)) => {
                     password.matches(secret.as_bytes()) & (user.name == name)
@@ -69,8 +68,8 @@ impl Users {
         found
     }
 
-    /// Whether it may publish to a subject. A question for a consumer may end with a filter: then it has to be allowed
-    /// whatever that filter takes.
+    /// Whether it may publish to a subject. The subject of a request for a consumer may end with a filter, which must
+    /// then be allowed as a whole.
     pub(crate) fn may_publish(&self, access: UserAccess, subject: &[u8]) -> bool {
         self.may(access, |user| &user.publish, |allowed| is_allowed(subject, allowed))
     }
@@ -95,14 +94,14 @@ impl Users {
     }
 }
 
-/// Everything that came through a codec is within these.
+/// Subjects and filters from a codec are within these limits.
 const WIDE: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
 
 fn is_allowed(filter: &[u8], allowed: Filter<'_>) -> bool {
     Filter::parse(filter, &WIDE).is_ok_and(|filter| is_within(filter, allowed))
 }
 
-/// Whether every subject that `filter` takes is taken by `allowed`.
+/// Whether `allowed` matches every subject that `filter` matches.
 fn is_within(filter: Filter<'_>, allowed: Filter<'_>) -> bool {
     let mut tokens = filter.tokens();
     for allowed in allowed.tokens() {
@@ -171,7 +170,7 @@ mod tests {
         assert!(!users.may_publish(UserAccess::Unauthenticated, b"sensors.a"));
     }
 
-    /// The one subject with wildcards that is published to: a question for a consumer, with the filter that is wanted.
+    /// The only subject with wildcards for publishing: a request for a consumer, with its filter.
     #[test]
     fn a_user_may_ask_for_consumers_whose_filter_is_within_the_lists() {
         let may = |allowed: &str, asked: &str| {

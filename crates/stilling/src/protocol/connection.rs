@@ -1,5 +1,5 @@
-//! What the shard keeps of a connection of a custom protocol, around its session: its part in the hub, the idle timeout, the
-//! drain, panics.
+//! State of a connection of a custom protocol around its session: its share in the hub, the idle timeout, the drain,
+//! panics.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,19 +11,18 @@ use stilling_ring::Time;
 use super::{CustomContext, CustomProtocol, CustomSession};
 use crate::hub::quiet_wait::QuietWait;
 
-/// A session with what the shard keeps of it.
+/// A session with the shard's state for it.
 pub(crate) struct CustomConnection {
-    /// None: it has panicked, or is closed.
+    /// `None`: it has panicked, or is closed.
     session: Option<Box<dyn CustomSession>>,
-    /// When the session was last shown input.
+    /// When the session last received input.
     input_shown_at: Time,
     /// The deadline of the idle timeout, as long as the session has not set its own.
     idle_deadline: Option<Time>,
-    /// The connection finishes when its peer is silent, or has had its time.
+    /// Set when the connection is to finish once its peer is silent, or its time is over.
     quiet_wait: Option<QuietWait>,
-    /// It waits for room on the way to the hub.
     awaits_room: bool,
-    /// The session has been told that the server drains.
+    /// The session was notified of the drain.
     drain_notified: bool,
     /// The hub counts it among the connections that publish.
     is_counted: bool,
@@ -35,14 +34,14 @@ impl fmt::Debug for CustomConnection {
     }
 }
 
-/// Runs code of the embedding program. None: it panicked, which the panic hook of the process has reported.
+/// Runs code of the embedding program. `None`: it panicked, and the panic hook of the process has reported that.
 fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
-    // What it may leave half-done belongs to the session, which is discarded, or to the connection, which is aborted.
+    // Unwind safe: half-done state belongs to the session, which is discarded, or to the connection, which is
+    // aborted.
     catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
 impl CustomConnection {
-    /// A connection that was accepted from `peer`.
     pub(crate) fn accept(protocol: &dyn CustomProtocol, peer: Option<IpAddr>) -> CustomConnection {
         CustomConnection {
             session: catch_panic(|| protocol.accept(peer)),
@@ -67,7 +66,7 @@ impl CustomConnection {
         self.set_idle_deadline(io, cx);
         self.call(io, cx, CustomSession::opened);
         if cx.is_draining() {
-            // It had connected before, and the others may have been told already.
+            // The other connections may have been notified already.
             self.draining(io, cx);
         }
     }
@@ -93,7 +92,7 @@ impl CustomConnection {
         self.call(io, cx, |session, io, cx| session.taken(count, io, cx));
     }
 
-    /// There may be room for publications.
+    /// Handles that there may be room for publications.
     pub(crate) fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         self.awaits_room = false;
         if let Some(wait) = &mut self.quiet_wait {
@@ -108,7 +107,7 @@ impl CustomConnection {
             return self.finish_if_quiet(wait, io, cx);
         }
         if self.idle_deadline.is_some() && self.waits_for_room(cx) {
-            // It is not idle: its input is not shown.
+            // It is not idle: its input is held back.
             return self.set_idle_deadline(io, cx);
         }
         self.call(io, cx, CustomSession::deadline);
@@ -120,7 +119,7 @@ impl CustomConnection {
         }
     }
 
-    /// The connection is disconnected as a slow consumer.
+    /// Handles that the connection is disconnected as a slow consumer.
     pub(crate) fn slow_consumer(&mut self, cx: &mut CustomContext<'_>) {
         self.leave_hub(cx);
     }
@@ -132,7 +131,7 @@ impl CustomConnection {
         }
     }
 
-    /// Calls the session, unless it has finished, and does what it asked for.
+    /// Calls the session, unless it has finished, and applies its requests.
     fn call<T: Default>(
         &mut self,
         io: &mut Io<'_>,
@@ -166,7 +165,7 @@ impl CustomConnection {
             io.keep_deadline();
         }
         match self.quiet_wait {
-            // Replaces the deadline of the session, if it has set one.
+            // Replaces the deadline of the session, if any.
             Some(wait) => {
                 let at = wait.next_check(io.now(), self.input_shown_at, self.waits_for_room(cx));
                 io.set_deadline(Some(at.unwrap_or(io.now())));
@@ -186,11 +185,11 @@ impl CustomConnection {
         self.awaits_room && cx.hub.is_some() && !cx.lifecycle.hub_is_abandoned()
     }
 
-    /// Finishes the connection if its peer is silent, or has had its time.
+    /// Finishes the connection if its peer is silent, or its time is over.
     fn finish_if_quiet(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let now = io.now();
         let again = if io.is_input_blocked() {
-            // Its input is not shown: the peer may read first what is held for it.
+            // Its input is held back: the peer may read the held output first.
             wait.end_after(now)
         } else {
             wait.next_check(now, self.input_shown_at, self.waits_for_room(cx))
@@ -199,7 +198,7 @@ impl CustomConnection {
             return io.set_deadline(again);
         }
         if io.is_paused() && wait.end_after(now).is_some() {
-            // The session has paused by itself, and has not been shown everything.
+            // The session has paused by itself, so it may have unread input.
             self.input_shown_at = now;
             io.resume();
             return io.set_deadline(Some(wait.check_after(now)));
@@ -208,7 +207,7 @@ impl CustomConnection {
         self.leave_hub(cx);
     }
 
-    /// Ends this connection's part in the hub. Safe to repeat.
+    /// Leaves the hub. Idempotent.
     fn leave_hub(&mut self, cx: &mut CustomContext<'_>) {
         if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)

@@ -1,5 +1,4 @@
-//! Putting a server together before a thread of it runs: the sockets, the program behind it, what its shards share, and
-//! the setup of each shard.
+//! Assembles a server before any thread runs: sockets, worker processes, shared state, and the setup of each shard.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -37,8 +36,8 @@ use crate::volume_monitor::VolumeMonitor;
 type DriverHandle = Arc<OnceLock<WakeHandle>>;
 
 impl Server {
-    /// Opens the listeners of a server that answers `routes` and its own pages, those first that another server
-    /// or the parent process hands to this one. No thread is started, so the process may still fork.
+    /// Opens the listeners of a server for `routes` and the admin pages. Listeners of a predecessor or the parent
+    /// process come first. Starts no thread, so the process may still fork.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -95,7 +94,7 @@ impl Server {
     }
 }
 
-/// Completes the configuration, checks it and decides for a driver.
+/// Completes and checks the configuration, and selects a driver.
 fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<SelectedDriver, ServeError> {
     if config.app.is_some() {
         // The shards talk to the processes themselves.
@@ -112,21 +111,21 @@ fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<SelectedDriver,
     }
 }
 
-/// The server's listeners, where they come from, and what its successor gets of them.
+/// The listeners, their origin, and the copies for a successor.
 struct ServerSockets {
     listeners: Listeners,
-    /// For a successor; none if there cannot be one.
+    /// Copies for a successor; empty if there cannot be one.
     copies: Vec<OwnedFd>,
     /// Names of the listeners that the parent process has passed.
     passed: Vec<String>,
     predecessor: PredecessorState,
-    /// Only of a server that can be succeeded.
+    /// Only if the server can be succeeded.
     pending: Option<PendingTakeOver>,
 }
 
 impl ServerSockets {
     fn open(config: &mut ServeConfig) -> Result<ServerSockets, ServeError> {
-        // The listeners of an old server come as descriptors of this one.
+        // The predecessor's listeners become descriptors of this process.
         net::raise_descriptor_limit();
         let report = config.take_over.as_ref().map(|take_over| take_over.report);
         let (pending, old) = match config.take_over.take() {
@@ -164,12 +163,11 @@ impl ServerSockets {
         Ok(ServerSockets { listeners, copies, passed: names, predecessor, pending })
     }
 
-    /// Descriptors that are open.
     fn count(&self) -> usize {
         self.listeners.count() + self.copies.len()
     }
 
-    /// Where the server listens, without `admin`.
+    /// URLs of the listeners, without `admin`.
     fn urls(&self) -> Vec<String> {
         let Listeners { protocols, addresses, files, .. } = &self.listeners;
         let mut urls: Vec<String> = (protocols.iter().zip(addresses))
@@ -180,7 +178,7 @@ impl ServerSockets {
         urls
     }
 
-    /// Begins the succession if there is an old server, and makes the control socket of a server that can be succeeded.
+    /// Begins the succession if there is a predecessor. Makes the control socket of a server that can be succeeded.
     fn handover_thread(
         &mut self,
         config: &ServeConfig,
@@ -207,10 +205,9 @@ impl ServerSockets {
     }
 }
 
-/// The program behind the server, if there is one.
 struct UpstreamSetup {
     app: Option<Arc<App>>,
-    /// One for each shard.
+    /// One per shard.
     pools: Vec<UpstreamPool>,
     reserved_connects: u32,
     timeout: Duration,
@@ -239,7 +236,7 @@ impl UpstreamSetup {
         Ok(UpstreamSetup { app: Some(Arc::new(app)), pools, reserved_connects, timeout })
     }
 
-    /// The shards' configuration: their connects go to the processes, which have their time for that, too.
+    /// The shards' engine configuration. Outgoing connections go to the processes, so their timeout applies as well.
     fn engine_config(&self, config: &ServeConfig) -> EngineConfig {
         EngineConfig {
             capacity: config.capacity,
@@ -305,13 +302,13 @@ fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfi
     }
 }
 
-/// What each shard has of its own, in the order of the shards.
+/// The parts of each shard, in the order of the shards.
 struct ShardParts<'a> {
     lanes: Vec<Lane<JobOutcome>>,
     of_shards: Vec<Vec<ListeningSocket>>,
     handles: Vec<DriverHandle>,
     wakes: &'a [Arc<Wake>],
-    /// Empty without a program behind the server.
+    /// Empty without worker processes.
     pools: Vec<UpstreamPool>,
 }
 
@@ -339,7 +336,7 @@ impl ShardParts<'_> {
     }
 }
 
-/// Which listeners have the demonstration.
+/// The listeners that answer `/test/*`.
 #[derive(Clone, Copy)]
 struct DemoScope {
     everywhere: bool,
@@ -347,7 +344,7 @@ struct DemoScope {
 }
 
 impl DemoScope {
-    /// Routes leave no use for it, unless it is asked for.
+    /// With routes, only on request.
     fn of(config: &ServeConfig, routes: &Routes) -> DemoScope {
         DemoScope { everywhere: config.demo, on_loopback: routes.is_empty() }
     }
@@ -357,7 +354,6 @@ impl DemoScope {
     }
 }
 
-/// What is spoken at a listener.
 fn endpoint(listener: &ListeningSocket, config: &ServeConfig, demo: DemoScope) -> Endpoint {
     let scope = match listener.protocol {
         ListenerProtocol::Nats => return Endpoint::Nats,
@@ -375,7 +371,7 @@ fn endpoint(listener: &ListeningSocket, config: &ServeConfig, demo: DemoScope) -
     Endpoint::Http(HttpEndpoint { scope, demo: has_routes && demo.is_at(listener.address), publishes })
 }
 
-/// The lines that say what has started.
+/// Lines that describe the started server.
 fn banner(
     config: &ServeConfig,
     driver: &SelectedDriver,
@@ -410,7 +406,7 @@ fn banner(
     lines
 }
 
-/// The listeners whose publications do not reach the program behind the server.
+/// Listeners on which `/publish/*` is answered here instead of by the worker processes.
 fn publish_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
     let takes = |at: &&ListeningAddress| {
         config.app.is_some()
@@ -424,7 +420,7 @@ fn publish_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<St
     endpoints.iter().filter(takes).map(line).collect()
 }
 
-/// Whose listeners these are, unless this server has opened them all.
+/// The origin of the listeners, unless this server has opened all of them.
 fn listener_origin(sockets: &ServerSockets) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(process) = sockets.pending.as_ref().and_then(PendingTakeOver::predecessor) {
@@ -439,15 +435,14 @@ fn listener_origin(sockets: &ServerSockets) -> Vec<String> {
     lines
 }
 
-/// The worker processes, as a hand-over sees them.
+/// The readiness of the worker processes, for a hand-over.
 fn app_readiness(app: &Arc<App>) -> AppReadiness {
     let start_timeout = app.config().processes.start_timeout;
     let app = Arc::clone(app);
     AppReadiness { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
 }
 
-/// Wakes the driver whose handle will be in `handle`. A shard that has not made its driver yet is not
-/// asleep either.
+/// Wakes the driver in `handle`. Before a shard has made its driver it does not sleep.
 fn driver_wake(handle: &DriverHandle) -> Arc<Wake> {
     let handle = Arc::clone(handle);
     Arc::new(Wake::new(move || {

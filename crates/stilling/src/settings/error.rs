@@ -1,34 +1,34 @@
-//! What is wrong with a setting, and which one it is: whoever read the settings from somewhere knows the line.
+//! Configuration errors, each with its setting, so that the reader of the settings can add the line.
 
 use std::fmt;
 
 /// One setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingKey {
-    /// One that a server has once, by the name of its option.
+    /// An option that a server has once, by its name.
     Option(&'static str),
-    /// One of a stream, by its place in the list and its key.
+    /// A key of a stream.
     Stream {
-        /// From 0.
+        /// Index of the stream, from 0.
         index: usize,
-        /// As in the file.
+        /// The key, as in the file.
         key: &'static str,
     },
-    /// One of a user, by its place in the list and its key.
+    /// A key of a user.
     User {
-        /// From 0.
+        /// Index of the user, from 0.
         index: usize,
-        /// As in the file.
+        /// The key, as in the file.
         key: &'static str,
     },
 }
 
-/// A setting that no server can be made with.
+/// A setting that prevents a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
-    /// Which one.
+    /// The setting.
     pub setting: SettingKey,
-    /// What it is, and what it has to be.
+    /// Its value, and what is allowed.
     pub reason: String,
 }
 
@@ -46,7 +46,7 @@ impl SettingError {
     }
 }
 
-/// `stream 2, subjects: …`
+/// Formats as `stream 2, subjects: …`.
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.setting {

@@ -1,17 +1,17 @@
-//! What filters have to do with each other: a subject belongs to one stream, so no two streams may both want it.
+//! Relations of filters: a subject belongs to one stream, so filters of two streams must not overlap.
 
 use stilling_wire::nats::{Filter, SubjectLimits, is_wildcard};
 
-/// Subjects that the server uses itself: the interface to streams, its own events, and where answers are sent to.
+/// Subjects of the server itself: the JetStream API, its events, and inboxes for replies.
 pub(super) const RESERVED: [&str; 3] = ["$JS.>", "$SYS.>", "_INBOX.>"];
 
-/// Reads a filter, or says what is wrong with it.
+/// Parses a filter. Returns the error as text.
 pub(super) fn filter(text: &str) -> Result<Filter<'_>, String> {
     Filter::parse(text.as_bytes(), &SubjectLimits::default())
         .map_err(|error| format!("`{text}` is no subject and no filter: {error}"))
 }
 
-/// Whether there is a subject that both take.
+/// Whether some subject matches both.
 pub(super) fn overlap(one: Filter<'_>, other: Filter<'_>) -> bool {
     let (mut one, mut other) = (one.tokens(), other.tokens());
     loop {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle: all subjects of up to four tokens over the letters that the filters use, and one more.
+        /// Oracle: all subjects of up to four tokens over the letters of the filters and one more.
         #[test]
         fn overlap_is_what_trying_all_subjects_says(
             one in tokens(&["a", "b", "*"]), one_tail: bool,

@@ -1,12 +1,12 @@
-//! What can be chosen about the hub: its doors, its streams, its users, where it keeps what it was given.
+//! Configuration of the hub: its listeners, streams, users, and data folder.
 //!
-//! Plain values, to be filled in by whoever reads a command line or a file. [`MessagingConfig::problems`] says what no server can
-//! be made with, each with the [`SettingKey`] it is about, so that a reader of files can add the line.
+//! Plain values, filled in from a command line or a file. [`MessagingConfig::problems`] returns everything that
+//! prevents a server, each with its [`SettingKey`], so that a reader of files can add the line.
 //!
 //! ```
-//! use stilling::settings::{HubConfig, StreamConfig};
+//! use stilling::settings::{MessagingConfig, StreamConfig};
 //!
-//! let mut hub = HubConfig::default();
+//! let mut hub = MessagingConfig::default();
 //! hub.streams.push(StreamConfig::new("orders", ["orders.>"]));
 //! assert!(hub.problems(&[]).is_empty());
 //!
@@ -38,28 +38,28 @@ pub use user::{Credential, Secret, UserConfig};
 use crate::addresses::overlap;
 use limits::{HUB_LISTENERS_MAX, SOCKET_PATH_SIZE_MAX, SYSLOG_SOURCES_MAX};
 
-/// Everything that can be chosen about the hub.
+/// Configuration of the hub.
 #[derive(Clone, Debug)]
 pub struct MessagingConfig {
-    /// Where to listen for NATS clients; port 0 takes a free port. Default: nowhere.
+    /// Addresses to listen on for NATS clients; port 0 takes a free port. Default: none.
     pub nats: Vec<SocketAddr>,
-    /// Where to receive syslog datagrams. Default: nowhere.
+    /// Addresses for syslog datagrams. Default: none.
     pub syslog_udp: Vec<SocketAddr>,
-    /// Where to listen for syslog connections. Default: nowhere.
+    /// Addresses to listen on for syslog connections. Default: none.
     pub syslog_tcp: Vec<SocketAddr>,
-    /// Paths of datagram sockets for syslog, as /dev/log is one. Default: none.
+    /// Paths of Unix datagram sockets for syslog, like /dev/log. Default: none.
     pub syslog_unix: Vec<PathBuf>,
-    /// Who may send syslog over UDP and TCP. Default: loopback addresses.
+    /// Address ranges that may send syslog over UDP and TCP. Default: loopback addresses.
     pub syslog_sources: Vec<SourceRange>,
-    /// Which subject a syslog message is published to. Default: [`SYSLOG_SUBJECT`].
+    /// The subject to which a syslog message is published. Default: [`SYSLOG_SUBJECT`].
     pub syslog_subject: SubjectTemplate,
-    /// The folder of streams on disk; it appears at the first durable publish. Default: `stilling-data`.
+    /// The folder of streams on disk, created by the first durable publish. Default: `stilling-data`.
     pub data: PathBuf,
     /// How streams are written to disk. Default: as directly as the volume allows.
     pub write_method: WriteMethodChoice,
     /// The streams. Default: `events`, bound to `events.>`.
     pub streams: Vec<StreamConfig>,
-    /// Who may come in. Default: everybody who reaches a listener.
+    /// Users that may connect. Default: none, and every client that reaches a listener may connect.
     pub users: Vec<UserConfig>,
 }
 
@@ -83,14 +83,14 @@ impl Default for MessagingConfig {
 /// How streams are written to disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteMethodChoice {
-    /// Past the page cache (O_DIRECT, RWF_DSYNC) where a probe of the volume shows that this works, else buffered.
+    /// Bypasses the page cache (O_DIRECT, RWF_DSYNC) if a probe of the volume shows that this works, else buffered.
     #[default]
     Auto,
     /// Through the page cache, with fdatasync.
     Buffered,
 }
 
-/// Sockets of one kind cannot be in the way of those of the other.
+/// Addresses of different transports do not conflict.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Tcp,
@@ -101,7 +101,7 @@ enum Transport {
 pub(crate) const PROTOCOLS: &str = "protocols";
 
 impl MessagingConfig {
-    /// Whether anything is to be listened on.
+    /// Whether the hub has listeners.
     #[must_use]
     pub fn has_listeners(&self) -> bool {
         !(self.nats.is_empty()
@@ -110,7 +110,7 @@ impl MessagingConfig {
             && self.syslog_unix.is_empty())
     }
 
-    /// Whether a stream takes in subjects of syslog messages.
+    /// Whether a stream stores syslog messages.
     #[must_use]
     pub fn keeps_syslog(&self) -> bool {
         let syslog = self.syslog_subject.filter();
@@ -121,14 +121,14 @@ impl MessagingConfig {
         self.streams.iter().flat_map(|stream| &stream.subjects).any(kept)
     }
 
-    /// Everything that no server can be made with. `others` are the addresses that are listened on besides, each with the
-    /// name of its option.
+    /// Everything that prevents a server. `others` are further addresses to listen on, each with the name of its
+    /// option.
     #[must_use]
     pub fn problems(&self, others: &[(&'static str, SocketAddr)]) -> Vec<SettingError> {
         self.problems_beside(others, &[])
     }
 
-    /// The same beside custom protocols at these addresses.
+    /// The same with custom protocols at these addresses.
     pub(crate) fn problems_beside(
         &self,
         others: &[(&'static str, SocketAddr)],
@@ -154,7 +154,7 @@ impl MessagingConfig {
         use Transport::{Tcp, Udp};
         let mut taken: Vec<(&'static str, Transport, SocketAddr)> = Vec::new();
         for (name, address) in others {
-            // HTTP listeners may overlap: the system gives a connection to the one with the exact address.
+            // HTTP listeners may overlap: the system gives a connection to the most specific address.
             found.extend(named_twice(name, Tcp, *address, &taken));
             taken.push((name, Tcp, *address));
         }
@@ -171,7 +171,8 @@ impl MessagingConfig {
                 found.push(SettingError::option(name, reason));
             }
             for address in addresses {
-                // Addresses of one option may overlap, as all of them answer the same way; but not of custom protocols.
+                // Addresses of one option may overlap, since all of them answer alike; except those of custom
+                // protocols.
                 let conflict = taken.iter().find(|(other, its, taken)| {
                     (*other != name || name == PROTOCOLS)
                         && *its == transport
@@ -229,8 +230,7 @@ impl MessagingConfig {
     }
 }
 
-/// The complaint about an address that an earlier option of the same transport has, too. Port 0 is another port each
-/// time.
+/// An error if an earlier option of the same transport has the same address. Port 0 takes another port each time.
 fn named_twice(
     name: &'static str,
     transport: Transport,

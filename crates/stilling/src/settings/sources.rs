@@ -1,10 +1,10 @@
-//! Ranges of addresses: who may send syslog, which cannot ask for a name.
+//! Address ranges that may send syslog, which has no authentication.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// All addresses that begin with the same bits, such as 10.0.0.0/8.
+/// All addresses with the same prefix, such as 10.0.0.0/8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceRange {
     first: IpAddr,
@@ -20,8 +20,7 @@ impl SourceRange {
         vec![v4, v6]
     }
 
-    /// Whether an address is one of them. An IPv4 address that an IPv6 socket shows (::ffff:10.0.0.1) is that IPv4
-    /// address.
+    /// Whether an address is in the range. An IPv4-mapped address (::ffff:10.0.0.1) counts as its IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address.to_canonical()) {
@@ -36,14 +35,14 @@ impl SourceRange {
         self.prefix == 0
     }
 
-    /// Whether it holds loopback addresses alone.
+    /// Whether it holds only loopback addresses.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         self.first.is_loopback() && self.prefix >= if self.first.is_ipv4() { 8 } else { 128 }
     }
 }
 
-/// The address with all bits behind the prefix cleared.
+/// The address with all bits after the prefix cleared.
 fn first_of(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
@@ -57,7 +56,7 @@ fn first_of(address: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// An address alone is a range of one.
+/// Parses a range; an address without a prefix is a range of one.
 impl FromStr for SourceRange {
     type Err = String;
 

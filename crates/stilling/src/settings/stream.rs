@@ -1,4 +1,4 @@
-//! What is wrong with streams, each by itself and with each other.
+//! Problems of streams, individually and together.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::limits::{
 };
 use super::{SettingError, SettingKey};
 
-/// What is wrong with one by itself, under its place in the list.
+/// Problems of the stream with this index.
 fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingError>) {
     let mut add_problem = |key, reason| found.push(SettingError::stream(index, key, reason));
     if !is_name(&stream.name) {
@@ -97,7 +97,7 @@ fn is_name(text: &str) -> bool {
     (1..=STREAM_NAME_SIZE_MAX).contains(&text.len()) && text.bytes().all(is_letter)
 }
 
-/// What is wrong with streams, each by itself and with each other.
+/// Problems of all streams, individually and together.
 pub(super) fn problems(streams: &[StreamConfig], found: &mut Vec<SettingError>) {
     if streams.len() > STREAMS_MAX {
         let reason =
@@ -124,7 +124,7 @@ pub(super) fn problems(streams: &[StreamConfig], found: &mut Vec<SettingError>) 
     }
 }
 
-/// The stream of several that takes in some of the subjects of a filter, and by which filter of its own.
+/// A stream with a filter that overlaps `text`, and that filter.
 fn taker<'a>(streams: &'a [StreamConfig], text: &str) -> Option<(&'a StreamConfig, &'a str)> {
     let wanted = filter(text).ok()?;
     streams.iter().find_map(|stream| {

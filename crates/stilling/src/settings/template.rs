@@ -1,7 +1,7 @@
-//! Which subject a syslog message is published to: a template with some of its words.
+//! Subject templates for syslog messages.
 //!
-//! What a message says is not trusted. Its words become one token each, whatever they hold: anything but letters, digits,
-//! `-` and `_` turns into `_`, so no sender can choose another subject, or a wildcard. A word that is missing is `-`.
+//! The contents of a message are not trusted. Each word becomes one token: any byte but letters, digits, `-` and `_`
+//! turns into `_`, so that no sender can choose another subject or a wildcard. A missing word is `-`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,20 +10,20 @@ use stilling_wire::nats::{Subject, SubjectLimits};
 
 use super::limits::{SUBJECT_WORD_SIZE_MAX, TEMPLATE_SIZE_MAX};
 
-/// The template unless told otherwise: below `events.`, hence in the stream that a server has unless told otherwise.
+/// The default template: below `events.`, hence in the default stream.
 pub const SYSLOG_SUBJECT: &str = "events.syslog.{facility}.{severity}";
 
-/// RFC 5424 section 6.2.1, by number, in the words of syslog.conf(5).
+/// Facilities of RFC 5424 section 6.2.1, by number, with the names of syslog.conf(5).
 const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp",
     "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4", "local5", "local6",
     "local7",
 ];
 
-/// RFC 5424 section 6.2.1, by number.
+/// Severities of RFC 5424 section 6.2.1, by number.
 const SEVERITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
 
-/// A template of subjects, checked.
+/// A valid subject template.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubjectTemplate {
     text: String,
@@ -44,7 +44,7 @@ enum TemplateWord {
     App,
 }
 
-/// What the words of a template can be.
+/// The placeholders of a template.
 const TEMPLATE_WORDS: [(&str, TemplateWord); 4] = [
     ("facility", TemplateWord::Facility),
     ("severity", TemplateWord::Severity),
@@ -52,21 +52,21 @@ const TEMPLATE_WORDS: [(&str, TemplateWord); 4] = [
     ("app", TemplateWord::App),
 ];
 
-/// What a message gives a template.
+/// Values from a message for a template.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SubjectWords<'a> {
-    /// By number, 0 to 23.
+    /// Facility, 0 to 23.
     pub facility: u8,
-    /// By number, 0 to 7.
+    /// Severity, 0 to 7.
     pub severity: u8,
-    /// As the message says.
+    /// Host name, as in the message.
     pub host: Option<&'a [u8]>,
-    /// As the message says.
+    /// Application name, as in the message.
     pub app: Option<&'a [u8]>,
 }
 
 impl SubjectTemplate {
-    /// Appends the subject of a message: always one that can be published to.
+    /// Appends the subject of a message, which is always valid for publishing.
     pub fn write(&self, words: &SubjectWords<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -83,17 +83,17 @@ impl SubjectTemplate {
         }
     }
 
-    /// A filter that takes every subject that it can make.
+    /// A filter that matches every subject of the template.
     pub(super) fn filter(&self) -> String {
         let wide = |token: &str| if token.contains('{') { "*".to_owned() } else { token.to_owned() };
         self.text.split('.').map(wide).collect::<Vec<_>>().join(".")
     }
 
-    /// The longest subject that it can make.
+    /// The longest subject of the template.
     fn longest(&self) -> Vec<u8> {
         let mut longest = Vec::new();
         let word = [b'x'; SUBJECT_WORD_SIZE_MAX];
-        // `authpriv` and `warning` are the longest of theirs.
+        // `authpriv` and `warning` are the longest names.
         self.write(
             &SubjectWords { facility: 10, severity: 4, host: Some(&word), app: Some(&word) },
             &mut longest,

@@ -1,4 +1,4 @@
-//! Who may come in, and what they may do there: one table for every door that can ask for a name or a token.
+//! Users and their permissions: one table for every ingress protocol with authentication.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,29 +7,29 @@ use super::filters::filter;
 use super::limits::{SECRET_SIZE_MAX, USER_FILTERS_MAX, USER_NAME_SIZE_MAX, USERS_MAX};
 use super::{SettingError, SettingKey};
 
-/// Somebody who may publish and subscribe. As soon as there is one, nobody else may.
+/// A client that may publish and subscribe. With at least one user, all other clients are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserConfig {
-    /// The name to sign in with; who has a token is only called so.
+    /// The name to sign in with; with a token it is only a label.
     pub name: String,
-    /// What proves who it is.
+    /// Proof of identity.
     pub credential: Credential,
-    /// Filters of what may be published to. Default: everything.
+    /// Filters of subjects to publish to. Default: everything.
     pub publish: Vec<String>,
-    /// Filters of what may be subscribed to. Default: everything.
+    /// Filters of subjects to subscribe to. Default: everything.
     pub subscribe: Vec<String>,
 }
 
-/// What proves who somebody is.
+/// Proof of identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// To be given with the name.
+    /// Sent with the name.
     Password(Secret),
-    /// To be given alone.
+    /// Sent without a name.
     Token(Secret),
 }
 
-/// A password or token, which is not shown when it is printed for a log.
+/// A password or token. Its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     text: String,
@@ -38,26 +38,26 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Keeps it.
+    /// A secret with this text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Secret { text: text.into(), variable: None }
     }
 
-    /// Keeps one that was read from an environment variable, which worker processes then do not inherit.
+    /// A secret that was read from an environment variable, which worker processes then do not inherit.
     #[must_use]
     pub fn from_variable(variable: impl Into<String>, text: impl Into<String>) -> Self {
         Secret { text: text.into(), variable: Some(variable.into()) }
     }
 
-    /// Whether it is what somebody gives. How long that takes says how long the guess is, and nothing else.
+    /// Whether a guess is the secret. Takes a time that depends only on the length of the guess.
     #[must_use]
     pub fn matches(&self, guess: &[u8]) -> bool {
         let secret = self.text.as_bytes();
-        // An empty secret was never accepted; it must not be one that every guess begins with.
+        // An empty secret matches nothing, not even an empty guess.
         let differing =
             guess.iter().enumerate().fold(u8::from(secret.is_empty()), |differing, (at, byte)| {
-                // Beyond its end the guess is compared with its own beginning again, which does no more or less work.
+                // Bytes after the secret's end are compared with its beginning again: the same amount of work.
                 differing | (byte ^ secret.get(at % secret.len().max(1)).unwrap_or(&0))
             });
         std::hint::black_box(differing) == 0 && guess.len() == secret.len()
@@ -71,13 +71,12 @@ impl fmt::Debug for Secret {
 }
 
 impl UserConfig {
-    /// The environment variable that holds the user's secret, if one does.
     pub(crate) fn variable(&self) -> Option<&str> {
         let (Credential::Password(secret) | Credential::Token(secret)) = &self.credential;
         secret.variable.as_deref()
     }
 
-    /// Somebody with a password, or a token, who may do everything.
+    /// A user that may publish and subscribe to everything.
     #[must_use]
     pub fn new(name: impl Into<String>, credential: Credential) -> Self {
         let all = || vec![">".to_owned()];
@@ -87,7 +86,7 @@ impl UserConfig {
     fn problems(&self, index: usize, found: &mut Vec<SettingError>) {
         let mut add_problem = |key, reason| found.push(SettingError::user(index, key, reason));
         let name = &self.name;
-        // RFC 7617 section 2: a user-id with a colon cannot be told from its password.
+        // RFC 7617 section 2: the colon separates the user-id from the password.
         let is_wrong = |letter: char| letter == ':' || letter.is_control();
         if name.is_empty() || name.len() > USER_NAME_SIZE_MAX || name.contains(is_wrong) {
             add_problem(
@@ -131,7 +130,7 @@ impl UserConfig {
     }
 }
 
-/// What is wrong with users, each by itself and with each other.
+/// Problems of users, individually and together.
 pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
     if users.len() > USERS_MAX {
         let reason = format!("{} users are more than the {USERS_MAX} that one server can have", users.len());

@@ -1,4 +1,4 @@
-//! The hub's part of a shard's turn: connections and syslog's datagrams share the room on the way to the hub.
+//! The hub's part of a shard's turn: connections and syslog datagrams share the room on the way to the hub.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::syslog::SyslogShard;
 
 /// The next connection with mail from the hub.
 pub(super) fn next_hub_mail(hub: &mut HubHandle, syslog: &mut SyslogShard) -> Option<(Token, HubMail)> {
-    // Datagrams that wait get their part of new room first: connections would leave them none.
+    // Held datagrams get a part of new room first: connections would leave them none.
     syslog.publish_some_backlog(&mut hub.port);
     hub.next_mail()
 }
@@ -41,14 +41,14 @@ mod tests {
         StreamConfig { subjects: vec![filter.to_owned()], durability, ..StreamConfig::default() }
     }
 
-    /// The syslog of a shard before a hub with these streams.
+    /// The syslog of a shard with a hub with these streams.
     fn syslog(streams: &[StreamConfig]) -> SyslogShard {
         let rules =
             SyslogRules::new(Vec::new(), "syslog.{app}".parse().expect("a template"), streams, HashKey(1, 2));
         SyslogShard::new(Arc::new(rules), 1024)
     }
 
-    /// Row 0.14: datagrams that wait get their part of the room, however much connections publish.
+    /// Row 0.14: held datagrams get their part of the room, however much connections publish.
     #[test]
     fn datagrams_that_wait_come_before_connections_that_always_have_more() {
         let (port, mut runner, counters) = hub_of_one_shard();
@@ -76,7 +76,7 @@ mod tests {
         assert!(counters.messages.get() > 200);
     }
 
-    /// Datagrams to a stream that is full are held by their shard, which sleeps meanwhile, and the hub has none but the first.
+    /// Datagrams to a full stream are held by their shard, which sleeps meanwhile; the hub has only the first.
     #[test]
     fn datagrams_to_a_full_stream_are_held_until_it_takes_or_refuses_them() {
         let streams = vec![stream(">", Durability::Disk)];
@@ -102,8 +102,8 @@ mod tests {
         assert!(syslog.is_settled());
         assert_eq!((counters.losses(Ingress::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
     }
-    /// Design, section 5: datagrams to a stream that waits delay none to another stream, nor to no stream, and take no
-    /// room from them.
+    /// Design, section 5: datagrams to a stream that waits neither delay datagrams to other streams, or to none, nor
+    /// take room from them.
     #[test]
     fn datagrams_to_other_streams_go_on_while_one_is_full() {
         let memory = StreamConfig { name: "memory".to_owned(), ..stream("syslog.quick", Durability::Memory) };
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(next_hub_mail(hub, syslog), None, "no connection is called");
         };
         let long = "x".repeat(1000);
-        // More for the stream that is full than one source may have waiting.
+        // More for the full stream than one source may hold.
         for number in 0..400 {
             for app in ["full", "quick", "unheard"] {
                 let text = format!("<14>1 - host {app} - - - {number} {long}");

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   accepted ─▶ Endpoint ─▶ ShardSession ─┬─▶ http      sees HttpContext:     HttpShard, hub, worker processes
-//!   bytes    ───────────────▶             ├─▶ nats      sees NatsContext:     NatsShard, hub, life of the process
-//!   mail     ◀ hub, workers, processes    ├─▶ syslog    sees SyslogContext:   SyslogShard, hub, life of the process
-//!   datagram ─▶ Endpoint ─▶ syslog        ├─▶ custom    sees CustomContext:   hub, life of the process
-//!                                         └─▶ upstream  sees UpstreamContext: the requests to worker processes
+//!   bytes    ───────────────▶             ├─▶ nats      sees NatsContext:     NatsShard, hub, lifecycle
+//!   mail     ◀ hub, workers, processes    ├─▶ syslog    sees SyslogContext:   SyslogShard, hub, lifecycle
+//!   datagram ─▶ Endpoint ─▶ syslog        ├─▶ custom    sees CustomContext:   hub, lifecycle
+//!                                         └─▶ upstream  sees UpstreamContext: UpstreamPool
 //! ```
 //!
-//! A protocol is a module beside this one. A new one adds a variant to [`Endpoint`] and to the session. Protocols of the
-//! embedding program are registered at [`protocol`](crate::protocol), and change nothing here.
+//! A protocol is a module beside this one. A new protocol adds a variant to [`Endpoint`] and to the session.
+//! Protocols of the embedding program are registered through [`protocol`](crate::protocol), and change nothing here.
 
 mod hub_turn;
 mod service;

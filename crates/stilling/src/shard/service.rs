@@ -1,4 +1,4 @@
-//! What the connections of one shard share: a part for each protocol, and the mail for all of them.
+//! State shared by the connections of one shard: a part for each protocol, and the mail for all of them.
 
 mod drain;
 mod session;
@@ -30,7 +30,7 @@ use crate::upstream::{
 
 pub use self::session::{ShardMail, ShardSession};
 
-/// What is spoken at a listener or datagram socket.
+/// The protocol of a listener or datagram socket.
 #[derive(Clone)]
 pub enum Endpoint {
     /// HTTP.
@@ -43,30 +43,28 @@ pub enum Endpoint {
     Custom(Arc<dyn CustomProtocol>),
 }
 
-/// One shard's way to the hub, with what the protocols of the hub share in the shard.
+/// A shard's access to the hub, with the state that the protocols of the hub share in the shard.
 pub struct ShardHub {
     pub(crate) hub: HubHandle,
     pub(crate) nats: NatsShard,
     pub(crate) syslog: SyslogShard,
 }
 
-/// What the connections of one shard share.
+/// State shared by the connections of one shard.
 pub struct ShardService {
-    /// What is spoken at each listener and datagram socket, in the order in which the shard got them.
+    /// The protocol of each listener and datagram socket, in the order in which they were added to the shard.
     endpoints: Vec<Endpoint>,
     http: HttpShard,
     nats: NatsShard,
     syslog: SyslogShard,
-    /// The way to the hub, if there is one.
     pub(super) hub: Option<Box<HubHandle>>,
-    /// There was a hub, which a successor has now.
+    /// There was a hub, which a successor has taken over.
     has_left_hub: bool,
-    /// The way to the worker processes, if there are any.
     upstream: Option<Box<UpstreamPool>>,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     drain: ShardDrain,
-    /// The sender whose mail was handed out last.
+    /// The sender of the last mail.
     last_sender: u8,
 }
 
@@ -100,29 +98,29 @@ impl ShardService {
         }
     }
 
-    /// Has messages dealt with by the hub.
+    /// Adds access to a hub.
     pub fn with_hub(self, hub: Option<ShardHub>) -> Self {
         let Some(ShardHub { hub, nats, syslog }) = hub else { return self };
         ShardService { hub: Some(Box::new(hub)), nats, syslog, ..self }
     }
 
-    /// Sets the addresses of all listeners of the shard, in their order, as INFO names them to NATS clients.
+    /// Sets the addresses of all listeners of the shard, in order, as INFO reports them to NATS clients.
     pub(crate) fn with_addresses(mut self, addresses: Vec<SocketAddr>) -> Self {
         self.nats.set_addresses(addresses);
         self
     }
 
-    /// Has requests answered by worker processes.
+    /// Adds worker processes.
     pub(crate) fn with_upstream(self, pool: Option<UpstreamPool>) -> Self {
         ShardService { upstream: pool.map(Box::new), ..self }
     }
 
-    /// Leaves the hub, as the end of the shard does: for worlds in which shards that have stopped are kept.
+    /// Leaves the hub, as the end of the shard does: for simulations in which stopped shards are kept.
     pub fn leave_hub(&mut self) {
         self.hub = None;
     }
 
-    /// Keeps a further descriptor of a datagram socket, to read what is left in its queue at the end.
+    /// Keeps a further descriptor of a datagram socket, to read the rest of its queue at the end.
     pub(crate) fn keep_datagram_socket(&mut self, transport: SyslogTransport, socket: OwnedFd) {
         match transport {
             SyslogTransport::Unix => self.syslog.keep_unix_socket(socket),
@@ -131,7 +129,7 @@ impl ShardService {
         }
     }
 
-    /// Gives a connection that has left the shard to a worker.
+    /// Hands a connection that has left the shard to a worker.
     pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, ShardSession>) {
         let Detached { session, socket, unread } = detached;
         if let Some(session) = session.into_http() {
@@ -139,7 +137,7 @@ impl ShardService {
         }
     }
 
-    /// What HTTP sessions see.
+    /// The context of HTTP sessions.
     #[inline]
     pub(super) fn http(&mut self) -> HttpContext<'_> {
         HttpContext {
@@ -150,23 +148,19 @@ impl ShardService {
         }
     }
 
-    /// What NATS sessions see.
     #[inline]
     pub(super) fn nats(&mut self) -> NatsContext<'_> {
         NatsContext { nats: &mut self.nats, hub: self.hub.as_deref_mut(), lifecycle: &self.lifecycle }
     }
 
-    /// What syslog sessions see.
     pub(super) fn syslog(&mut self) -> SyslogContext<'_> {
         SyslogContext { syslog: &mut self.syslog, hub: self.hub.as_deref_mut(), lifecycle: &self.lifecycle }
     }
 
-    /// What sessions of custom protocols see.
     pub(super) fn custom(&mut self) -> CustomContext<'_> {
         CustomContext::new(self.hub.as_deref_mut(), &self.lifecycle, self.http.idle_timeout())
     }
 
-    /// What connections to worker processes see.
     pub(super) fn upstream(&mut self) -> UpstreamContext<'_> {
         UpstreamContext {
             pool: self.upstream.as_deref_mut().expect("a connection to a process is made by the pool"),
@@ -194,7 +188,7 @@ impl ShardService {
         Some((Token::from_bits(ticket).into(), MailKind::Job(position, outcome)))
     }
 
-    /// Drops a reply that the protocol of its datagram socket does not take, and gives up its request, so that the
+    /// Drops a reply that the protocol of its datagram socket does not accept, and abandons its request, so that the
     /// process's slot does not wait for a client.
     fn drop_reply(&mut self, id: RequestId) {
         self.http.counters.app_replies_dropped.add(1);
@@ -203,7 +197,7 @@ impl ShardService {
         }
     }
 
-    /// Ends the hub's part of a turn. Returns when it is to be called again at the latest.
+    /// Ends the hub's part of a turn. Returns when to call again at the latest.
     fn turn_hub(&mut self, now: Time) -> Option<Time> {
         let hub = self.hub.as_mut()?;
         let lifecycle = &self.lifecycle;
@@ -211,7 +205,8 @@ impl ShardService {
         turn_hub(hub, &mut self.syslog, || lifecycle.both_clocks(now)).map(|span| now.after(span))
     }
 
-    /// Ends the worker processes' part of a turn: connects to them. Returns when it is to be called again at the latest.
+    /// Ends the worker processes' part of a turn: opens connections to them. Returns when to call again at the
+    /// latest.
     fn turn_upstream(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let pool = self.upstream.as_mut()?;
         let again = pool.turn(control.now);
@@ -222,7 +217,7 @@ impl ShardService {
         again
     }
 
-    /// Follows the process through its life: running, draining, gone.
+    /// Continues the drain, if there is one. Returns when to call again at the latest.
     fn turn_drain(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let ShardService { drain, hub, syslog, upstream, lifecycle, .. } = self;
         let abandoned_requests = upstream.as_ref().map_or(0, |pool| pool.abandoned_requests_open());
@@ -269,10 +264,10 @@ impl Service for ShardService {
         }
     }
 
-    /// Leads mail for a peer to the protocol of the socket that the peer's datagram came in by.
+    /// Passes mail for a peer to the protocol of the socket that received the peer's datagram.
     fn delivered(&mut self, mail: ShardMail, io: &mut DatagramIo<'_>) {
         match (&self.endpoints[io.socket() as usize], mail.0) {
-            // None of them submits requests for datagrams.
+            // None of these protocols submits requests for datagrams.
             (
                 Endpoint::Http(_) | Endpoint::Nats | Endpoint::Syslog(_) | Endpoint::Custom(_),
                 MailKind::UpstreamEvent(id, _),
@@ -283,7 +278,7 @@ impl Service for ShardService {
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ShardMail)> {
-        // One after the other: each may have more than a turn takes.
+        // Round robin: each sender may have more than a turn takes.
         for _ in 0..SENDERS {
             self.last_sender = (self.last_sender + 1) % SENDERS;
             let mail = match self.last_sender {

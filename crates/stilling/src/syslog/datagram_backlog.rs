@@ -1,5 +1,5 @@
-//! Datagrams that wait for room on the way to the hub: what cannot be left in the socket, since there the newest would be
-//! lost, whatever they say, and senders on a Unix socket would hang.
+//! Datagrams that wait for room on the way to the hub. They cannot stay in the socket: there the newest would be
+//! lost, whatever their severity, and senders on a Unix socket would block.
 //!
 //! ```text
 //!   bytes free   0 ────────────────────────────── all
@@ -9,17 +9,16 @@
 //!   debug        ████                               1/8
 //! ```
 //!
-//! The less a message says, the earlier there is no room for it: so the least severe are shed first, without a search, and
-//! what is held stays in its order.
+//! The lower its severity, the earlier there is no room for a message: the least severe are shed first, without a
+//! search, and held messages stay in order.
 //!
-//! Each stream has a lane: what waits for one stream delays nothing for another. A lane holds no more bytes than are
-//! free, so that one whose stream hangs leaves room for the others. Within a lane the same shares hold for what each
-//! source has, so that one that floods sheds its own.
+//! Each stream has a lane: messages that wait for one stream do not delay those for another. A lane holds no more
+//! bytes than are free, so a stream that hangs leaves room for the others. Within a lane the same shares apply to the
+//! bytes of each source, so a source that floods sheds only its own messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-/// A message that waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HeldDatagram {
     pub(super) subject: Vec<u8>,
@@ -33,13 +32,11 @@ impl HeldDatagram {
     }
 }
 
-/// The datagrams of one stream, or of no stream.
 pub(super) type SyslogLane = u32;
 
-/// Those that wait, in the order of each lane.
+/// Waiting messages, in order within each lane.
 #[derive(Debug)]
 pub(super) struct DatagramBacklog {
-    /// Lanes with datagrams.
     lanes: BTreeMap<SyslogLane, LaneQueue>,
     size: usize,
     size_max: usize,
@@ -85,12 +82,11 @@ impl DatagramBacklog {
         self.lanes.is_empty()
     }
 
-    /// Whether nothing waits in a lane.
+    /// Whether a lane has no datagrams.
     pub(super) fn is_lane_empty(&self, lane: SyslogLane) -> bool {
         !self.lanes.contains_key(&lane)
     }
 
-    /// The lanes with datagrams, in order.
     pub(super) fn lanes(&self) -> impl Iterator<Item = SyslogLane> {
         self.lanes.keys().copied()
     }
@@ -100,7 +96,7 @@ impl DatagramBacklog {
         self.lanes.range(from..).next().map(|(lane, _)| *lane)
     }
 
-    /// Holds a message; false: it has to be shed.
+    /// Holds a message; false: it must be shed.
     pub(super) fn push(
         &mut self,
         lane: SyslogLane,
@@ -124,12 +120,12 @@ impl DatagramBacklog {
         true
     }
 
-    /// The oldest of a lane.
+    /// Removes the oldest message of a lane.
     pub(super) fn pop(&mut self, lane: SyslogLane) -> Option<HeldDatagram> {
         let queue = self.lanes.get_mut(&lane)?;
         let oldest = queue.pop()?;
         if queue.waiting.is_empty() {
-            // Overload is rare, and its memory is not kept.
+            // Overload is rare, so its memory is not kept.
             self.lanes.remove(&lane);
         }
         self.size -= oldest.size();
@@ -147,7 +143,7 @@ mod tests {
         IpAddr::from([10, 0, 0, number])
     }
 
-    /// What a message of the tests costs.
+    /// Bytes that a message of the tests occupies.
     const SIZE: usize = size_of::<HeldDatagram>() + 2;
 
     /// How many messages of a severity a lane holds before one is shed.
@@ -172,7 +168,7 @@ mod tests {
         assert!(!backlog.push(0, (0, source(2)), b"s", b"m"), "full is full");
     }
 
-    /// A stream that hangs, whatever waits for it and from which sources.
+    /// A hung stream, with any messages and sources.
     #[test]
     fn a_full_lane_leaves_room_for_messages_of_any_severity_in_the_others() {
         for severity in 0..8 {

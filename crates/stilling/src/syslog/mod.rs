@@ -1,7 +1,7 @@
-//! Syslog: datagrams, connections, and what becomes of them when the hub is busy.
+//! Syslog: datagrams, connections, and their handling when the hub is busy.
 //!
-//! Nothing can be confirmed to a sender of syslog. So whatever does not get through is counted, and told in the stream that
-//! it would have been in.
+//! Syslog has no acknowledgements. So every lost message is counted, and reported in the stream that it was meant
+//! for.
 
 mod datagram_backlog;
 pub(crate) mod limits;
@@ -11,13 +11,13 @@ mod shard;
 pub(crate) use session::SyslogSession;
 pub(crate) use shard::{SyslogContext, SyslogRules, SyslogShard};
 
-/// How syslog comes.
+/// A transport of syslog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyslogTransport {
-    /// On connections.
+    /// TCP connections.
     Tcp,
-    /// In datagrams.
+    /// UDP datagrams.
     Udp,
-    /// In datagrams on a Unix socket.
+    /// Datagrams on a Unix socket.
     Unix,
 }

@@ -1,6 +1,6 @@
-//! A connection over which syslog comes: messages in, nothing out.
+//! A syslog connection: messages in, nothing out.
 //!
-//! Without room on the way to the hub it is not read, and TCP slows its sender down: nothing of it is shed.
+//! Without room on the way to the hub it is not read, and TCP slows its sender down: none of its messages is shed.
 
 use std::net::IpAddr;
 
@@ -15,23 +15,21 @@ use super::shard::SyslogContext;
 use crate::hub::HubMail;
 use crate::hub::quiet_wait::QuietWait;
 
-/// What the shard keeps of a message whose end has not come, and a receive more, must fit into its largest block.
+/// An incomplete message and one further receive must fit into the shard's largest block.
 const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 1024);
 
-/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct SyslogSession {
     framer: Framer,
-    /// Bytes that have come and are not consumed.
+    /// Bytes received and not consumed.
     unconsumed: usize,
     source: Option<IpAddr>,
-    /// When it last said something.
     last_input: Time,
-    /// It waits for room in the port, since it was heard last.
+    /// It waits for room in the port, and has not been read since the last input.
     waits_for_room: bool,
-    /// The server drains, which the protocol has no words for: it is read until it is quiet.
+    /// The server drains, which the protocol cannot express: it is read until it is silent.
     drain_wait: Option<QuietWait>,
-    /// Why nothing more is waited for.
+    /// The reason to close after the remaining input.
     ending: Option<CloseReason>,
     is_counted: bool,
 }
@@ -54,7 +52,7 @@ impl SyslogSession {
         let now = io.now();
         self.last_input = now;
         let Some(hub) = cx.hub.as_deref_mut() else {
-            // A successor has the hub, and is found by the next connection.
+            // A successor has the hub; the client's next connection reaches it.
             return io.abort(CloseReason::Drained);
         };
         self.is_counted = true;
@@ -66,7 +64,7 @@ impl SyslogSession {
         }
         io.set_deadline(Some(now.after(IDLE_TIMEOUT)));
         if cx.lifecycle.is_draining() {
-            // It had connected before, and the others may have been told already.
+            // The other connections may have been notified already.
             self.draining(io, cx);
         }
     }
@@ -119,7 +117,7 @@ impl SyslogSession {
         }
     }
 
-    /// What has no end is a message all the same: it is shown once more.
+    /// An unterminated message is still published: its bytes are passed to `received` once more.
     pub(crate) fn ended(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         self.ending = Some(CloseReason::PeerClosed);
         io.call_again();
@@ -130,7 +128,7 @@ impl SyslogSession {
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if mail == HubMail::Room {
             self.waits_for_room = false;
-            // That was no time in which it could say something.
+            // It could not send while it was not read.
             if let Some(wait) = &mut self.drain_wait {
                 wait.extend(self.last_input, io.now());
             }
@@ -150,7 +148,8 @@ impl SyslogSession {
         io.finish(CloseReason::IdleTimeout);
     }
 
-    /// What it had sent is published still. Who looks at the connection before it sends more sees that it is ending.
+    /// Publishes input that was sent before the peer could notice the drain. A peer that checks its connection before
+    /// it sends more sees the end of output.
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if self.ending.is_none() && self.drain_wait.is_none() {
             io.end_output();
@@ -161,7 +160,7 @@ impl SyslogSession {
         }
     }
 
-    /// Goes on until it says nothing more; then the beginning of a message is published, too.
+    /// Reads on until the peer is silent; then an incomplete message is published, too.
     fn continue_draining(&mut self, wait: QuietWait, io: &mut Io<'_>) {
         if let Some(at) = wait.next_check(io.now(), self.last_input, self.waits_for_room) {
             return io.set_deadline(Some(at));
@@ -170,7 +169,7 @@ impl SyslogSession {
         io.call_again();
     }
 
-    /// Something that failed, or was silent too long, in the middle of a message.
+    /// Counts an incomplete message of a failed or idle connection as lost.
     pub(crate) fn closed(&mut self, _: CloseReason, cx: &mut SyslogContext<'_>) {
         let Some(hub) = cx.hub.as_deref_mut() else { return };
         if self.is_counted {

@@ -1,4 +1,4 @@
-//! What one shard knows of syslog: permitted sources, the subject of a message, what was lost, and what waits for room.
+//! The syslog state of one shard: permitted sources, subjects, losses, and the backlog.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -23,17 +23,18 @@ use crate::hub::{HubHandle, Port};
 use crate::lifecycle::Lifecycle;
 use crate::settings::{SourceRange, SubjectTemplate, SubjectWords};
 
-/// What was chosen about syslog, and which stream takes a message.
+/// Settings of syslog, and the streams of subjects.
 #[derive(Debug)]
 pub(crate) struct SyslogRules {
     sources: Vec<SourceRange>,
     subject: SubjectTemplate,
-    /// The number of the stream that takes a subject. Filters of different streams do not overlap.
+    /// The number of the stream that stores a subject. Filters of different streams do not overlap.
     streams: FilterTree,
 }
 
 impl SyslogRules {
-    /// Rules for a server with these `streams`, in the order of their numbers. The `key` is for their tokens.
+    /// Rules for a server with these `streams`, in the order of their numbers. `key` is the hash key for their
+    /// tokens.
     pub(crate) fn new(
         sources: Vec<SourceRange>,
         subject: SubjectTemplate,
@@ -56,37 +57,34 @@ impl SyslogRules {
 /// Bytes of a datagram that are read at the end; more than a message may have.
 const DATAGRAM_SIZE_MAX: usize = 64 * 1024;
 
-/// What one shard knows of syslog.
 #[derive(Debug)]
 pub(crate) struct SyslogShard {
     rules: Arc<SyslogRules>,
     pub(super) limits: SyslogLimits,
     backlog: DatagramBacklog,
-    /// What is to be counted, by [`Loss`].
+    /// Losses to be reported, by [`Loss`].
     uncounted: [u64; Loss::ALL.len()],
-    /// What was shed and is to be told in its stream.
+    /// Shed messages to be reported in their streams.
     shed: Vec<ShedCount>,
     /// Memory for the subject of a message.
     subject: Vec<u8>,
-    /// Memory for the stream that takes it.
+    /// Memory for the stream of a message.
     stream: Vec<u32>,
-    /// The lane whose datagrams get the next room.
+    /// The lane that gets the next room.
     next_lane: SyslogLane,
-    /// What waits has had its part of this turn's room.
+    /// The backlog has had its part of this turn's room.
     has_published_backlog: bool,
-    /// Further descriptors of the Unix datagram sockets, to read what is left in their queues at the end.
+    /// Further descriptors of the Unix datagram sockets, to read the rest of their queues at the end.
     unix_sockets: Vec<OwnedFd>,
     /// The same of the UDP sockets.
     udp_sockets: Vec<OwnedFd>,
 }
 
-/// What a syslog session sees of its shard.
+/// The parts of its shard that a syslog session sees.
 pub(crate) struct SyslogContext<'a> {
-    /// The state that syslog sessions share.
     pub(crate) syslog: &'a mut SyslogShard,
-    /// The hub; absent when a successor has it.
+    /// The hub; `None` when a successor has it.
     pub(crate) hub: Option<&'a mut HubHandle>,
-    /// The life of the process.
     pub(crate) lifecycle: &'a Lifecycle,
 }
 
@@ -99,11 +97,11 @@ struct ShedCount {
     to_ns: UnixNanos,
 }
 
-/// The lane of datagrams that no stream takes. Losses are reported under its token, which is never parked.
+/// The lane of datagrams without a stream. Losses are reported under its token, which is never parked.
 const NO_STREAM: SyslogLane = SyslogLane::MAX;
 
-/// The publisher of a lane's datagrams, which is no connection. The hub parks it like one while the stream is full: the
-/// datagrams of the lane are held meanwhile, and those of other lanes are not.
+/// The publisher of a lane's datagrams, which is no connection. The hub parks it like a connection while the stream
+/// is full: the datagrams of the lane are held meanwhile, and those of other lanes are not.
 fn publisher(lane: SyslogLane) -> Token {
     // No connection has the last index.
     Token::new(u32::MAX, lane)
@@ -134,12 +132,10 @@ impl SyslogShard {
         }
     }
 
-    /// Keeps a further descriptor of a Unix datagram socket.
     pub(crate) fn keep_unix_socket(&mut self, socket: OwnedFd) {
         self.unix_sockets.push(socket);
     }
 
-    /// Keeps a further descriptor of a UDP socket.
     pub(crate) fn keep_udp_socket(&mut self, socket: OwnedFd) {
         self.udp_sockets.push(socket);
     }
@@ -149,17 +145,17 @@ impl SyslogShard {
         source.is_some_and(|source| self.rules.sources.iter().any(|range| range.contains(source)))
     }
 
-    /// Counts something that did not get through, or not whole.
+    /// Counts a message that was lost, entirely or in part.
     pub(super) fn count(&mut self, loss: Loss) {
         self.uncounted[loss as usize] += 1;
     }
 
-    /// Whether everything has been handed to the hub.
+    /// Whether everything has been pushed to the hub.
     pub(crate) fn is_settled(&self) -> bool {
         self.backlog.is_empty() && self.shed.is_empty() && self.uncounted == [0; Loss::ALL.len()]
     }
 
-    /// Reads a message and finds its subject, which is then in `subject`. Returns its severity.
+    /// Parses a message and stores its subject in `subject`. Returns its severity.
     fn parse(&mut self, message: &[u8]) -> u8 {
         let record = syslog::parse(message);
         let (facility, severity) = (record.priority.facility(), record.priority.severity());
@@ -169,15 +165,15 @@ impl SyslogShard {
         severity
     }
 
-    /// The lane of the message whose subject is in `subject`.
+    /// The lane of the message with the subject in `subject`.
     fn lane(&mut self) -> SyslogLane {
         self.stream.clear();
         self.rules.streams.find(&self.subject, &mut self.stream);
         self.stream.first().copied().unwrap_or(NO_STREAM)
     }
 
-    /// Counts the message whose subject is in `subject` as shed. In a full table it counts with another subject of its
-    /// lane, because the loss is reported in the stream of the subject; a lane that has none there adds one.
+    /// Counts the message with the subject in `subject` as shed. In a full table it counts with another subject of
+    /// its lane, because the loss is reported in the stream of the subject; a lane without an entry adds one.
     fn count_shed(&mut self, lane: SyslogLane, now_ns: UnixNanos) {
         let is_full = self.shed.len() >= SHED_SUBJECTS_MAX;
         let same_subject = self.shed.iter().position(|shed| shed.subject == self.subject);
@@ -191,8 +187,8 @@ impl SyslogShard {
         (shed.count, shed.to_ns) = (shed.count + 1, now_ns);
     }
 
-    /// Hands to the hub what waits, as far as there is room, and no more than about so many bytes; what was lost comes
-    /// behind what waits in its lane. Returns whether there was room for anything.
+    /// Pushes the backlog to the hub, as far as there is room, and at most about `size_max` bytes; losses follow the
+    /// backlog of their lane. Returns whether there was room for anything.
     pub(crate) fn publish_backlog(&mut self, port: &mut Port, size_max: usize) -> bool {
         let size = self.publish_held(port, size_max);
         let mut at = 0;
@@ -215,7 +211,8 @@ impl SyslogShard {
         self.backlog.is_empty() || size > 0
     }
 
-    /// Publishes what is held, one lane after the other from where the last call ended. Returns how many bytes.
+    /// Publishes held datagrams, one lane after the other from where the last call ended. Returns the number of
+    /// bytes.
     fn publish_held(&mut self, port: &mut Port, size_max: usize) -> usize {
         let mut size = 0;
         for _ in 0..self.backlog.lanes().count() {
@@ -237,7 +234,7 @@ impl SyslogShard {
         size
     }
 
-    /// The tokens under which something waits for room.
+    /// The tokens that wait for room.
     fn waiting_tokens(&self) -> impl Iterator<Item = Token> {
         let has_reports = self.uncounted != [0; Loss::ALL.len()]
             || self.shed.iter().any(|shed| self.backlog.is_lane_empty(shed.lane));
@@ -255,7 +252,7 @@ fn report_loss(port: &mut Port, lost: LossReport<'_>) {
     port.push_request(publisher(NO_STREAM), ClientOptions::default(), &HubRequest::LossReport(lost));
 }
 
-/// There has to be room.
+/// The caller has made sure of room.
 fn publish(port: &mut Port, token: Token, subject: &[u8], payload: &[u8]) {
     let publication = Publication {
         ingress: Ingress::Syslog,
@@ -268,7 +265,7 @@ fn publish(port: &mut Port, token: Token, subject: &[u8], payload: &[u8]) {
     port.push_request(token, ClientOptions::default(), &HubRequest::Publish(publication));
 }
 
-/// What ends a message in some senders' datagrams, and is no part of it.
+/// Removes the terminators that some senders put into datagrams.
 fn trim_terminators(mut message: &[u8]) -> &[u8] {
     while let [rest @ .., b'\n' | b'\r' | b'\0'] = message {
         message = rest;
@@ -277,29 +274,29 @@ fn trim_terminators(mut message: &[u8]) -> &[u8] {
 }
 
 impl SyslogShard {
-    /// Publishes a part of the datagrams that wait, before connections take the new room, once per turn.
+    /// Publishes a part of the backlog before connections take the new room, once per turn.
     pub(crate) fn publish_some_backlog(&mut self, port: &mut Port) {
         if !self.has_published_backlog && port.is_waited_for() && !self.is_settled() {
             self.has_published_backlog = self.publish_backlog(port, BACKLOG_BYTES_PER_TURN);
         }
     }
 
-    /// Ends a turn of the shard: publishes what waits, as far as there is room.
+    /// Ends a turn of the shard: publishes the backlog, as far as there is room.
     pub(crate) fn turn(&mut self, port: &mut Port) {
         self.publish_backlog(port, usize::MAX);
         self.has_published_backlog = false;
         port.set_wanted(self.waiting_tokens());
     }
 
-    /// Nothing more can be sent to the Unix datagram sockets: senders get an error and can connect to the successor's.
+    /// Ends the Unix datagram sockets: senders get an error and can connect to the successor's.
     pub(crate) fn end_unix_sockets(&self) {
         for socket in &self.unix_sockets {
-            // A socket takes that at any time.
+            // A socket allows this at any time.
             let _ = rustix::net::shutdown(socket, Shutdown::Read);
         }
     }
 
-    /// Reads what is left in the queues of the Unix datagram sockets, which nothing else reads any more.
+    /// Reads the rest of the queues of the Unix datagram sockets, which have no other reader now.
     pub(crate) fn read_unix_sockets(&mut self, port: &mut Port, now_ns: impl Fn() -> UnixNanos) {
         let mut bytes = [0; DATAGRAM_SIZE_MAX];
         let from = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -312,8 +309,8 @@ impl SyslogShard {
         }
     }
 
-    /// Reads what is left in the queues of the UDP sockets, which nothing else reads any more, and closes them. They take
-    /// datagrams until then, so no more than [`UDP_LEFT_MAX`] are read.
+    /// Reads the rest of the queues of the UDP sockets, which have no other reader now, and closes them. Datagrams
+    /// arrive until then, so at most [`UDP_LEFT_MAX`] are read.
     pub(crate) fn read_udp_sockets(&mut self, port: &mut Port, now_ns: impl Fn() -> UnixNanos) {
         let mut bytes = [0; DATAGRAM_SIZE_MAX];
         for socket in std::mem::take(&mut self.udp_sockets) {
@@ -333,8 +330,8 @@ impl SyslogShard {
         self.udp_sockets.clear();
     }
 
-    /// Publishes a datagram, or holds it until there is room. `source` is `None` on a Unix socket, whose file mode decides
-    /// which processes may send.
+    /// Publishes a datagram, or holds it until there is room. `source` is `None` on a Unix socket, where the file
+    /// mode decides which processes may send.
     pub(crate) fn receive(
         &mut self,
         port: &mut Port,
@@ -365,7 +362,7 @@ impl SyslogShard {
         }
     }
 
-    /// Publishes a message that came on a connection. There has to be room.
+    /// Publishes a message from a connection. The caller has made sure of room.
     pub(super) fn publish(&mut self, port: &mut Port, token: Token, message: &[u8]) {
         let message = trim_terminators(message);
         if message.is_empty() {

@@ -1,8 +1,8 @@
 //! A connection to a process: an ordinary connection of the shard that carries one request after the other.
 //!
-//! When no client waits for the response any more, the connection is half-closed. A program with an event loop sees that
-//! and gives up; one that works on without looking has finished when it answers or closes. Until then the request keeps
-//! its slot, so that the next one waits in the server's queue and not inside the process.
+//! When no client waits for the response any more, the connection is half-closed. A program with an event loop
+//! notices that and gives up; a program that does not look has finished when it answers or closes. Until then the
+//! request keeps its slot, so that the next request waits in the server's queue and not inside the process.
 
 use std::io::{self, ErrorKind};
 
@@ -15,33 +15,29 @@ use super::outbox::ConnectionCommand;
 use super::pending_request::{AbandonedRequest, PendingRequest, ResponseProgress, UpstreamError};
 use super::pool::{ConnectAttempt, UpstreamPool};
 
-/// What the session of a connection to a worker process sees of its shard.
+/// The parts of its shard that the session of a connection to a worker process sees.
 pub(crate) struct UpstreamContext<'a> {
-    /// The shard's requests for worker processes.
     pub(crate) pool: &'a mut UpstreamPool,
     /// Counts requests that a process may work on although no client waits for the response.
     pub(crate) abandoned_requests: &'a Counter,
-    /// The server drains.
     pub(crate) is_draining: bool,
 }
 
-/// The session of a connection to a process.
 pub(crate) struct UpstreamConnection {
     process: usize,
-    /// The life of the process that it is to.
+    /// The generation of the process.
     generation: u64,
     /// It has carried a request, or was idle: a request may find it dead without a fault of the process.
     was_used: bool,
-    /// Its token, once it is open.
     token: Option<Token>,
     request: Option<Box<PendingRequest>>,
-    /// What the process may still work on. Then there is no request, and none follows.
+    /// A request that the process may still work on. Then there is no current request, and none follows.
     abandoned: Option<AbandonedRequest>,
-    /// The pool counts it among those with leftovers until it is closed.
+    /// The pool counts it among the connections with abandoned requests until it is closed.
     is_counted: bool,
-    /// Why the connection was not made.
+    /// Why the connection was not established.
     error: Option<ErrorKind>,
-    /// A send failed that was the first of its request.
+    /// The first send of its request failed.
     nothing_sent: bool,
     /// Counts it among the connections to the process.
     connection_permit: Option<ConnectionPermit>,
@@ -91,10 +87,10 @@ impl UpstreamConnection {
                 _ if bytes.is_empty() => {}
                 Some(abandoned) => match abandoned.receive(bytes) {
                     Some(consumed) => return consumed,
-                    // The process has finished, and the rest has no receiver.
+                    // The process has finished; the rest has no receiver.
                     None => self.end_abandoned(io, cx),
                 },
-                // No request has asked for it.
+                // No request expects these bytes.
                 None => self.close(CloseReason::ProtocolError, io, cx),
             }
             return bytes.len();
@@ -131,7 +127,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// The pool or the request's client says something.
+    /// Handles a command of the pool or a message of the client.
     pub(crate) fn commanded(
         &mut self,
         command: ConnectionCommand,
@@ -178,7 +174,7 @@ impl UpstreamConnection {
     }
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
-        // A leftover keeps its slot during the drain, too: other requests still wait for it.
+        // An abandoned request keeps its slot during the drain, too: other requests still wait for it.
         if self.request.is_none() && self.abandoned.is_none() {
             self.close(CloseReason::Drained, io, cx);
         }
@@ -217,7 +213,6 @@ impl UpstreamConnection {
         pool.fail(request, error);
     }
 
-    /// The request has failed; the pool decides what becomes of it.
     fn fail(&mut self, error: UpstreamError, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         if let Some(request) = self.request.take() {
             cx.pool.fail(request, error);
@@ -225,7 +220,7 @@ impl UpstreamConnection {
         self.close(CloseReason::Done, io, cx);
     }
 
-    /// The response is complete.
+    /// Ends a request after its complete response.
     fn finish_request(&mut self, is_reusable: bool, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let request = self.request.take();
         if is_reusable {
@@ -239,11 +234,11 @@ impl UpstreamConnection {
         }
     }
 
-    /// The client does not want the response any more.
+    /// Handles that the client no longer waits for the response.
     fn abandon(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let Some(request) = self.request.take() else { return };
         if io.has_unsent() {
-            // The process does not have all that was to be sent: it cannot work on the request.
+            // The process has not received everything: it cannot work on the request.
             drop(request);
             return self.close(CloseReason::Done, io, cx);
         }
@@ -252,7 +247,7 @@ impl UpstreamConnection {
         self.keep_slot(abandoned, io);
     }
 
-    /// The process has not answered in time, or has stopped in the middle of its response.
+    /// Handles that the process has not answered in time, or has stopped in the middle of its response.
     fn time_out(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let may_work = |request: &PendingRequest| !request.is_answered() && !io.has_unsent();
         let Some(mut request) = self.request.take_if(|request| may_work(request)) else {
@@ -273,7 +268,7 @@ impl UpstreamConnection {
         cx.pool.abandoned_request_opened();
     }
 
-    /// Waits for the process to finish with a request for whose response no client waits.
+    /// Waits for the process to finish with an abandoned request.
     fn keep_slot(&mut self, abandoned: AbandonedRequest, io: &mut Io<'_>) {
         io.end_output();
         io.set_deadline(Some(abandoned.until()));
@@ -281,7 +276,7 @@ impl UpstreamConnection {
         io.resume();
     }
 
-    /// The process has finished with the leftover.
+    /// Frees the slot: the process has finished with the abandoned request.
     fn end_abandoned(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         self.close(CloseReason::Done, io, cx);
         if let Some(AbandonedRequest { permit, .. }) = self.abandoned.take() {
@@ -294,7 +289,7 @@ impl UpstreamConnection {
 
     /// Waits for the next request, if there may be one.
     fn become_idle(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
-        // From now on the process may close it, whether it has carried something or not.
+        // From now on the process may close the connection, whether it has carried a request or not.
         self.was_used = true;
         io.set_deadline(None);
         io.resume();
@@ -309,7 +304,7 @@ impl UpstreamConnection {
     fn close(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let token = io.token();
         cx.pool.remove_idle(self.process, token);
-        // It is closed before another one is opened.
+        // The permit is returned before another connection is opened.
         self.connection_permit = None;
         io.abort(reason);
     }

@@ -1,4 +1,4 @@
-//! The pool as a client's session sees it, whatever protocol the client speaks.
+//! The interface of the pool for client sessions of any protocol.
 
 use stilling_engine::Recipient;
 use stilling_ring::Time;
@@ -8,7 +8,7 @@ use super::pool::UpstreamPool;
 use super::request::UpstreamRequest;
 use super::request_table::RequestId;
 
-/// A shard's way to the worker processes. What becomes of a request is sent as events to its `reply_to`.
+/// A shard's access to the worker processes. Events of a request are sent to its `reply_to`.
 pub(crate) struct UpstreamHandle<'a> {
     pool: &'a mut UpstreamPool,
 }
@@ -18,10 +18,10 @@ impl<'a> UpstreamHandle<'a> {
         UpstreamHandle { pool }
     }
 
-    /// Puts a request into the queue, or gives it to a process at once.
+    /// Queues a request, or gives it to a process at once.
     ///
     /// # Errors
-    /// The request comes back: the queue is full.
+    /// Returns the request if the queue is full.
     pub(crate) fn submit(
         &mut self,
         reply_to: Recipient,
@@ -31,23 +31,23 @@ impl<'a> UpstreamHandle<'a> {
         self.pool.submit(reply_to, request, now)
     }
 
-    /// Whether the request still waits for a process to take it.
+    /// Whether the request still waits for a process.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         self.pool.is_queued(id)
     }
 
-    /// Fails the request if the process has used up its time. Called now and then while the client waits, because the
-    /// engine reports no deadline to a connection whose process reads nothing.
+    /// Fails the request if the process has used up its time. Called at intervals while the client waits, because the
+    /// engine reports no deadline to a connection when the process reads nothing.
     pub(crate) fn check_timeout(&mut self, id: RequestId) {
         self.pool.check_timeout(id);
     }
 
-    /// Sends something to the process's side of the request.
+    /// Sends a message to the connection to the process.
     pub(crate) fn send(&mut self, id: RequestId, message: ClientMessage) {
         self.pool.send(id, message);
     }
 
-    /// Gives up the request: its client has left, or was answered otherwise. `is_late`: because the request waited in the
+    /// Gives up the request: its client has left, or was answered otherwise. `is_late`: the request waited in the
     /// queue for too long.
     pub(crate) fn abandon(&mut self, id: RequestId, is_late: bool) {
         self.pool.abandon(id, is_late);

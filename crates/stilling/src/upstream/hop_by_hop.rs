@@ -19,13 +19,13 @@ const HOP_BY_HOP: [&[u8]; 9] = [
 
 /// The hop-by-hop fields of one message.
 pub(super) struct HopByHopFields<'a> {
-    /// What `Connection` names besides `close` and `keep-alive`.
+    /// The names in `Connection` besides `close` and `keep-alive`.
     nominated: [&'a [u8]; NOMINATED_MAX],
     count: usize,
 }
 
 impl<'a> HopByHopFields<'a> {
-    /// The first [`NOMINATED_MAX`] names of `Connection` count; see [`nominates_too_many`].
+    /// Collects the first [`NOMINATED_MAX`] names of `Connection`; see [`nominates_too_many`].
     pub(super) fn of(fields: Fields<'a>) -> Self {
         let mut hop_by_hop = HopByHopFields { nominated: [b""; NOMINATED_MAX], count: 0 };
         for (place, name) in hop_by_hop.nominated.iter_mut().zip(nominated(fields)) {
@@ -35,20 +35,19 @@ impl<'a> HopByHopFields<'a> {
         hop_by_hop
     }
 
-    /// Whether the field is one of them.
     pub(super) fn contains(&self, name: &[u8]) -> bool {
         let known = |known: &&[u8]| known.len() == name.len() && name.eq_ignore_ascii_case(known);
         HOP_BY_HOP.iter().any(known) || self.nominated[..self.count].iter().any(known)
     }
 }
 
-/// Whether `Connection` names more fields than are looked for. Such a message is refused: comparing each of its fields
-/// with each name costs milliseconds, and no well-behaved message names so many.
+/// Whether `Connection` names more than [`NOMINATED_MAX`] fields. Such a message is refused: comparing each of its
+/// fields with each name costs milliseconds, and no well-behaved message names so many.
 pub(crate) fn nominates_too_many(fields: Fields<'_>) -> bool {
     nominated(fields).nth(NOMINATED_MAX).is_some()
 }
 
-/// What all `Connection` fields list, but for `close` and `keep-alive`.
+/// The names in all `Connection` fields, except `close` and `keep-alive`.
 fn nominated(fields: Fields<'_>) -> impl Iterator<Item = &[u8]> {
     fields
         .filter(|(name, _)| name.eq_ignore_ascii_case(b"connection"))
@@ -69,7 +68,7 @@ mod tests {
 
     fn with_fields<T>(count: usize, judge: impl Fn(Fields<'_>) -> T) -> T {
         let names: Vec<_> = (0..count).map(|number| format!("x-{number}")).collect();
-        // Two fields, and options that name nothing.
+        // Two fields, and empty list elements.
         let (first, second) = names.split_at(count / 2);
         let (first, second) = (first.join(", ,"), second.join(","));
         let request = format!(

@@ -6,15 +6,12 @@ use stilling_ring::Time;
 /// A connection that waits for its next request.
 pub(super) struct IdleConnection {
     pub(super) token: Token,
-    /// The life of the process that it is to.
     pub(super) generation: u64,
-    /// Since when it is idle.
     pub(super) since: Time,
 }
 
-/// The idle connections of one shard.
 pub(super) struct IdleConnections {
-    /// By process; the one used last is the last.
+    /// By process; the most recently used last.
     by_process: Vec<Vec<IdleConnection>>,
 }
 
@@ -23,7 +20,6 @@ impl IdleConnections {
         IdleConnections { by_process: (0..processes).map(|_| Vec::new()).collect() }
     }
 
-    /// Whether there is one to this process.
     pub(super) fn has_connection(&self, process: usize) -> bool {
         !self.by_process[process].is_empty()
     }
@@ -32,18 +28,17 @@ impl IdleConnections {
         self.by_process[process].push(connection);
     }
 
-    /// Takes the one to this process that was used last.
+    /// Removes the most recently used connection to this process.
     pub(super) fn pop(&mut self, process: usize) -> Option<IdleConnection> {
         self.by_process[process].pop()
     }
 
-    /// Forgets a connection, if it is idle.
     pub(super) fn remove(&mut self, process: usize, token: Token) {
         self.by_process[process].retain(|idle| idle.token != token);
     }
 
-    /// Forgets those to a former life of their process, and as many as other shards want of each process's connections, and
-    /// has them closed. `demand`: the present life of a process, and how many connections to it are wanted.
+    /// Removes and closes connections to earlier generations of their process, and as many as other shards claim.
+    /// `demand`: the current generation of a process, and the number of claimed connections.
     pub(super) fn release_unneeded(
         &mut self,
         demand: impl Fn(usize) -> (u64, u32),

@@ -3,36 +3,37 @@
 //!
 //! ```text
 //!   client's session            UpstreamPool (one per shard)          UpstreamConnection       process
-//!   UpstreamRequest ─ submit ─► queue ─► its turn ─► ConnectionCommand ─► send ──────────────► socket
+//!   UpstreamRequest ─ submit ─► queue ─► admission ─► ConnectionCommand ─► send ─────────────► socket
 //!   UpstreamEvent ◄─ by Recipient ◄──── shard ◄─ Outbox ◄──────────────── decode, rewrite ◄───
 //! ```
 //!
-//! A request carries the [`Recipient`](stilling_engine::Recipient) of its answer: a connection of the shard, or the peer of
-//! a datagram socket. The pool knows no client protocol and no session of one; a session uses it by an `UpstreamHandle`
-//! and gets events as mail of the shard. No protocol over datagrams submits requests yet. Nothing here imports `crate::http` except tests, which run whole servers.
+//! A request carries the [`Recipient`](stilling_engine::Recipient) of its response: a connection of the shard, or the
+//! peer of a datagram socket. The pool is independent of client protocols and their sessions; a session uses it
+//! through an `UpstreamHandle` and receives events as mail of the shard. No protocol over datagrams submits requests
+//! yet. Nothing here imports `crate::http` except tests, which run whole servers.
 //!
-//! Connections to the processes are ordinary connections of the shard that has the client; no other thread takes part in
-//! a request. A request is given to a process only when the process has a free slot; all others wait in the shards'
-//! queues, which are bounded by length and by age, and a client that waits there costs the program nothing.
+//! Connections to the processes are ordinary connections of the shard that has the client; no other thread takes part
+//! in a request. A process is given a request only when it has a free slot; all others wait in the shards' queues,
+//! which are bounded by length and by age, and a client that waits there costs the program nothing.
 //!
-//! A slow client holds no slot: its body is received before the request asks for one, and the process's response is taken
-//! as fast as the process gives it. What is too long for that ([`limits::BODY_HELD_MAX`], [`limits::ANSWER_HELD_MAX`], or
-//! the memory for all) goes on piece by piece: the sender is read from only as fast as the receiver takes, and the client
-//! has to keep to [`limits::SLOT_RATE_MIN`] meanwhile.
+//! A slow client holds no slot: its body is received before the request is queued, and the process's response is read
+//! as fast as the process sends it. Longer bodies and responses ([`limits::BODY_HELD_MAX`],
+//! [`limits::ANSWER_HELD_MAX`], or the memory for all) continue piece by piece: the sender is read only as fast as
+//! the receiver takes, and the client must keep to [`limits::SLOT_RATE_MIN`] meanwhile.
 //!
-//! A client that resets its connection is noticed within [`limits::CLIENT_CHECK_INTERVAL`]; one that has only ended its own sending
-//! is answered. Its place in the queue is free at once. The connection to a process that had its request is half-closed,
-//! and the process loses nothing else; the slot is free when the process closes the connection or answers, because it may
-//! work on the request until then. The same holds for a request that was not answered in time, if the process is not
-//! killed for it.
+//! A reset by the client is noticed within [`limits::CLIENT_CHECK_INTERVAL`]; a client that has only ended its own
+//! sending is still answered. After a reset, the client's position in the queue is freed at once. If a process had
+//! the request, the connection to it is half-closed, and the slot is freed when the process closes the connection or
+//! answers, because it may work on the request until then. The same holds for a request that timed out, if the
+//! process is not killed for it.
 //!
-//! A process learns where a request comes from by `X-Forwarded-For`, except for connections in a ring's own descriptor
-//! table (`direct_descriptors`), whose addresses the system does not tell. `X-Forwarded-For` (the peer's address),
-//! `X-Forwarded-Proto` and `X-Forwarded-Host` are Stilling's alone. Whatever the client sends of `X-Forwarded-*`,
-//! `X-Real-IP`, `Forwarded`, `Proxy` or with `_` in its name, which many programs confuse with `-`, is dropped.
+//! A process gets the client's address in `X-Forwarded-For`, except for connections in a ring's own descriptor table
+//! (`direct_descriptors`), for which the system reports no address. `X-Forwarded-For` (the peer's address),
+//! `X-Forwarded-Proto` and `X-Forwarded-Host` are set by Stilling only. Fields of the client named `X-Forwarded-*`,
+//! `X-Real-IP`, `Forwarded` or `Proxy`, or with `_` in the name, which many programs confuse with `-`, are dropped.
 //!
-//! Failures: 503 when no process takes the request in time, 504 when a process does not answer in time (one that hangs is
-//! killed and started again), 502 when a process dies or does not answer HTTP.
+//! Failures: 503 when no process takes the request in time, 504 when a process does not answer in time (a process
+//! that hangs is killed and restarted), 502 when a process dies or does not answer HTTP.
 
 mod connection;
 mod handle;
@@ -76,14 +77,15 @@ use process_sockets::{ProcessSockets, SocketProgram};
 /// The program behind the server, and how its processes are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppConfig {
-    /// The command, for `/bin/sh`; `{socket}` in it, and `STILLING_SOCKET` in its environment, is the path of the Unix
-    /// socket to listen on.
+    /// The command, for `/bin/sh`; `{socket}` in it, and `STILLING_SOCKET` in its environment, is the path of the
+    /// Unix socket to listen on.
     pub command: String,
-    /// Processes, their slots and their lives.
+    /// The number of processes, their slots, restarts and recycling.
     pub processes: processes::ProcessLimits,
-    /// How long a process may take to answer a request, or to go on with a response or with a request's body. More than
-    /// zero. Reached before the response has begun: 504, and the process is killed and started again if it hangs
-    /// ([`SlotPermit::mark_overdue`](processes::SlotPermit::mark_overdue)). Reached after that: the response breaks off, the process lives.
+    /// How long a process may take to answer a request, or to continue with a response or with a request's body. More
+    /// than zero. Reached before the response has begun: 504, and the process is killed and restarted if it hangs
+    /// ([`SlotPermit::mark_overdue`](processes::SlotPermit::mark_overdue)). Reached after that: the response is cut
+    /// off, and the process keeps running.
     pub timeout: Duration,
 }
 
@@ -102,8 +104,8 @@ impl AppConfig {
         self.processes.processes * self.processes.slots
     }
 
-    /// Places of each shard that are kept for connections to the processes: for all that it may have, and as many
-    /// that are being closed.
+    /// Connection slots of each shard that are reserved for connections to the processes: for all that it may have,
+    /// and as many that are being closed.
     pub(crate) fn reserved_connects(&self) -> u32 {
         u32::try_from(2 * self.slots()).unwrap_or(u32::MAX)
     }
@@ -118,15 +120,14 @@ pub struct App {
     secrets: Vec<String>,
 }
 
-/// The queue of each shard, for the shards' pools.
 pub(crate) struct ShardQueues(Vec<ShardAdmissionQueue<RequestId>>);
 
 impl App {
-    /// Plans the processes, and a queue for each shard that one of `wakes` wakes; no process is started yet. The processes
-    /// do not inherit the environment variables `secrets`.
+    /// Sets up the processes, and a queue for each shard that one of `wakes` wakes, without starting a process. The
+    /// processes do not inherit the environment variables `secrets`.
     ///
     /// # Errors
-    /// The system gives no private folder for the sockets, or no descriptor.
+    /// If the system provides no private folder for the sockets, or no descriptor.
     pub(crate) fn new(
         config: AppConfig,
         secrets: Vec<String>,
@@ -138,7 +139,6 @@ impl App {
         Ok((App { config, processes, sockets, secrets }, ShardQueues(queues)))
     }
 
-    /// A pool for each shard.
     pub(crate) fn pools(&self, queues: ShardQueues) -> Vec<UpstreamPool> {
         let path = |process| self.sockets.path(process);
         let addresses: Vec<_> = (0..self.config.processes.processes).map(path).collect();
@@ -146,20 +146,18 @@ impl App {
         queues.0.into_iter().map(pool).collect()
     }
 
-    /// Starts the processes.
     pub(crate) fn start(&self) -> io::Result<()> {
         let program =
             SocketProgram::new(self.config.command.clone(), self.secrets.clone(), self.sockets.clone());
         self.processes.start("app", Box::new(program), standard_streams())
     }
 
-    /// What has become of the requests for them so far.
+    /// Counters of the requests for the processes.
     pub fn requests(&self) -> stilling_workers::PoolCounters {
         self.processes.requests()
     }
 
-    /// Ends the processes and waits for their end; `hurry` is asked now and then whether they should be killed at
-    /// once.
+    /// Ends the processes and waits for them; `hurry` is polled and returns whether to kill them at once.
     pub(crate) fn end(&self, hurry: impl Fn() -> bool) {
         self.processes.stop(self.config.processes.stop_timeout);
         while !self.processes.join(limits::SHUTDOWN_CHECK_INTERVAL) {
@@ -170,12 +168,12 @@ impl App {
         self.sockets.remove();
     }
 
-    /// What has become of the processes so far.
+    /// Counters of the processes.
     pub fn counters(&self) -> ProcessCounters {
         self.processes.counters()
     }
 
-    /// What was chosen.
+    /// The settings.
     pub fn config(&self) -> &AppConfig {
         &self.config
     }

@@ -1,4 +1,4 @@
-//! What waits for the shard to deliver it: events for clients, commands for the connections to the processes.
+//! Deliveries for the shard: events for clients, commands for the connections to the processes.
 
 use std::collections::VecDeque;
 
@@ -7,31 +7,28 @@ use stilling_engine::{Recipient, Token};
 use super::message::{ClientMessage, UpstreamEvent};
 use super::request_table::RequestId;
 
-/// What the pool tells a connection to a process.
+/// A command of the pool to a connection to a process.
 #[derive(Debug)]
 pub(crate) enum ConnectionCommand {
     /// The pool has assigned a request to the connection.
     Begin,
-    /// The client of the request that the connection has says something.
+    /// A message from the client of the connection's request.
     Client(RequestId, ClientMessage),
-    /// The client of this request is gone.
+    /// The client of this request has left.
     Abandon(RequestId),
-    /// The client of this request still waits: if the process's time is over, the request fails.
+    /// The client of this request still waits: the request fails if the process's time is over.
     CheckTimeout(RequestId),
-    /// The connection is not needed any more, unless it has something to do.
+    /// The connection is not needed, unless it has a request.
     Close,
 }
 
-/// Something to deliver, and to whom.
+/// An event or a command, with its recipient.
 #[derive(Debug)]
 pub(crate) enum UpstreamDelivery {
-    /// An event for the client of a request.
     Event(Recipient, RequestId, UpstreamEvent),
-    /// A command for a connection to a process.
     Command(Token, ConnectionCommand),
 }
 
-/// Deliveries in the order in which they were made.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(VecDeque<UpstreamDelivery>);
 

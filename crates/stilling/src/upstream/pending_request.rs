@@ -1,7 +1,7 @@
-//! A request that has a slot of a process: what of it was sent, what of its response has come.
+//! A request that has a slot of a process: the progress of its upload and of its response.
 //!
-//! Nothing here waits: the connection that has the request (`connection.rs`) calls when bytes have come or gone. What
-//! becomes of a request that fails is decided in `pool.rs`.
+//! Nothing here waits: the connection that has the request (`connection.rs`) calls when bytes were received or sent.
+//! Failed requests are handled in `pool.rs`.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -25,25 +25,21 @@ use super::request::UpstreamRequest;
 use super::request_table::RequestId;
 use super::response::ResponseBuilder;
 
-/// What is taken of a response. Its body may have any length.
+/// Limits of a response's head. Its body may have any length.
 const LIMITS: HttpLimits =
     HttpLimits { head_size_max: APP_HEAD_SIZE_MAX, headers_max: APP_HEADERS_MAX, body_size_max: u64::MAX };
 
 /// Why a request failed.
 #[derive(Debug)]
 pub(super) enum UpstreamError {
-    /// There is no connection.
     ConnectFailed(ErrorKind),
-    /// An idle connection was dead before anything of a response came.
+    /// An idle connection was dead before anything of a response was received.
     Stale {
-        /// Nothing of the request had been taken either.
         nothing_sent: bool,
     },
-    /// The deadline has passed.
     TimedOut,
-    /// The process closed the connection, or the system did.
     Lost(ErrorKind),
-    /// The process's bytes are not HTTP, or more than is taken.
+    /// The process's bytes are not HTTP, or exceed the limits.
     Invalid(HttpDecodeError),
 }
 
@@ -68,37 +64,35 @@ impl From<HttpDecodeError> for UpstreamError {
     }
 }
 
-/// How much of the request the process has.
+/// How much of the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UploadState {
     /// So many bytes of the head and the body's beginning.
     First(usize),
     /// These, and so many bytes of the next piece of the body.
     Piece(usize),
-    /// All that has come; the client has been asked for more.
+    /// All bytes received so far; more were requested from the client.
     BodyWanted,
     /// All of it.
     Complete,
-    /// The process answered before it had all, or reads no more.
+    /// The process answered before it had all, or no longer reads.
     CutShort,
 }
 
-/// Whether a request goes on after a step.
+/// Whether a request continues after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseProgress {
     /// More is to come.
     Continues,
     /// The response is complete.
     Done {
-        /// The connection may carry another request.
+        /// The connection can carry another request.
         is_reusable: bool,
     },
 }
 
-/// A request in the queue.
 pub(super) struct QueuedRequest {
     pub(super) request: Box<UpstreamRequest>,
-    /// Its place in the queue.
     pub(super) ticket: AdmissionTicket,
 }
 
@@ -107,44 +101,43 @@ pub(super) struct PendingRequest {
     pub(super) id: RequestId,
     pub(super) reply_to: Recipient,
     pub(super) request: Box<UpstreamRequest>,
-    /// Its place in the queue, should it go back.
+    /// Its position in the queue, should it be requeued.
     pub(super) ticket: AdmissionTicket,
-    /// Its slot.
     pub(super) permit: SlotPermit,
-    /// When the process must have gone on with the request.
+    /// When the process must have made progress with the request.
     pub(super) deadline: Time,
     /// How long the process may take for each step.
     timeout: Duration,
-    /// Since when which life of the process refuses connections.
+    /// The generation of the process that refuses connections, and since when.
     pub(super) refused_since: Option<(u64, Time)>,
     /// It has not been sent a second time.
     pub(super) may_repeat: bool,
-    /// A process may have taken it, or a part of it, before it died.
+    /// A process may have received some of it before it died.
     pub(super) maybe_delivered: bool,
     upload: UploadState,
-    /// A part of it has gone: what a later send finds of the connection says nothing of the whole.
+    /// A part of it was sent: an error of a later send does not show that nothing was taken.
     has_sent: bool,
     /// The piece of the body that is being sent, framed.
     piece: Vec<u8>,
     piece_is_last: bool,
     decoder: ResponseDecoder,
-    /// Something has come back.
+    /// Bytes were received in response.
     has_received: bool,
     interims: u32,
-    /// The response, once its head has come.
+    /// The response, once its head was received.
     response: Option<ResponseBuilder>,
-    /// The process keeps the connection open behind the response.
+    /// The process keeps the connection open after the response.
     is_persistent: bool,
-    /// The client has a piece of the response and has not asked for the next one.
+    /// The client has a piece of the response and has not requested the next one.
     client_is_busy: bool,
-    /// When what has come of a response of unknown length is flushed, if nothing else comes.
+    /// When the buffered part of a response of unknown length is flushed, if nothing else arrives.
     flush_at: Option<Time>,
-    /// The client has been told something: the request cannot be sent again.
+    /// The client has received an event: the request cannot be sent again.
     client_notified: bool,
 }
 
 impl PendingRequest {
-    /// A request whose turn has come at `now`.
+    /// A request that was given a slot at `now`.
     pub(super) fn new(
         id: RequestId,
         reply_to: Recipient,
@@ -180,7 +173,7 @@ impl PendingRequest {
         })
     }
 
-    /// Begins to send the request over an open connection, perhaps for the second time.
+    /// Begins to send the request over an open connection, possibly for the second time.
     pub(super) fn begin(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
         self.upload = UploadState::First(0);
         self.decoder = ResponseDecoder::default();
@@ -190,12 +183,11 @@ impl PendingRequest {
         self.set_deadline(io);
     }
 
-    /// Whether all of the request is still there, and the client knows of nothing.
+    /// Whether all of the request is still available, and the client has received no event.
     pub(super) fn is_repeatable(&self) -> bool {
         self.response.is_none() && !self.client_notified
     }
 
-    /// Whether the head of a response has come.
     pub(super) fn is_answered(&self) -> bool {
         self.response.is_some()
     }
@@ -214,14 +206,14 @@ impl PendingRequest {
         }
     }
 
-    /// The client does not wait for the response any more.
+    /// The client no longer waits for the response.
     pub(super) fn abandon(self, io: &Io<'_>) -> AbandonedRequest {
-        // If the client was using up the time, the process has all of its own.
+        // If the client was using up the time, the process gets its full time.
         let until = if self.waits_for_client(io) { io.now().after(self.timeout) } else { self.deadline };
         self.into_abandoned(until)
     }
 
-    /// The response did not come in time.
+    /// The response did not arrive in time.
     pub(super) fn into_overdue(self, now: Time) -> AbandonedRequest {
         self.into_abandoned(now.after(OVERDUE_SLOT_MAX))
     }
@@ -243,12 +235,12 @@ impl PendingRequest {
         if has_begun { UpstreamEvent::Broken } else { UpstreamEvent::Failed(failure) }
     }
 
-    /// The process has all its time again until it has to go on.
+    /// Gives the process its full time for the next step.
     fn extend_deadline(&mut self, now: Time) {
         self.deadline = now.after(self.timeout);
     }
 
-    /// Whether the client uses up the time, and not the process.
+    /// Whether the request waits for the client, not for the process.
     fn waits_for_client(&self, io: &Io<'_>) -> bool {
         self.upload == UploadState::BodyWanted && !self.is_answered() || io.is_paused()
     }
@@ -258,27 +250,26 @@ impl PendingRequest {
         !self.waits_for_client(io) && io.now() >= self.deadline
     }
 
-    /// Sets the connection's deadline for whatever comes next.
     pub(super) fn set_deadline(&self, io: &mut Io<'_>) {
         let deadline = (!self.waits_for_client(io)).then_some(self.deadline);
         io.set_deadline(self.flush_at.into_iter().chain(deadline).min());
     }
 
-    /// Sends what there is to send and room for; asks for more when that has gone.
+    /// Sends as much as there is room for, and requests more of the body when that was sent.
     pub(super) fn send(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
         let (parts, sent) = match &mut self.upload {
             UploadState::First(sent) => ([&self.request.head[..], &self.request.body], sent),
             UploadState::Piece(sent) => ([&self.piece[..], &[]], sent),
             UploadState::BodyWanted | UploadState::Complete | UploadState::CutShort => return,
         };
-        // There is room for more only when what was sent before has gone.
+        // There is room for more only after the earlier bytes were sent.
         self.has_sent |= *sent > 0 && io.room() > 0;
         let [first, second] = parts;
         let rest = [&first[(*sent).min(first.len())..], &second[sent.saturating_sub(first.len())..]];
         for part in rest {
             let part = &part[..part.len().min(io.room())];
             if !part.is_empty() {
-                // There is room for as much.
+                // There is room.
                 let _ = io.send(part);
                 *sent += part.len();
             }
@@ -301,7 +292,7 @@ impl PendingRequest {
         }
     }
 
-    /// The client has sent the next piece of the body.
+    /// Sends the client's next piece of the body.
     pub(super) fn send_body(&mut self, body: Vec<u8>, is_last: bool, io: &mut Io<'_>, outbox: &mut Outbox) {
         if self.upload != UploadState::BodyWanted {
             return;
@@ -317,18 +308,18 @@ impl PendingRequest {
         self.set_deadline(io);
     }
 
-    /// A send has failed. Returns whether there may still be a response, since a process that closes early may have
-    /// answered early; if not, nothing of the request was taken. `nothing_sent` is about that send alone.
+    /// Handles a failed send. Returns whether there may still be a response, since a process that closes early may
+    /// have answered early; if not, nothing of the request was taken. `nothing_sent` refers to that send alone.
     pub(super) fn is_cut_short(&mut self, nothing_sent: bool) -> bool {
         let may_be_answered = !nothing_sent || self.has_sent || self.client_notified;
         self.upload = UploadState::CutShort;
         may_be_answered
     }
 
-    /// Takes the head of the final response. An upload that is not complete by then is cut short.
+    /// Handles the head of the final response. An incomplete upload is cut short.
     fn begin_response(&mut self, head: &ResponseHead<'_>, now: Time) -> Result<(), UpstreamError> {
         if head.status == 101 || nominates_too_many(head.headers()) {
-            // No client asked for another protocol.
+            // No client requested another protocol.
             return Err(UpstreamError::Lost(ErrorKind::InvalidData));
         }
         self.permit.mark_responsive();
@@ -343,7 +334,7 @@ impl PendingRequest {
         Ok(())
     }
 
-    /// Takes what has come of the response and passes it on. Returns how many bytes are done with.
+    /// Decodes received bytes of the response and passes it on. Returns how many bytes are consumed.
     pub(super) fn receive(
         &mut self,
         bytes: &[u8],
@@ -357,7 +348,7 @@ impl PendingRequest {
             let room =
                 self.response.as_ref().map_or(usize::MAX, |response| PIECE_SIZE_MAX - response.body_len());
             if room == 0 && !self.flush(false, outbox) {
-                // The client comes first.
+                // The client must take its piece first.
                 io.pause();
                 self.set_deadline(io);
                 return Ok((at, ResponseProgress::Continues));
@@ -384,7 +375,7 @@ impl PendingRequest {
             }
             if !self.decoder.in_body() {
                 self.flush(true, outbox);
-                // Bytes behind a response belong to none.
+                // Bytes after a response belong to no request.
                 let is_reusable =
                     self.is_persistent && at == bytes.len() && self.upload == UploadState::Complete;
                 return Ok((at, ResponseProgress::Done { is_reusable }));
@@ -399,7 +390,7 @@ impl PendingRequest {
         Ok((at, ResponseProgress::Continues))
     }
 
-    /// The process has closed the connection.
+    /// Handles that the process has closed the connection.
     pub(super) fn receive_end(&mut self, was_used: bool, outbox: &mut Outbox) -> Result<(), UpstreamError> {
         if !self.is_answered() {
             return Err(self.error_on_close(ErrorKind::UnexpectedEof, was_used, false));
@@ -409,7 +400,7 @@ impl PendingRequest {
         Ok(())
     }
 
-    /// The client can take the next piece of the response.
+    /// Continues after the client has taken a piece of the response.
     pub(super) fn resume(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
         self.client_is_busy = false;
         self.extend_deadline(io.now());
@@ -421,7 +412,7 @@ impl PendingRequest {
         self.set_deadline(io);
     }
 
-    /// The connection's deadline has come: either what has come is flushed, or the process is late.
+    /// Handles the connection's deadline: flushes buffered bytes, or fails if the process is late.
     pub(super) fn deadline_reached(
         &mut self,
         io: &mut Io<'_>,
@@ -436,7 +427,7 @@ impl PendingRequest {
         Ok(())
     }
 
-    /// A response of unknown length is not held back for long: its next part may never come.
+    /// Schedules the flush of a response of unknown length: its next part may never arrive.
     fn schedule_flush(&mut self, now: Time) {
         let Some(response) = &self.response else { return };
         let has_news = !response.has_length() && (response.body_len() > 0 || !response.has_begun());
@@ -447,7 +438,7 @@ impl PendingRequest {
         };
     }
 
-    /// Gives the client what has come of the response. False: the client is busy with the piece before.
+    /// Sends the buffered part of the response to the client. False: the client has not taken the last piece.
     fn flush(&mut self, is_last: bool, outbox: &mut Outbox) -> bool {
         let Some(response) = &mut self.response else { return false };
         if self.client_is_busy && !is_last {
@@ -465,30 +456,31 @@ impl PendingRequest {
     }
 }
 
-/// A request that the process may still work on although no client waits for its response. It keeps its slot until the
-/// process sends or closes something: the next request would wait inside a process that does one thing at a time.
+/// A request that the process may still work on although no client waits for its response. It keeps its slot until
+/// the process sends or closes something: otherwise the next request would wait inside a process that does one thing
+/// at a time.
 pub(super) struct AbandonedRequest {
     pub(super) permit: SlotPermit,
-    /// The response had begun: the process lives.
+    /// The response had begun, so the process makes progress.
     has_begun: bool,
-    /// Until when it keeps its slot, or until when the process has its time for it.
+    /// Until when it keeps its slot, or until when the process has time for it.
     until: Time,
-    /// Tells an interim response from one that shows that the process has finished.
+    /// Distinguishes interim responses from the final one, which shows that the process has finished.
     decoder: ResponseDecoder,
     interims: u32,
 }
 
 impl AbandonedRequest {
-    /// When [`deadline_reached`](Self::deadline_reached) is to be called.
+    /// When [`deadline_reached`](Self::deadline_reached) must be called.
     pub(super) fn until(&self) -> Time {
         self.until
     }
 
-    /// Takes what has come. `None`: the process has finished with the request, or broken the protocol.
+    /// Decodes received bytes. `None`: the process has finished with the request, or violated the protocol.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while !self.has_begun {
-            // What follows a head does not matter.
+            // The bytes after a head do not matter.
             let step = self.decoder.decode(&LIMITS, AnsweredMethod::Other, &bytes[at..]).ok()?;
             at += step.consumed;
             match step.event {
@@ -500,7 +492,7 @@ impl AbandonedRequest {
         None
     }
 
-    /// Its time is over. `None`: its slot is free, or the process is condemned.
+    /// Handles the deadline. `None`: the slot is free, or the process is condemned.
     pub(super) fn deadline_reached(self, now: Time) -> Option<AbandonedRequest> {
         let AbandonedRequest { mut permit, has_begun, .. } = self;
         let is_over = has_begun || permit.is_overdue() || permit.mark_overdue(now);
@@ -508,7 +500,7 @@ impl AbandonedRequest {
     }
 }
 
-/// A piece of a body as a chunk (RFC 9112 §7.1), and the last one behind it.
+/// A piece of a body as a chunk (RFC 9112 §7.1), followed by the last chunk if `is_last`.
 fn encode_chunks(body: &[u8], is_last: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len() + 32);
     if !body.is_empty() {

@@ -1,17 +1,17 @@
 //! The requests of one shard for worker processes, and the shard's connections to the processes.
 //!
 //! ```text
-//!   submit ─► Queued ─ its turn ─► idle connection ─┬─► Active ─► connection idle again
+//!   submit ─► Queued ─ admitted ─► idle connection ─┬─► Active ─► connection idle again
 //!               ▲                  new connection ──┘      │ failure
 //!               └── no process took it ◄─ Delayed ◄────────┤
 //!                                     502, 503, 504 ◄──────┘
 //! ```
 //!
-//! A failure counts against the process only as far as the process causes it, because all its other requests fail when
-//! it is killed. A client that leaves, or a response that stops in the middle, costs the connection and nothing else.
+//! A failure counts against the process only as far as the process causes it, because all its other requests fail
+//! when it is killed. A client that leaves, or a response that stops in the middle, costs only the connection.
 //!
 //! A request is sent a second time only if the first went over an idle connection that turned out to be dead before
-//! anything came back, and only if that is safe: nothing of it was taken, or its method is idempotent.
+//! anything was received, and only if that is safe: nothing of it was taken, or its method is idempotent.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -31,17 +31,14 @@ use super::pending_request::{PendingRequest, QueuedRequest, UpstreamError};
 use super::request::UpstreamRequest;
 use super::request_table::{RequestId, RequestTable};
 
-/// Where a request is.
 enum RequestState {
-    /// In the queue.
     Queued(QueuedRequest),
     /// It has a slot, and waits for something else.
     Delayed(Box<PendingRequest>, DelayReason),
-    /// Between two of the other states, for a moment.
+    /// Between two other states, within one call.
     InTransition,
-    /// With a connection that is being made, until that time.
+    /// With a connection that is being opened, until that time.
     Connecting(Time),
-    /// With this connection.
     Active(Token),
 }
 
@@ -60,10 +57,9 @@ struct RequestEntry {
     state: RequestState,
 }
 
-/// A connection that is to be made for a request.
+/// A connection to be opened for a request.
 pub(crate) struct ConnectAttempt {
     pub(super) request: Box<PendingRequest>,
-    /// Counts it among the connections to the process.
     pub(super) connection_permit: ConnectionPermit,
 }
 
@@ -75,18 +71,16 @@ pub(crate) struct UpstreamPool {
     timeout: Duration,
     requests: RequestTable<RequestEntry>,
     idle: IdleConnections,
-    /// Requests for connections that were idle and have not heard of it.
+    /// Requests assigned to idle connections, until the connections take them.
     assigned: Vec<(Token, Box<PendingRequest>)>,
-    /// Requests that are delayed.
     delayed: Vec<RequestId>,
-    /// Requests whose connections are being made, and some that were.
+    /// Requests with a connection being opened, and some for which that has ended.
     connecting: Vec<RequestId>,
-    /// Slots that are not used again before that time, unless the process has died.
+    /// Slots that are not reused before that time, unless the process has died.
     quarantined: Vec<(SlotPermit, Time)>,
     failed: Vec<(Box<PendingRequest>, UpstreamError)>,
     connects: Vec<ConnectAttempt>,
     pub(super) outbox: Outbox,
-    /// Connections over which no client waits for anything.
     abandoned_requests_open: u32,
 }
 
@@ -113,25 +107,25 @@ impl UpstreamPool {
         }
     }
 
-    /// Connections to worker processes over which no client waits for anything.
+    /// The number of connections to worker processes over which no client waits.
     pub(crate) fn abandoned_requests_open(&self) -> u32 {
         self.abandoned_requests_open
     }
 
-    /// A process may still work on a request for whose response no client waits.
+    /// Counts a connection with an abandoned request.
     pub(super) fn abandoned_request_opened(&mut self) {
         self.abandoned_requests_open += 1;
     }
 
-    /// The connection of such a request is closed.
+    /// Stops counting a connection with an abandoned request.
     pub(super) fn abandoned_request_closed(&mut self) {
         self.abandoned_requests_open -= 1;
     }
 
-    /// Puts a request into the queue, or gives it to a process at once.
+    /// Queues a request, or gives it to a process at once.
     ///
     /// # Errors
-    /// The request comes back: the queue is full.
+    /// Returns the request if the queue is full.
     pub(super) fn submit(
         &mut self,
         reply_to: Recipient,
@@ -147,22 +141,22 @@ impl UpstreamPool {
         Ok(id)
     }
 
-    /// Whether the request still waits for a process to take it.
+    /// Whether the request still waits for a process.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         matches!(self.requests.get(id), Some(RequestEntry { state: RequestState::Queued(_), .. }))
     }
 
-    /// Has the connection of the request check whether the process's time is over.
+    /// Has the request's connection check the process's deadline.
     pub(super) fn check_timeout(&mut self, id: RequestId) {
         self.send_command(id, ConnectionCommand::CheckTimeout(id));
     }
 
-    /// Passes on what the client of the request says.
+    /// Passes on a message from the client's session.
     pub(super) fn send(&mut self, id: RequestId, message: ClientMessage) {
         self.send_command(id, ConnectionCommand::Client(id, message));
     }
 
-    /// The client does not want a response any more; `is_late`: it has waited for too long.
+    /// Handles that the client no longer waits for a response; `is_late`: it has waited too long.
     pub(super) fn abandon(&mut self, id: RequestId, is_late: bool) {
         match self.requests.remove(id).map(|entry| entry.state) {
             Some(RequestState::Queued(queued)) => _ = self.queue.withdraw(queued.ticket, is_late),
@@ -176,22 +170,21 @@ impl UpstreamPool {
             Some(RequestState::Active(token)) => {
                 self.outbox.send_command(token, ConnectionCommand::Abandon(id));
             }
-            // The connection finds no request when it is made.
+            // The connection finds no request once it is open.
             Some(RequestState::Connecting(_) | RequestState::InTransition) | None => {}
         }
     }
 
-    /// What is to be delivered next.
     pub(crate) fn next_delivery(&mut self) -> Option<UpstreamDelivery> {
         self.outbox.pop()
     }
 
-    /// Whether there is something to do: the last check before the shard sleeps.
+    /// Whether there is work: the last check before the shard sleeps.
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty() || !self.failed.is_empty() || self.queue.is_notified()
     }
 
-    /// Does what has become due, once per turn. Returns when to call again at the latest.
+    /// Does the work that is due, once per turn. Returns when to call again at the latest.
     pub(crate) fn turn(&mut self, now: Time) -> Option<Time> {
         for (pending, error) in std::mem::take(&mut self.failed) {
             self.handle_failure(pending, error, now);
@@ -227,18 +220,18 @@ impl UpstreamPool {
         requests.chain(self.quarantined.iter().map(|(_, until)| *until)).min()
     }
 
-    /// The connections to be made, and the sockets to connect to.
+    /// The connections to open, with the sockets to connect to.
     pub(crate) fn connects(&mut self) -> impl Iterator<Item = (PathBuf, ConnectAttempt)> + use<'_> {
         let addresses = &self.addresses;
         self.connects.drain(..).map(|attempt| (addresses[attempt.request.permit.process()].clone(), attempt))
     }
 
-    /// A request has failed; what becomes of it is decided at the end of the turn.
+    /// Records a failed request; it is handled in the next turn.
     pub(super) fn fail(&mut self, pending: Box<PendingRequest>, error: UpstreamError) {
         self.failed.push((pending, error));
     }
 
-    /// The connection that was made for a request is open. False: the client has left meanwhile.
+    /// The connection opened for a request is established. False: the client has left meanwhile.
     pub(super) fn connected(&mut self, id: RequestId, token: Token) -> bool {
         let entry = self.requests.get_mut(id);
         let is_wanted = entry.is_some();
@@ -248,21 +241,21 @@ impl UpstreamPool {
         is_wanted
     }
 
-    /// The request that was assigned to this connection, unless its client has left meanwhile.
+    /// The request assigned to this connection, unless its client has left meanwhile.
     pub(super) fn take_assigned(&mut self, token: Token) -> Option<Box<PendingRequest>> {
         let at = self.assigned.iter().position(|(to, _)| *to == token)?;
         let (_, pending) = self.assigned.swap_remove(at);
         self.requests.get(pending.id).is_some().then_some(pending)
     }
 
-    /// A request is done; its slot is free.
+    /// Removes a finished request and frees its slot.
     pub(super) fn finish(&mut self, pending: Box<PendingRequest>, now: Time) {
         self.requests.remove(pending.id);
         pending.permit.release(now);
         self.dispatch(now);
     }
 
-    /// Keeps a connection for the next request, or assigns one to it. False: the connection is not needed.
+    /// Keeps a connection for the next request, or assigns a request to it. False: the connection is not needed.
     pub(super) fn retain_connection(
         &mut self,
         process: usize,
@@ -282,10 +275,10 @@ impl UpstreamPool {
         is_needed
     }
 
-    /// A request of this shard for which there was no connection to this life of the process.
+    /// A request of this shard for which there was no connection to this generation of the process.
     fn take_unconnected(&mut self, process: usize, generation: u64) -> Option<Box<PendingRequest>> {
         let fits = |id: &RequestId| match self.requests.get(*id).map(|entry| &entry.state) {
-            // One that has met a dead connection waits for this one to be closed, and gets a new one.
+            // A request that has met a dead connection waits for this one to close, and gets a new one.
             Some(RequestState::Delayed(pending, DelayReason::NoConnection(_))) => {
                 pending.may_repeat
                     && pending.permit.process() == process
@@ -301,26 +294,24 @@ impl UpstreamPool {
         }
     }
 
-    /// Assigns a request to a connection that has nothing to do.
     fn assign(&mut self, pending: Box<PendingRequest>, token: Token) {
         self.set_state(pending.id, RequestState::Active(token));
         self.assigned.push((token, pending));
         self.outbox.send_command(token, ConnectionCommand::Begin);
     }
 
-    /// A connection is not idle any more, if it was.
     pub(super) fn remove_idle(&mut self, process: usize, token: Token) {
         self.idle.remove(process, token);
     }
 
-    /// Closes idle connections that have no use, or that others have more use for.
+    /// Closes idle connections that have no use, or that other shards need more.
     fn close_unneeded(&mut self) {
         let (queue, outbox) = (&self.queue, &mut self.outbox);
         let demand = |process| (queue.generation(process), queue.connection_claims(process));
         self.idle.release_unneeded(demand, |token| outbox.send_command(token, ConnectionCommand::Close));
     }
 
-    /// Gives slots to the requests whose turn it is.
+    /// Gives slots to queued requests.
     pub(super) fn dispatch(&mut self, now: Time) {
         loop {
             let idle = &self.idle;
@@ -386,7 +377,7 @@ impl UpstreamPool {
         self.delayed.push(id);
     }
 
-    /// Answers requests whose connections are not made in time. The connection finds no request when it is made.
+    /// Answers requests that exceed their deadline while connecting. The connection finds no request once it is open.
     fn expire_connects(&mut self, now: Time) {
         for id in std::mem::take(&mut self.connecting) {
             let Some(entry) = self.requests.get(id) else { continue };
@@ -400,7 +391,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Goes on with requests that were delayed for long enough.
+    /// Continues delayed requests that are due.
     fn resume_delayed(&mut self, now: Time) {
         for id in std::mem::take(&mut self.delayed) {
             let Some(entry) = self.requests.get_mut(id) else { continue };
@@ -428,7 +419,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Puts a request that no process has seen back to its place in the queue.
+    /// Puts a request that no process has seen back to its position in the queue.
     fn requeue(&mut self, pending: Box<PendingRequest>) {
         let PendingRequest { id, request, ticket, permit, .. } = *pending;
         self.set_state(id, RequestState::Queued(QueuedRequest { request, ticket }));
@@ -436,10 +427,10 @@ impl UpstreamPool {
         permit.release_unused();
     }
 
-    /// Decides what becomes of a request that has failed.
+    /// Retries, delays or answers a failed request.
     fn handle_failure(&mut self, mut pending: Box<PendingRequest>, error: UpstreamError, now: Time) {
         if self.requests.get(pending.id).is_none() {
-            // Its client has left, or was told that it took too long.
+            // Its client has left, or was answered 504.
             if let UpstreamError::ConnectFailed(kind) = error
                 && now >= pending.deadline
             {
@@ -464,7 +455,7 @@ impl UpstreamPool {
             }
             UpstreamError::TimedOut if !pending.is_answered() => {
                 self.report_timeout(&pending);
-                // Whether the request is slow or the process hangs is decided there.
+                // `mark_overdue` decides whether the request is slow or the process hangs.
                 let _ = pending.permit.mark_overdue(now);
             }
             UpstreamError::TimedOut => {
@@ -482,7 +473,7 @@ impl UpstreamPool {
         }
     }
 
-    /// The process has died unnoticed, or lives and refuses connections. The request is not lost yet.
+    /// Retries a failed connect: the process has died unnoticed, or refuses connections. The request is not lost yet.
     fn handle_connect_failure(&mut self, mut pending: Box<PendingRequest>, kind: ErrorKind, now: Time) {
         let generation = pending.permit.generation();
         let (_, since) =
@@ -498,24 +489,24 @@ impl UpstreamPool {
         self.delay(pending, DelayReason::ConnectRetry(again));
     }
 
-    /// The response did not come in time: logs it and answers the request, which keeps its slot.
+    /// Logs and answers a request that timed out; it keeps its slot.
     pub(super) fn report_timeout(&mut self, pending: &PendingRequest) {
         pending.permit.print_line("a request was not answered in time");
         self.report_failure(pending, UpstreamFailure::Timeout);
     }
 
-    /// Answers a request without a response, and frees its slot.
+    /// Answers a failed request and frees its slot.
     fn fail_request(&mut self, pending: Box<PendingRequest>, failure: UpstreamFailure) {
         self.report_failure(&pending, failure);
     }
 
-    /// Answers a request without a response.
+    /// Answers a failed request.
     fn report_failure(&mut self, pending: &PendingRequest, failure: UpstreamFailure) {
         self.requests.remove(pending.id);
         self.outbox.send_event(pending.reply_to, pending.id, pending.failure_event(failure));
     }
 
-    /// Sends a command to the connection that has the request, if one has.
+    /// Sends a command to the connection that has the request, if any.
     fn send_command(&mut self, id: RequestId, command: ConnectionCommand) {
         if let Some(RequestEntry { state: RequestState::Active(token), .. }) = self.requests.get(id) {
             self.outbox.send_command(*token, command);
@@ -529,20 +520,20 @@ impl UpstreamPool {
     }
 }
 
-/// There was no connection for too long: logs it, and condemns the process if it is the cause.
+/// Logs that the process was unreachable for too long, and condemns it if it is the cause.
 fn report_unreachable(pending: &PendingRequest, kind: ErrorKind) {
     if is_overloaded(kind) {
         pending.permit.print_line("accepts no connections");
     } else {
         pending.permit.print_line(&UpstreamError::ConnectFailed(kind).to_string());
     }
-    // A lack of descriptors and the like is this side's fault.
+    // A lack of descriptors and the like is the fault of this side.
     if is_overloaded(kind) || matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
         pending.permit.request_kill();
     }
 }
 
-/// Whether the process accepts no connection: its backlog is full, or a connection was not made in time.
+/// Whether the process accepts no connection: its backlog is full, or a connection was not established in time.
 fn is_overloaded(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

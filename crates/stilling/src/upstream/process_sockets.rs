@@ -1,4 +1,4 @@
-//! Where the processes listen: one Unix socket each, in a folder for this user alone, removed at the end.
+//! The Unix sockets of the worker processes: one each, in a private folder of this user that is removed at the end.
 
 use std::fs;
 use std::io;
@@ -11,27 +11,26 @@ use stilling_workers::processes::WorkerProgram;
 
 use super::socket_folder::{SocketFolder, socket_name};
 
-/// The variable that tells a process where to listen.
+/// Environment variable with the path of a process's socket.
 const VARIABLE: &str = "STILLING_SOCKET";
 
-/// The variable that may hold users with their passwords, whether it is used or overridden.
+/// Environment variable that may hold users with their passwords.
 const USERS_VARIABLE: &str = "STILLING_USER";
 
-/// The folder.
 #[derive(Clone, Debug)]
 pub(super) struct ProcessSockets {
     folder: Arc<SocketFolder>,
 }
 
 impl ProcessSockets {
-    /// A new folder, below `XDG_RUNTIME_DIR` or the folder for temporary files.
+    /// Creates a folder below `XDG_RUNTIME_DIR` or the folder for temporary files.
     pub(super) fn new() -> io::Result<ProcessSockets> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
         let parent = runtime.unwrap_or_else(std::env::temp_dir);
         Ok(ProcessSockets { folder: Arc::new(SocketFolder::new(&parent)?) })
     }
 
-    /// Where process `number` listens.
+    /// The socket of process `number`.
     pub(super) fn path(&self, number: usize) -> PathBuf {
         self.folder.path().join(socket_name(number))
     }
@@ -41,7 +40,7 @@ impl ProcessSockets {
     }
 }
 
-/// Starts processes that listen on these sockets, and asks whether they do.
+/// Starts processes that listen on these sockets, and checks whether they accept connections.
 pub(super) struct SocketProgram {
     command: String,
     /// Environment variables that the processes do not inherit.
@@ -81,7 +80,7 @@ impl WorkerProgram for SocketProgram {
     }
 }
 
-/// As a shell reads it as one word.
+/// Quotes a path as one word for a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }

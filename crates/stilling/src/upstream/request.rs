@@ -1,4 +1,4 @@
-//! A request for a process: its head is rewritten in the shard while the client's bytes lie in the receive buffer.
+//! A request for a process: its head is rewritten in the shard while the client's bytes are in the receive buffer.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -9,16 +9,15 @@ use super::hop_by_hop::HopByHopFields;
 use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX};
 use crate::memory::MemoryReservation;
 
-/// A request as it is kept until a process has it.
+/// A request, kept until a process has it.
 #[derive(Debug)]
 pub(crate) struct UpstreamRequest {
     /// Request line and fields, without framing and without the empty line.
     pub(super) head: Vec<u8>,
-    /// The body, or its beginning.
     pub(super) body: Vec<u8>,
-    /// How long the whole body is.
+    /// The length of the whole body.
     pub(super) length: BodyLength,
-    /// There is more of the body; the pool asks for it.
+    /// There is more of the body; the pool requests it.
     pub(super) has_more: bool,
     pub(super) is_head: bool,
     /// May be sent twice (RFC 9110 §9.2.2).
@@ -31,7 +30,7 @@ pub(crate) struct UpstreamRequest {
 
 impl UpstreamRequest {
     /// Rewrites the head of an HTTP request into `out`, a buffer that may have been used before. `peer`: the client's
-    /// address, if it is known.
+    /// address, if known.
     pub(crate) fn new(
         head: &RequestHead<'_>,
         peer: Option<IpAddr>,
@@ -55,12 +54,12 @@ impl UpstreamRequest {
         })
     }
 
-    /// Holds memory for the head; false when all requests together would hold more than `max` bytes.
+    /// Reserves memory for the head; returns false if all requests together would hold more than `max` bytes.
     pub(crate) fn hold_head(&mut self, max: usize) -> bool {
         self.reservation.grow(self.head.len(), max)
     }
 
-    /// Adds a piece of the body; false when all requests together would hold more than `max` bytes.
+    /// Adds a piece of the body; returns false if all requests together would hold more than `max` bytes.
     pub(crate) fn push(&mut self, piece: &[u8], max: usize) -> bool {
         let has_room = self.reservation.grow(piece.len(), max);
         if has_room {
@@ -69,7 +68,6 @@ impl UpstreamRequest {
         has_room
     }
 
-    /// The body is complete.
     pub(crate) fn end_body(&mut self) {
         self.has_more = false;
     }
@@ -81,15 +79,15 @@ impl UpstreamRequest {
         !is_long || self.body.len() < BODY_HELD_MAX && has_room()
     }
 
-    /// Writes the framing and the empty line behind the head, and the frame of the body's beginning. Called once.
+    /// Appends the framing and the empty line to the head, and frames the body's beginning. Called once.
     pub(super) fn close_head(&mut self) {
         let length = match self.length {
-            // A whole body in chunks is given a length: not every program reads chunks.
+            // A complete chunked body gets a length: not every program reads chunks.
             BodyLength::Chunked if !self.has_more => Some(self.body.len() as u64),
             BodyLength::Chunked => None,
             BodyLength::Sized(length) => Some(length),
             BodyLength::None => {
-                // RFC 9110 §8.6: a method that may have content says that it has none.
+                // RFC 9110 §8.6: a method that may have content announces that there is none.
                 let may_have =
                     [b"POST", &b"PUT "[..], b"PATC"].iter().any(|name| self.head.starts_with(name));
                 if may_have {
@@ -146,9 +144,9 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
     });
 }
 
-/// Fields that the server writes itself, or that no program should see: `Proxy` becomes a variable that some programs take
-/// for their own proxy; `X-Forwarded-*`, `X-Real-IP` and `Forwarded` (RFC 7239) are claims of the client beside or instead
-/// of what the server says; a name with `_` becomes the same variable as the one with `-` (RFC 3875 §4.1.18).
+/// Fields that the server writes itself, or that no program should see: `Proxy` becomes a variable that some programs
+/// take for their own proxy; `X-Forwarded-*`, `X-Real-IP` and `Forwarded` (RFC 7239) are claims of the client; a name
+/// with `_` becomes the same variable as the one with `-` (RFC 3875 §4.1.18).
 fn is_dropped(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 5] = [b"host", b"proxy", b"via", b"forwarded", b"x-real-ip"];
     const PREFIX: &[u8] = b"x-forwarded-";

@@ -1,16 +1,15 @@
 //! Requests by their ids: slots with generations, so that no two requests of a shard ever have the same id.
 
-/// The id of a request within its shard. No other request of the shard has it, before or after.
+/// The id of a request, unique within its shard for all time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     index: u32,
     generation: u32,
 }
 
-/// A value for each request.
 pub(super) struct RequestTable<T> {
     slots: Vec<RequestSlot<T>>,
-    /// Slots without a value that may get another one.
+    /// Slots without a value that can be reused.
     free: Vec<u32>,
 }
 
@@ -55,7 +54,7 @@ impl<T> RequestTable<T> {
     pub(super) fn remove(&mut self, id: RequestId) -> Option<T> {
         let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
         let value = slot.value.take()?;
-        // A slot whose generations are used up is not used again.
+        // A slot without unused generations is retired.
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.free.push(id.index);
@@ -80,7 +79,7 @@ mod tests {
         let (first, second) = (insert(&mut table, 1), insert(&mut table, 2));
         assert_eq!((table.get(first), table.get(second)), (Some(&1), Some(&2)));
         assert_eq!((table.remove(first), table.remove(first)), (Some(1), None));
-        // Its slot is used again.
+        // Its slot is reused.
         let third = insert(&mut table, 3);
         assert!(third.index == first.index && third != first);
         assert_eq!(table.get(first), None);

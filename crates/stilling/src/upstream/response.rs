@@ -1,11 +1,11 @@
-//! A response of a process while it comes in: its head rewritten, its body as far as it has come.
+//! Rewrites the head of a process's response and buffers its body while it is received.
 //!
 //! ```text
 //!   bytes:  head, without framing ┃ room for a chunk's frame ┃ body ┃ end of the chunk
 //!           └── head_len ─────────┘                          └ or from here, unframed
 //! ```
 //!
-//! The client's session adds what only it knows when the response leaves: whether the connection persists, and the date.
+//! The client's session adds the fields that depend on the connection: persistence and the date.
 
 use std::io::Write;
 
@@ -14,10 +14,9 @@ use stilling_wire::http1::{ResponseBodyLength, ResponseHead};
 use super::hop_by_hop::HopByHopFields;
 use super::message::{BodyFraming, ResponsePiece, UpstreamEvent, UpstreamResponse};
 
-/// The frame of a chunk: eight hex digits and CRLF before it, CRLF behind it (RFC 9112 §7.1). Leading zeros are
-/// legal, so its size does not depend on the chunk's.
+/// Bytes before a chunk: eight hex digits and CRLF; CRLF also follows it (RFC 9112 §7.1). Leading zeros are legal, so
+/// the size of the frame does not depend on that of the chunk.
 const CHUNK_HEAD: usize = 10;
-/// The last chunk and the empty trailer section.
 const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
 /// Collects a response and hands it out in pieces.
@@ -25,7 +24,7 @@ pub(super) struct ResponseBuilder {
     bytes: Vec<u8>,
     status: u16,
     has_date: bool,
-    /// The length that the process has announced, if there is a body and the process has announced one.
+    /// The length of the body that the process has announced, if any.
     announced_len: Option<u64>,
     is_bodiless: bool,
     accepts_chunked: bool,
@@ -51,7 +50,7 @@ impl ResponseBuilder {
         out.extend_from_slice(b"\r\n");
         let hop_by_hop = HopByHopFields::of(head.headers());
         let is_bodiless = is_head || matches!(head.status, 204 | 304);
-        // A response without a body may say how long the body of another response would be; a 204 may not.
+        // A response without a body may announce the length of another response's body; a 204 may not.
         let keeps_length = is_bodiless && head.status != 204;
         let mut has_date = false;
         for (name, value) in head.headers() {
@@ -85,7 +84,6 @@ impl ResponseBuilder {
         }
     }
 
-    /// Adds a part of the body.
     pub(super) fn push(&mut self, body: &[u8]) {
         self.bytes.extend_from_slice(body);
     }
@@ -105,7 +103,7 @@ impl ResponseBuilder {
         self.begun.is_some()
     }
 
-    /// Hands out what has come; `is_last`: nothing comes behind it.
+    /// Hands out the buffered part; `is_last`: nothing follows it.
     pub(super) fn take_piece(&mut self, is_last: bool) -> UpstreamEvent {
         let framing = self.begun.unwrap_or_else(|| self.framing(is_last));
         let mut start = self.body_start;
@@ -113,7 +111,7 @@ impl ResponseBuilder {
             let size = self.body_len();
             if size > 0 {
                 let frame = self.body_start - CHUNK_HEAD;
-                // Ten bytes: a piece is shorter than eight hex digits can say.
+                // The ten bytes of a chunk head: eight hex digits suffice for the size of any piece.
                 let _ = write!(&mut self.bytes[frame..self.body_start], "{size:08x}\r\n");
                 self.bytes.extend_from_slice(b"\r\n");
                 start = frame;

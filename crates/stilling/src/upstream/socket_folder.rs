@@ -1,9 +1,9 @@
-//! The folder of a server's sockets: for this user alone, removed at the end. What a killed server leaves is removed by the
-//! process that ends its worker processes, or, should that be killed as well, by the next server.
+//! The folder of a server's sockets: private to this user, removed at the end. The folder of a killed server is
+//! removed by the reaper, which ends its worker processes, or, if that is killed too, by the next server.
 //!
-//! A server holds a lock on its folder (flock(2), on the folder itself), and the system takes the lock from a process
-//! that ends. So a folder that can be locked belongs to no server. What is removed from it are sockets with the names that
-//! servers give them, and then the folder, if it is empty: other files under such a name stay.
+//! A server holds a lock on its folder (flock(2), on the folder itself), and the system releases the lock of a
+//! process that ends. So a folder that can be locked belongs to no server. Only sockets with the names that servers
+//! give them are removed from it, and then the folder, if it is empty: other files under such a name stay.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -17,28 +17,27 @@ use rustix::io::Errno;
 
 use super::limits::STALE_FOLDERS_MAX;
 
-/// What the names begin with: then the process's number, and how many folders it had made before.
+/// Prefix of the names; the process id and the number of folders it had created before follow.
 const PREFIX: &str = "stilling-";
 
-/// A folder that is locked while this lives.
+/// A folder that is locked while this value exists.
 #[derive(Debug)]
 pub(super) struct SocketFolder {
     path: PathBuf,
-    /// `None` on a file system without locks; no other server finds the folder unlocked there.
+    /// `None` on a file system without locks, where other servers cannot lock the folder either.
     _lock: Option<OwnedFd>,
 }
 
-/// How an attempt to lock went.
 enum LockAttempt {
     Locked(OwnedFd),
-    /// Another server has locked it, or it is gone.
+    /// Another server has locked it, or it was removed.
     Contended,
-    /// The file system knows no locks.
+    /// The file system has no locks.
     Unsupported,
 }
 
 impl SocketFolder {
-    /// A new one in `parent`, where first those are removed that dead servers have left.
+    /// Removes the folders of dead servers from `parent`, then creates a new one there.
     pub(super) fn new(parent: &Path) -> io::Result<SocketFolder> {
         /// Folders of this process so far.
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -46,7 +45,7 @@ impl SocketFolder {
         loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("{PREFIX}{}-{count}", std::process::id()));
-            // Creating it fails if it exists: no other user can prepare it.
+            // Creation fails if the folder exists: no other user can prepare it.
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -58,7 +57,7 @@ impl SocketFolder {
                     ));
                 }
             }
-            // Another server that starts at this moment may take it for left behind.
+            // Another server that starts at this moment may take the folder for stale.
             match lock(&path) {
                 LockAttempt::Locked(lock) => return Ok(SocketFolder { path, _lock: Some(lock) }),
                 LockAttempt::Unsupported => return Ok(SocketFolder { path, _lock: None }),
@@ -72,17 +71,16 @@ impl SocketFolder {
     }
 
     pub(super) fn remove(&self) {
-        // Whatever cannot be removed is left to the system's own cleaning.
+        // Files that cannot be removed are left to the system's own cleaning.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// The name of the socket of process `number`.
 pub(super) fn socket_name(number: usize) -> String {
     format!("app-{number}.sock")
 }
 
-/// Removes what dead servers of this user have left in `parent`. What cannot be removed stays.
+/// Removes the folders that dead servers of this user have left in `parent`, as far as possible.
 fn remove_stale_folders(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     let is_ours = |name: &str| {
@@ -94,13 +92,12 @@ fn remove_stale_folders(parent: &Path) {
         let path = parent.join(name);
         if let LockAttempt::Locked(folder) = lock(&path) {
             remove_sockets(&folder);
-            // This fails if there are other files in it.
+            // Fails if the folder contains other files.
             let _ = fs::remove_dir(&path);
         }
     }
 }
 
-/// Locks a folder of this user.
 fn lock(path: &Path) -> LockAttempt {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(folder) = open(path, flags, Mode::empty()) else { return LockAttempt::Contended };
@@ -149,7 +146,8 @@ mod tests {
         names
     }
 
-    /// Row 1.24: what a killed server has left is removed by the next one; what lives, and what is not a server's, is not.
+    /// Row 1.24: the folder of a killed server is removed by the next one; those of live servers, and other files,
+    /// are not.
     #[test]
     fn folders_of_dead_servers_are_removed_and_no_others() {
         let parent = tempfile::tempdir().unwrap();
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(names(parent.path()).len(), 6);
     }
 
-    /// Row 1.24: servers that start and end at the same time do not take each other's folders away.
+    /// Row 1.24: servers that start and end at the same time do not remove each other's folders.
     #[test]
     fn a_folder_that_is_being_made_is_not_taken_for_left_behind() {
         let parent = tempfile::tempdir().unwrap();
@@ -201,7 +199,7 @@ mod tests {
                 });
             }
         });
-        // A server that took a new folder for left behind has removed it.
+        // Removed by a server that took it for stale.
         assert_eq!(names(parent.path()), Vec::<String>::new());
     }
 }

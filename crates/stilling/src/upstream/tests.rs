@@ -1,4 +1,4 @@
-//! What a server with worker processes promises, kept before processes that do what real ones do at the worst moment.
+//! Tests of a server with worker processes, with scripted processes that misbehave at the worst moment.
 
 mod fixture;
 
@@ -33,7 +33,7 @@ mod slow;
 
 on_both_drivers! {
     a_connection_is_kept_as_long_as_both_want_it,
-    /// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
+    /// RFC 9110 §9.2.2: an idempotent request is sent again, once, when the first connection turns out to be dead.
     a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
     a_request_of_which_nothing_was_taken_is_sent_again,
     /// RFC 9110 §9.2.2: nor is the rest of a request taken for the whole.
@@ -43,26 +43,28 @@ on_both_drivers! {
     a_long_body_and_a_long_answer_go_piece_by_piece,
     /// Row 4.12.
     a_client_that_goes_away_ends_the_request_and_not_the_process,
-    /// Row 4.12: a client that leaves before the answer, or while a stream is silent: its slot is free when the process
-    /// has closed the connection.
+    /// Row 4.12: a client resets before the response, or while the response is silent: the slot is free when the
+    /// process has closed the connection.
     a_client_that_leaves_frees_the_slot_before_the_deadline,
-    /// Row 4.12: nor does one that leaves the queue keep its place.
+    /// Row 4.12: nor does a client that leaves the queue keep its position.
     a_client_that_leaves_the_queue_is_not_asked_for,
     /// Row 4.33.
     a_client_that_has_only_ended_its_sending_is_answered,
-    /// Row 1.24: what is silent in the middle of an answer loses the answer, and the process's other requests nothing.
+    /// Row 1.24: a response that stops in the middle is lost; the process's other requests are not.
     an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process,
-    /// RFC 9112 §9.3: an answer before the end of the body is the answer, over a kept connection, too.
+    /// RFC 9112 §9.3: an early response, before the end of the body, is a valid response, also over a kept
+    /// connection.
     an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection,
-    /// Row 1.24: one that lives and takes no connections is as good as dead.
+    /// Row 1.24: a live process that accepts no connections counts as dead.
     a_process_that_takes_no_connections_is_replaced,
     /// Row 4.26.
     a_process_that_does_not_take_a_body_in_time_is_condemned,
-    /// Row 4.26: they hold their slots, and nobody else's memory; and a server that is full still reaches its process.
+    /// Row 4.26: slow readers hold their slots but no memory of others; a server at capacity still reaches its
+    /// process.
     slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
-    /// Row 4.26: nor is a slot held for ever by one who takes the answer bit by bit.
+    /// Row 4.26: nor does a slow reader hold a slot for ever.
     a_client_that_reads_a_response_too_slowly_is_disconnected,
-    /// Row 4.26: what clients have not taken yet is bounded as a whole, though their slots are free.
+    /// Row 4.26: the bytes of responses that clients have not taken are bounded in total, though the slots are free.
     a_long_answer_without_room_is_refused_before_it_begins,
 }
 
@@ -78,7 +80,7 @@ fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
         }),
         Box::new(|stream| {
             read_head(stream);
-            // More than an answer: this connection is not to be trusted with the next.
+            // More than a response: this connection must not be used again.
             send_text(stream, &format!("{OK}{OK}"));
         }),
         respond_ok(),
@@ -107,7 +109,7 @@ fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice(driver:
     fixture.assert_status(POST, Status::BadGateway);
     fixture.assert_ok(POST);
     fixture.finish();
-    // Once: a second connection that dies as well is the process's fault. (A first one always is.)
+    // Once: a second connection that dies is the process's fault. (A first one always is.)
     let dies: fn() -> ConnectionScript = || Box::new(|stream| drop(read_head(stream)));
     let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
     fixture.assert_ok(GET);
@@ -138,9 +140,9 @@ fn a_request_of_which_nothing_was_taken_is_sent_again(driver: DriverChoice) {
 }
 
 fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
-    // The close has to come between two sends, which it does not always.
+    // The close must come between two sends, which it does not always.
     const ROUNDS: usize = 20;
-    // With its head more than one send takes.
+    // Together with its head more than one send takes.
     const BODY: usize = 65_500;
     let fixture = UpstreamFixture::with(driver, HANG, 1, |listener| {
         std::thread::spawn(move || {
@@ -158,7 +160,7 @@ fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
                 assert!(head.starts_with("GET"), "{head}");
                 send_text(&mut stream, OK);
                 stream.set_nonblocking(true).expect("a socket takes options");
-                // Without waiting, to be fast.
+                // Busy waiting, to be fast.
                 let count = loop {
                     match stream.read(&mut [0]) {
                         Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
@@ -174,7 +176,7 @@ fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
     let post = head + &"x".repeat(BODY);
     let is_done = AtomicBool::new(false);
     let answers: Vec<u16> = std::thread::scope(|scope| {
-        // Pages that take the shard a while come between the sends, too.
+        // Pages that take the shard a while also come between the sends.
         for _ in 0..3 {
             scope.spawn(|| {
                 while !is_done.load(Relaxed) {
@@ -202,14 +204,14 @@ fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
     let drips: ConnectionScript = Box::new(|stream| {
         read_head(stream);
         send_text(stream, "HTTP/1.1 200 OK\r\n");
-        // Always a sign of life and never a whole head: the deadline is not put off by that.
+        // Constant progress without a complete head does not extend the deadline.
         while stream.write_all(b"X: y\r\n").is_ok() {
             std::thread::park_timeout(Duration::from_millis(5));
         }
     });
     let fixture = UpstreamFixture::with(driver, Duration::from_millis(50), 1, |listener| {
         std::thread::spawn(move || {
-            // It goes on listening: else it would be killed for that.
+            // Keeps listening: otherwise the process would be killed for that.
             for script in [waits, drips] {
                 script(&mut accept(&listener));
             }
@@ -262,7 +264,7 @@ fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
     }
 }
 
-/// Closes so that the other side hears of it.
+/// Closes with a reset, which the other side notices.
 fn reset(stream: TcpStream) {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
 }
@@ -314,7 +316,7 @@ fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
         read_head(stream);
         may_go.recv().expect("somebody says so");
         send_text(stream, OK);
-        // The next over this connection is not the one that left.
+        // The next request on this connection is not the withdrawn one.
         assert!(read_head(stream).starts_with("POST"));
         send_text(stream, OK);
     });
@@ -343,7 +345,7 @@ fn a_client_that_has_only_ended_its_sending_is_answered(driver: DriverChoice) {
     let client = fixture.send(GET);
     client.shutdown(std::net::Shutdown::Write).expect("it is open");
     eventually("it is asked", || fixture.requests().busy == 1);
-    // Longer than until the server looks for it.
+    // Longer than the interval at which the server checks the client.
     let begun = Instant::now();
     eventually("time passes", || begun.elapsed() > super::limits::CLIENT_CHECK_INTERVAL * 2);
     go.send(()).expect("the process waits");
@@ -390,14 +392,14 @@ fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection
     let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n";
     let mut client = fixture.send(&format!("{head}{}", "x".repeat(70_000)));
     is_answered.recv().expect("it closes");
-    // The server may have said its answer and gone.
+    // The server may have sent its response and closed.
     let _ = client.write_all(&[0; 1000]);
     assert_eq!(read(client), (413, b"no".to_vec()));
     fixture.finish();
 }
 
 fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
-    // Its socket is gone as soon as the list of connections is at its end.
+    // Its socket is gone as soon as the list of scripts ends.
     let fixture = UpstreamFixture::new(driver, HANG, Vec::new());
     eventually("nobody listens", || fixture.listener.is_finished());
     fixture.assert_status(GET, Status::BadGateway);
@@ -409,7 +411,7 @@ fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
         std::thread::spawn(move || {
             let address = listener.local_addr().expect("it has one");
             let path = address.as_pathname().expect("a path");
-            // The supervisor's knocks make room.
+            // The supervisor's readiness checks make room.
             listener.set_nonblocking(true).expect("a socket takes options");
             while listener.accept().is_ok() {}
             rustix::net::listen(&listener, 0).expect("a smaller queue");
@@ -446,7 +448,7 @@ fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice
     fixture.finish_after_killing(1);
 }
 
-/// Says an answer of that many bytes, as far as somebody takes it.
+/// Sends a response of that many bytes, as far as it is read.
 fn respond_long(length: usize) -> ConnectionScript {
     Box::new(move |stream| {
         read_head(stream);
@@ -465,7 +467,7 @@ fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoic
         config.timeouts.body_grace = Duration::from_millis(100);
         config.timeouts.body_rate_min = u64::MAX;
         config.send_buffer = Some(16_384);
-        // Nothing is held beyond what is on its way.
+        // Nothing is held beyond the pieces on their way.
         config.answers_held_max = 200_000;
     };
     let scripts = vec![respond_long(LONG), respond_ok()];

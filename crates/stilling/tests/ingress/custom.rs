@@ -1,4 +1,4 @@
-//! Protocols of the embedding program, each added by one module and one registration.
+//! Tests of custom protocols, each added by one module and one registration.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -32,13 +32,13 @@ on_both_drivers![
     a_client_that_does_not_read_does_not_hold_up_a_hand_over,
 ];
 
-/// Bytes of the longest answer.
+/// Bytes of the longest response.
 const ANSWER_MAX: usize = 64;
 
 /// More messages than there is room for on the way to the hub.
 const MESSAGES: usize = 40_000;
 
-/// A protocol whose sessions this function makes.
+/// A protocol with sessions from this function.
 struct SessionFactory<F>(F);
 
 impl<S: CustomSession + 'static, F: Fn() -> S + Send + Sync> CustomProtocol for SessionFactory<F> {
@@ -47,12 +47,12 @@ impl<S: CustomSession + 'static, F: Fn() -> S + Send + Sync> CustomProtocol for 
     }
 }
 
-/// A listener for sessions that this function makes.
+/// A listener with sessions from this function.
 fn listener<S: CustomSession + 'static>(session: impl Fn() -> S + Send + Sync + 'static) -> CustomListener {
     CustomListener { address: any_port(), protocol: Arc::new(SessionFactory(session)) }
 }
 
-/// What sessions have been told.
+/// Callbacks that the sessions received.
 #[derive(Default)]
 struct SessionCounts {
     opened: AtomicU32,
@@ -61,7 +61,7 @@ struct SessionCounts {
     drains: AtomicU32,
 }
 
-/// `SUBJECT PAYLOAD\n` is answered `ok\n` or with the error.
+/// Answers each `SUBJECT PAYLOAD\n` with `ok\n` or the error.
 struct LineSession;
 
 impl CustomSession for LineSession {
@@ -114,7 +114,7 @@ fn lines_are_published_and_answered(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// A server that only the custom protocol publishes to has a hub and its streams.
+/// A server with a custom protocol as the only publisher has a hub and streams.
 fn lines_are_stored_without_other_listeners_for_messages(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.hub.nats.clear();
@@ -142,7 +142,8 @@ fn what_cannot_be_published_is_answered_with_its_reason(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// What is handed to the hub is not stored yet; its refusal is in the metrics and on the status page.
+/// A message may still be refused after the hub has received it; the refusal is in the metrics and on the status
+/// page.
 fn what_its_stream_refuses_is_counted(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.hub.streams[1].message_size_max = 100;
@@ -160,7 +161,7 @@ fn what_its_stream_refuses_is_counted(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// A client that sends [`MESSAGES`] on a thread, as soon as some of its input waits.
+/// A client that sends [`MESSAGES`] on a thread. Returns as soon as some of its input waits.
 fn stalled(hub_server: &HubTestServer) -> (TestPeer, thread::JoinHandle<()>) {
     let peer = TestPeer::connect(hub_server.at("custom"));
     let mut text = String::new();
@@ -175,7 +176,7 @@ fn stalled(hub_server: &HubTestServer) -> (TestPeer, thread::JoinHandle<()>) {
     (peer, writer)
 }
 
-/// Checks that all messages are stored, in their order.
+/// Checks that all messages are stored in order.
 #[track_caller]
 fn check_stored(data: &Path) {
     let stored: Vec<String> = records(data).into_iter().map(|(_, _, payload)| payload).collect();
@@ -196,7 +197,7 @@ fn publications_wait_for_room_in_their_order(driver: DriverChoice) {
     check_stored(&data);
 }
 
-/// Publishes each [`RetryingSession::SIZE`] bytes as a message, and does not accept that there is no room.
+/// Publishes each [`RetryingSession::SIZE`] bytes as a message, and retries without waiting for room.
 struct RetryingSession(Arc<SessionCounts>);
 
 impl RetryingSession {
@@ -256,7 +257,7 @@ fn a_silent_connection_meets_its_deadline(driver: DriverChoice) {
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::IdleTimeout)), 1);
 }
 
-/// Takes everything and sets no deadline.
+/// Discards all input and sets no deadline.
 struct DiscardingSession;
 
 impl CustomSession for DiscardingSession {
@@ -277,7 +278,7 @@ fn the_first_deadline_is_the_idle_timeout(driver: DriverChoice) {
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::IdleTimeout)), 1);
 }
 
-/// Offers an answer of [`OfferingSession::SIZE`] bytes, of which so many are with the system.
+/// Offers a response of [`OfferingSession::SIZE`] bytes; the field counts the bytes that the system has taken.
 struct OfferingSession(usize);
 
 impl OfferingSession {
@@ -324,7 +325,7 @@ impl CustomSession for PanickingSession {
     }
 }
 
-/// Panics where a session is to be made.
+/// Panics instead of making a session.
 fn no_session() -> PanickingSession {
     panic!("the demonstration of a panic in a protocol")
 }
@@ -340,7 +341,7 @@ fn a_panic_ends_its_connection_only(driver: DriverChoice) {
     assert_eq!(other.read_exactly(3), b"ok\n");
     for address in &addresses[1..] {
         let mut peer = TestPeer::connect(*address);
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = peer.try_send("x");
         assert_eq!(peer.read_until_closed(), b"");
     }
@@ -351,7 +352,7 @@ fn a_panic_ends_its_connection_only(driver: DriverChoice) {
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SessionPanicked)), 2);
 }
 
-/// Asks for its socket.
+/// Detaches its socket.
 struct DetachingSession;
 
 impl CustomSession for DetachingSession {
@@ -383,7 +384,7 @@ fn the_drain_ends_its_connections(driver: DriverChoice) {
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::Drained)), 1);
 }
 
-/// Finishes with a long answer, and counts what it is told.
+/// Finishes with a long response, and counts its callbacks.
 struct FinishingSession(Arc<SessionCounts>);
 
 impl CustomSession for FinishingSession {
@@ -425,7 +426,7 @@ fn the_drain_is_told_once_and_not_to_finished_connections(driver: DriverChoice) 
     assert_eq!(counts.drains.load(Relaxed), 1);
 }
 
-/// Row 4.9: what was sent before the end is shown to the session, also where it had to wait for room.
+/// Row 4.9: the session receives input from before the end, even if it had to wait for room.
 fn what_a_client_sent_before_the_end_is_published(driver: DriverChoice) {
     let hub_server = start(driver);
     let still = hub_server.stall_disk();
@@ -444,7 +445,7 @@ fn what_a_client_sent_before_the_end_is_published(driver: DriverChoice) {
     check_stored(&data);
 }
 
-/// Answers without an end.
+/// Responds without end.
 struct FloodingSession;
 
 impl CustomSession for FloodingSession {
@@ -455,7 +456,7 @@ impl CustomSession for FloodingSession {
     }
 }
 
-/// Row 4.37: the streams change hands although a client of the old server reads nothing.
+/// Row 4.37: streams change hands although a client of the predecessor reads nothing.
 fn a_client_that_does_not_read_does_not_hold_up_a_hand_over(driver: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     let take_over = TakeOverConfig { path: folder.path().join("control"), report: |_| () };
@@ -476,12 +477,12 @@ fn a_client_that_does_not_read_does_not_hold_up_a_hand_over(driver: DriverChoice
         config.hub.nats = vec![old.at("nats"), any_port()];
         config.protocols = vec![CustomListener { address: old.at("custom"), ..listener(|| FloodingSession) }];
     });
-    // It listens there when it is the server.
+    // This address listens only after the take-over.
     let address = next.all_at("nats")[1];
     drop(eventually("the successor listens", || TestPeer::try_connect(address).ok()));
     let mut client = NatsSubscriber::at(address, "_INBOX.a");
     client.publish("events.a", "_INBOX.a", "x");
-    // If the streams came too late it would be refused.
+    // A late release of the streams would refuse the message.
     let (_, answer) = client.next();
     assert!(answer.contains("\"stream\":\"events\""), "{answer}");
     drop((unread, client));

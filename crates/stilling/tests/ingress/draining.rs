@@ -1,4 +1,4 @@
-//! What publishers had sent when the server was asked to end, and what they sent before they could know.
+//! During a drain, messages that publishers sent before they could see it are stored.
 
 use std::thread;
 
@@ -17,7 +17,7 @@ on_both_drivers!(
 
 const MESSAGES: usize = 1000;
 
-/// A server whose way to the hub is full, so that nothing more is read of anybody, until the file is opened.
+/// A server with a full and stalled hub, so that it reads no connection until the disk resumes.
 fn full(driver: DriverChoice) -> (HubTestServer, crate::support::StalledDisk, TestPeer) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.shards = 1;
@@ -43,7 +43,7 @@ fn full(driver: DriverChoice) -> (HubTestServer, crate::support::StalledDisk, Te
     (hub_server, standstill, flood)
 }
 
-/// Ends the server, which goes on as soon as it is seen to drain, and checks what of `subject` it has stored.
+/// Ends the server, lets the hub resume once the drain is visible, and checks the stored messages of `subject`.
 #[track_caller]
 fn finish(
     full: (HubTestServer, crate::support::StalledDisk, TestPeer),
@@ -57,7 +57,7 @@ fn finish(
     let server = thread::spawn(move || hub_server.keep());
     while !told.line().contains("\"ldm\":true") {}
     drop(told);
-    // It cannot know yet.
+    // The client has not received the end yet.
     peer.send(late);
     drop(flood);
     let _open = standstill.end();
@@ -75,7 +75,7 @@ fn finish(
     assert!(stored == expected, "in order, and each once");
 }
 
-/// Row 4.9: who publishes without waiting for acknowledgements loses nothing that was sent before the end.
+/// Row 4.9: a client that publishes without waiting for acknowledgements loses nothing that it sent before the end.
 fn what_a_publisher_sent_before_the_end_is_stored(driver: DriverChoice) {
     let full = full(driver);
     let mut peer = TestPeer::connect(full.0.at("nats"));
@@ -84,7 +84,7 @@ fn what_a_publisher_sent_before_the_end_is_stored(driver: DriverChoice) {
     finish(full, peer, &message(MESSAGES), "events.last");
 }
 
-/// The same for who cannot be told anything at all.
+/// The same for a protocol without a message to its clients.
 fn what_a_syslog_sender_sent_before_the_end_is_stored(driver: DriverChoice) {
     let full = full(driver);
     let mut peer = TestPeer::connect(full.0.at("syslog-tcp"));
@@ -93,7 +93,7 @@ fn what_a_syslog_sender_sent_before_the_end_is_stored(driver: DriverChoice) {
     finish(full, peer, &message(MESSAGES), "events.syslog.user.notice");
 }
 
-/// Who has always more to say is told the end all the same, long before everybody is cut off.
+/// A client that never stops sending is notified of the end long before the drain timeout.
 fn who_never_stops_is_read_for_a_while_only(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.hub = MessagingConfig { syslog_tcp: vec![any_port()], ..config.hub.clone() };

@@ -1,4 +1,4 @@
-//! What keeps servers of one process, and stages of one server, apart from each other.
+//! Tests of isolation between servers of one process, and between stages of one server.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,8 +14,8 @@ on_both_drivers!(
     handlers_that_block_all_workers_stop_neither_accepting_nor_receiving,
 );
 
-/// Publishes that many messages over one connection, and reads their acknowledgements; returns the last. Two calls for one
-/// server differ in their counts: the server may not have noticed yet that the client of the first has gone.
+/// Publishes messages over one connection and reads their acknowledgements; returns the last. Calls for the same
+/// server use different counts: it may not have noticed the end of the previous client yet.
 #[track_caller]
 fn publish(server: SocketAddr, count: usize, payload: &str) -> String {
     let inbox = format!("_INBOX.{count}");
@@ -26,8 +26,8 @@ fn publish(server: SocketAddr, count: usize, payload: &str) -> String {
     (0..count).map(|_| client.next().1).last().expect("at least one")
 }
 
-/// Row 0.1: two servers of one process, each with listeners, threads, a folder and counters of its own. What is said to one
-/// is not heard at the other, and the end of one is nothing to the other.
+/// Row 0.1: two servers of one process have their own listeners, threads, folders and counters. A message to one
+/// server does not reach the other, and the end of one does not affect the other.
 fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     let start = || HubTestServer::with(driver, |config| config.hub.nats = vec![any_port(), any_port()]);
     let (one, other) = (start(), start());
@@ -44,7 +44,7 @@ fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     let (mut heard_at_one, mut heard_at_other) = (one.listen("events.>"), other.listen("events.>"));
     let accepted = |hub_server: &HubTestServer| hub_server.overview().engine(|counters| &counters.accepted);
     let before = (accepted(&one), accepted(&other));
-    // Each listener of a server leads to the same hub, and to no other.
+    // All listeners of a server lead to its hub.
     for (server, count) in [(one.all_at("nats")[0], 10), (one.all_at("nats")[1], 20)] {
         let last = publish(server, count, "to one");
         assert!(last.contains("\"stream\":\"events\""), "{last}");
@@ -60,7 +60,7 @@ fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     }
     let check = |hub_server: &HubTestServer, count: u64| {
         for metric in ["stream_last_sequence{stream=\"events\"}", "messages_total", "delivered_total"] {
-            // Each message went to whoever listens, and its acknowledgement to whoever sent it.
+            // Each message went to the subscriber, and its acknowledgement to the publisher.
             let expected = if metric == "delivered_total" { 2 * count } else { count };
             let name = format!("stilling_hub_{metric}");
             eventually(&format!("{name} is {expected}"), || {
@@ -80,7 +80,7 @@ fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     other.finish();
 }
 
-/// Where handlers wait until the test lets them go.
+/// Blocks handlers until the test opens it.
 #[derive(Default)]
 struct HandlerGate {
     is_open: Mutex<bool>,
@@ -88,7 +88,7 @@ struct HandlerGate {
 }
 
 impl HandlerGate {
-    /// Blocks the thread.
+    /// Blocks the thread until the gate opens.
     fn pass(&self) -> &'static str {
         let closed = self.is_open.lock().expect("nobody panics");
         let waited =
@@ -102,8 +102,8 @@ impl HandlerGate {
     }
 }
 
-/// Row 0.15: all workers hang in handlers. Connections go on to be accepted, requests that need no worker to be answered,
-/// and messages to be acknowledged when they are on disk; when the handlers are let go, theirs are answered too.
+/// Row 0.15: while all workers hang in handlers, connections are accepted, requests without a worker are answered,
+/// and messages are acknowledged once they are on disk; when the handlers resume, their requests are answered too.
 fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: DriverChoice) {
     const WORKERS: usize = 3;
     const CONNECTIONS: usize = 200;
@@ -118,7 +118,7 @@ fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: 
     );
     let hub_server = HubTestServer::answering(driver, routes, |config| {
         config.worker_threads = WORKERS;
-        // Neither the work nor who waits for it is given up.
+        // Neither the jobs nor their requests time out.
         config.timeouts.work = 2 * HANG;
         config.queue_age_max = 2 * HANG;
     });
@@ -131,7 +131,7 @@ fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: 
 
     let accepted = || hub_server.overview().engine(|counters| &counters.accepted);
     let before = accepted();
-    // All of them stay: nothing is accepted because somebody else has gone.
+    // All connections stay open: none is accepted in the place of a closed one.
     let mut came = Vec::new();
     for number in 0..CONNECTIONS {
         let mut client = hub_server.listen(&format!("_INBOX.{number}"));

@@ -1,11 +1,11 @@
-//! The ways into the hub beside NATS, met from outside: servers in this process, raw connections and the programs that
-//! people have, both drivers.
+//! Tests of the hub's ingress protocols beside NATS, from outside: servers in this process, raw connections and
+//! installed programs, on both drivers.
 //!
-//! A check is a function of the driver; [`on_both_drivers`] makes two tests of it. Nothing waits for a span of time that is
-//! not the thing promised, and every server ends with a look at what is left of it: [`support::HubTestServer::finish`].
+//! A check is a function of the driver; [`on_both_drivers`] makes two tests of it. A test waits for a span of time
+//! only if it tests that span, and every server ends with a check for leaks: [`support::HubTestServer::finish`].
 #![cfg(target_os = "linux")]
 
-/// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
+/// Makes one test per driver of each check. An unlisted check is dead code, hence an error.
 macro_rules! on_both_drivers {
     ($($check:ident),* $(,)?) => {
         mod on_uring {

@@ -1,4 +1,4 @@
-//! What there is to see of a hub: metrics, the status page, whether the server is ready.
+//! Tests of the hub's metrics, status page and readiness.
 
 use std::fs;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ fn publish(hub_server: &HubTestServer, subject: &str, fields: &str) -> u16 {
     hub_server.connect().ask(request).status
 }
 
-/// Row 5.3: one surface for all that is counted.
+/// Row 5.3: one page for all counters.
 fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let mut listener = hub_server.listen("events.*");
@@ -66,14 +66,15 @@ fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// Lines of the log; each driver's server adds its own.
+/// Lines of the log; each driver's server appends its own.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn log(line: &str) {
     LOG.lock().expect("no writer panics").push(line.to_owned());
 }
 
-/// A load balancer leaves out a server that cannot store anything; the log and the top of the page say why.
+/// A server that cannot store messages is unready for load balancers; the log and the top of the page give the
+/// reason.
 fn a_stream_that_is_not_open_makes_the_server_unready(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| config.log = Some(log));
     let place = hub_server.data().display().to_string();

@@ -1,4 +1,4 @@
-//! `POST /publish/<subject>`.
+//! Tests of `POST /publish/<subject>`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ fn is(answer: &TestResponse, status: u16, text: &str) {
     assert_eq!((answer.status, answer.text().trim_end()), (status, text));
 }
 
-/// Status and a part of the explanation.
+/// Checks the status and a part of the explanation.
 #[track_caller]
 fn says(answer: &TestResponse, status: u16, part: &str) {
     assert!(answer.status == status && answer.text().contains(part), "{status} {part}: {answer:?}");
@@ -84,7 +84,7 @@ fn each_line_is_a_message(driver: DriverChoice) {
     let typed = post("/publish/events.a", "content-type: Application/X-NDJSON ; charset=utf-8\r\n", "x\ny\n");
     is(&peer.ask(typed), 200, "{\"stream\":\"events\",\"first\":4,\"last\":5}");
     says(&peer.ask(lines("/publish/events.a", "\n \r\n")), 400, "no line of this body holds a message");
-    // As many as there may be, which is more than fits into one piece on the way to the hub; and one more.
+    // The maximum number of messages, which takes several publication batches; then one more.
     let most = "x\n".repeat(10_000);
     is(
         &peer.ask(lines("/publish/events.a", &most)),
@@ -98,7 +98,7 @@ fn each_line_is_a_message(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// The answer to a message whose subject has no stream.
+/// The response to a message on a subject without a stream.
 fn not_stored(subscriptions: u32) -> String {
     let note = "no stream has this subject: the message was not stored";
     format!("{{\"stream\":null,\"subscriptions\":{subscriptions},\"note\":\"{note}\"}}")
@@ -140,7 +140,7 @@ fn conditions_that_do_not_hold_are_refused(driver: DriverChoice) {
     says(&ask("Nats-Expected-Stream: quick"), 412, "the subject belongs to the stream events");
     is(&ask("nats-expected-stream: events"), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
     says(&ask("Nats-Rollup: all"), 400, "the header Nats-Rollup is not known here");
-    // What is refused by its head is not read to its end.
+    // A request that is refused by its head is not read to its end.
     assert!(peer.rest().is_empty());
     let mut peer = hub_server.connect();
     let fields = "Content-Type: application/x-ndjson\r\nNats-Expected-Stream: quick\r\n";
@@ -199,7 +199,7 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// Row 0.20: each line goes with the subject and the headers of all: what they come to together is bounded too.
+/// Row 0.20: each line is published with the request's subject and headers, so the total size is bounded too.
 fn many_lines_with_long_headers_are_refused(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let body = "x\n".repeat(10_000);
@@ -248,7 +248,7 @@ fn only_those_who_may_publish_do(driver: DriverChoice) {
         assert!(answer.head.contains("WWW-Authenticate: Bearer"), "{answer:?}");
     }
     assert_eq!(hub_server.metric("stilling_hub_shut_out_total"), 4);
-    // Who is told so without a body keeps the connection.
+    // A refused request without a body keeps the connection.
     let mut peer = hub_server.connect();
     assert_eq!(peer.ask(post("/publish/events.a", "", "")).status, 401);
     assert_eq!(peer.ask(post("/publish/events.a", "Authorization: Bearer token\r\n", "")).status, 200);
@@ -256,14 +256,15 @@ fn only_those_who_may_publish_do(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// What anybody's page can have its reader's browser send is no publication.
+/// A browser may send requests from pages of other sites, which must not publish.
 fn pages_of_other_origins_are_refused(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let ask = |field: &str| hub_server.connect().ask(post("/publish/quick.a", field, "x"));
     for origin in ["http://a:1", "http://b", "null", "a"] {
         says(&ask(&format!("Origin: {origin}\r\n")), 403, "Origin is not the Host");
     }
-    // A page that was asked for by address is this server's own; by name it may be anybody's whose name leads here.
+    // A page requested by address comes from this server; a page requested by name may come from any site with a name
+    // that resolves to this address.
     let own = |host: &str| {
         let request = post("/publish/quick.a", &format!("Origin: http://{host}\r\n"), "x");
         hub_server.connect().ask(request.replace("Host: a\r\n", &format!("Host: {host}\r\n")))
@@ -273,7 +274,7 @@ fn pages_of_other_origins_are_refused(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// Pipelining: an answer waits for the disk, and the next one for it.
+/// Pipelining: a response waits for the disk, and the next response waits for it.
 fn requests_in_a_row_are_answered_in_order(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let mut peer = hub_server.connect();
@@ -343,8 +344,8 @@ fn a_frozen_stream_refuses(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// Row 0.14: neither refused at once nor waiting without end, and told apart: what has certainly not been published, and what
-/// may have been.
+/// Row 0.14: a publication to a stalled hub is neither refused at once nor delayed without bound; the response
+/// distinguishes a message that was certainly not published from one that may have been.
 fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.shards = 1;
@@ -355,10 +356,10 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     let answer = first.ask(post("/publish/events.a", "", "x"));
     says(&answer, 503, "this may have been stored");
     assert!(first.rest().is_empty(), "its verdict cannot be taken for another's");
-    // A stream that is waited for holds up no other.
+    // A stalled stream delays no other.
     let answer = hub_server.connect().ask(post("/publish/quick.a", "", "x"));
     is(&answer, 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
-    // What waits for it is bounded, and so is what is on the way to the hub behind that: a full way is reported in time.
+    // Waiting publications are bounded, first in the hub, then on the way to it: a full queue is reported in time.
     let long = "x".repeat(1_000_000);
     let mut unanswered = 1;
     let mut peer = hub_server.connect();
@@ -375,12 +376,12 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     }
     assert_eq!(hub_server.metric("stilling_hub_publications_unanswered_total"), unanswered);
     assert_eq!(hub_server.metric("stilling_hub_publications_shed_total"), 1);
-    // One that waits while the hub goes on is told one or the other, or that it is stored.
+    // A publication that waits when the hub resumes is stored or gets one of these responses.
     peer.send(post("/publish/quick.b", "", "x"));
     let _open = standstill.end();
     let answer = peer.answer();
     assert!([200, 503].contains(&answer.status), "{answer:?}");
-    // All that was in between is there.
+    // All publications in between are processed.
     let stored = eventually("the hub goes on", || {
         let answer = hub_server.connect().ask(post("/publish/quick.c", "", "x"));
         (answer.status == 200).then(|| answer.into_text())
@@ -414,19 +415,19 @@ fn routes_come_first_and_pages_alone_publish_nothing(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// Listens on a loopback address and on all.
+/// Listens on loopback and on all addresses.
 fn on_all(config: &mut ServeConfig) {
     config.listen = vec![any_port(), SocketAddr::from(([0, 0, 0, 0], 0))];
 }
 
-/// The answer to a publication at the listener that other machines reach.
+/// Publishes at the listener that other machines reach.
 fn at_the_open_one(hub_server: &HubTestServer) -> TestResponse {
     let address = hub_server.all_at("http")[1];
     let mut peer = TestPeer::connect(SocketAddr::from(([127, 0, 0, 1], address.port())));
     peer.ask(post("/publish/quick.a/b", "", "abc"))
 }
 
-/// What changes or reads messages needs credentials where other machines reach it.
+/// Where other machines reach a listener, publishing needs credentials.
 fn without_users_only_loopback_listeners_take_publications(driver: DriverChoice) {
     let stored = "{\"stream\":\"quick\",\"first\":1,\"last\":1}";
     let hub_server = HubTestServer::with(driver, on_all);
@@ -464,7 +465,7 @@ fn curl_publishes(driver: DriverChoice) {
     assert_eq!(said.trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");
     let lines = ["-sS", "--data-binary", "a\nb\nc\n", "-H", "Content-Type: application/x-ndjson", &url];
     assert_eq!(run("curl", &lines).trim_end(), "{\"stream\":\"events\",\"first\":2,\"last\":4}");
-    // curl asks before it sends more than a megabyte; this is less, and comes at once.
+    // curl sends `Expect` by itself only above one megabyte; this body is smaller and is sent at once.
     let file = hub_server.data().join("body");
     fs::write(&file, vec![b'x'; 1_000_000]).expect("a file");
     let from = format!("@{}", file.display());

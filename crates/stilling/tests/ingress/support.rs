@@ -1,4 +1,4 @@
-//! What the tests stand on: a server with a hub in this process, a client that speaks a little NATS, programs.
+//! Support for the tests: a server with a hub in this process, a simple NATS client, and external programs.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{Log, LogConfig, ReadOutcome, RecordKind, StartAt};
 pub(crate) use stilling_probe::{TestPeer, TestResponse, eventually};
 
-/// A server with a hub and a folder for its streams.
+/// A server with a hub and a data folder.
 pub(crate) struct HubTestServer {
     running: RunningServer,
     banner: Vec<String>,
@@ -27,12 +27,12 @@ impl HubTestServer {
         Self::with(driver, |_| ())
     }
 
-    /// The same with something changed.
+    /// The same with a changed configuration.
     pub(crate) fn with(driver: DriverChoice, change: impl FnOnce(&mut ServeConfig)) -> HubTestServer {
         Self::answering(driver, Routes::new(), change)
     }
 
-    /// The same beside routes.
+    /// The same with routes.
     pub(crate) fn answering(
         driver: DriverChoice,
         routes: Routes,
@@ -62,15 +62,15 @@ impl HubTestServer {
         HubTestServer { running: server.start().expect("a thread"), banner, folder }
     }
 
-    /// Where the streams are, or will be.
+    /// The data folder, which may not exist yet.
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("streams")
     }
 
-    /// Has the hub stand still from the first record for the disk on, until it is let go.
+    /// Stalls the hub's disk from the first durable record on, until [`StalledDisk::end`].
     #[track_caller]
     pub(crate) fn stall_disk(&self) -> StalledDisk {
-        // Whoever tries out whether this folder can be written waits until somebody reads.
+        // The write probe of this folder opens a pipe, which blocks until a reader opens it.
         let folder = self.data().join("events");
         fs::create_dir_all(&folder).expect("a folder");
         let probe = folder.join(".probe");
@@ -79,13 +79,13 @@ impl HubTestServer {
         StalledDisk { probe }
     }
 
-    /// The address in the banner's line that begins with this.
+    /// The first address of a scheme in the banner.
     #[track_caller]
     pub(crate) fn at(&self, scheme: &str) -> SocketAddr {
         *self.all_at(scheme).first().unwrap_or_else(|| panic!("no {scheme} in {:?}", self.banner))
     }
 
-    /// The addresses in all of the banner's lines that begin with this.
+    /// All addresses of a scheme in the banner.
     #[track_caller]
     pub(crate) fn all_at(&self, scheme: &str) -> Vec<SocketAddr> {
         let start = format!("listening {scheme}://");
@@ -93,28 +93,26 @@ impl HubTestServer {
         lines.map(|line| line.parse().expect("the banner tells an address")).collect()
     }
 
-    /// Where the pages are that have a listener of their own.
+    /// The address of the separate `admin` listener.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.running.admin_address().expect("they have one")
     }
 
-    /// A new connection.
     pub(crate) fn connect(&self) -> TestPeer {
         TestPeer::connect(self.at("http"))
     }
 
-    /// The URL of a path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.at("http"))
     }
 
-    /// A page about the server.
+    /// Requests an admin page.
     #[track_caller]
     pub(crate) fn page(&self, path: &str) -> TestResponse {
         self.connect().ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
     }
 
-    /// A metric.
+    /// The value of a metric.
     #[track_caller]
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let page = self.page("/metrics").into_text();
@@ -123,23 +121,22 @@ impl HubTestServer {
         line.parse().expect("a number")
     }
 
-    /// A client of NATS that is sent what this filter takes.
+    /// A NATS client that is subscribed to this filter.
     pub(crate) fn listen(&self, filter: &str) -> NatsSubscriber {
         NatsSubscriber::at(self.at("nats"), filter)
     }
 
-    /// What there is to see.
     pub(crate) fn overview(&self) -> &Overview {
         self.running.overview()
     }
 
-    /// Ends the server and checks that nothing is left: every connection has one reason for its end, nothing is held.
+    /// Ends the server and checks for leaks: every connection has one close reason, and no memory is held.
     #[track_caller]
     pub(crate) fn finish(self) -> Arc<Overview> {
         self.keep().0
     }
 
-    /// The same, and keeps the folder for as long as the other half lives.
+    /// The same, and returns the folder, which is removed when dropped.
     #[track_caller]
     pub(crate) fn keep(self) -> (Arc<Overview>, tempfile::TempDir) {
         let overview = self.running.end().expect("no shard has failed");
@@ -155,26 +152,26 @@ impl HubTestServer {
     }
 }
 
-/// What a hub stands still before.
+/// A stalled disk of a hub.
 pub(crate) struct StalledDisk {
     probe: PathBuf,
 }
 
 impl StalledDisk {
-    /// Lets the hub go on. What is returned has to live until it has.
+    /// Lets the disk resume. Keep the result open until it has.
     #[track_caller]
     pub(crate) fn end(self) -> File {
         File::options().read(true).write(true).open(self.probe).expect("it is there")
     }
 }
 
-/// A client of NATS that listens.
+/// A subscribed NATS client.
 pub(crate) struct NatsSubscriber {
     peer: TestPeer,
 }
 
 impl NatsSubscriber {
-    /// One that is sent what this filter takes, at a server's address for clients of NATS.
+    /// Connects to a server's NATS address and subscribes to this filter.
     #[track_caller]
     pub(crate) fn at(server: SocketAddr, filter: &str) -> NatsSubscriber {
         let mut peer = TestPeer::connect(server);
@@ -184,7 +181,7 @@ impl NatsSubscriber {
         listener
     }
 
-    /// Publishes, and wants the answer at a subject; none for none.
+    /// Publishes with a reply subject; an empty one requests no answer.
     pub(crate) fn publish(&mut self, subject: &str, reply: &str, payload: &str) {
         self.peer.send(format!("PUB {subject} {reply} {}\r\n{payload}\r\n", payload.len()));
     }
@@ -206,7 +203,7 @@ impl NatsSubscriber {
         (subject, String::from_utf8(payload).expect("text"))
     }
 
-    /// The same of a payload that may be no text.
+    /// The same with a payload of any bytes.
     #[track_caller]
     pub(crate) fn raw(&mut self) -> (String, Vec<u8>) {
         let line = self.line();
@@ -225,7 +222,7 @@ impl NatsSubscriber {
     }
 }
 
-/// All records of the stream on disk: kind, subject, payload.
+/// All records of the stream `events` on disk: kind, subject, payload.
 pub(crate) fn records(data: &Path) -> Vec<(RecordKind, String, String)> {
     let disk = FileDisk::make(&data.join("events")).expect("the folder");
     let (log, _) = Log::open(disk, "events", LogConfig::default()).expect("the stream");
@@ -247,7 +244,7 @@ pub(crate) fn records(data: &Path) -> Vec<(RecordKind, String, String)> {
     }
 }
 
-/// Runs a program to its end, which must be a success. Returns what it wrote to standard output.
+/// Runs a program, which must succeed. Returns its standard output.
 #[track_caller]
 pub(crate) fn run(name: &str, arguments: &[&str]) -> String {
     let outcome =

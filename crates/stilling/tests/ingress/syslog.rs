@@ -1,4 +1,4 @@
-//! Syslog over UDP, TCP and Unix sockets.
+//! Tests of syslog over UDP, TCP and Unix sockets.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -33,7 +33,7 @@ on_both_drivers!(
     the_subject_is_made_of_the_message,
 );
 
-/// A server with all three doors and its Unix socket's path.
+/// A server with all three syslog transports.
 fn with_all_ingresses(driver: DriverChoice, change: impl FnOnce(&mut ServeConfig)) -> HubTestServer {
     HubTestServer::with(driver, |config| {
         config.hub.syslog_udp = vec![any_port()];
@@ -90,8 +90,8 @@ impl Drop for RsyslogProcess {
     }
 }
 
-/// Datagrams come by ordinary descriptors there, too; connections, which would not tell whence they come, are refused at the
-/// start.
+/// With direct descriptors, datagram sockets still use ordinary descriptors. Syslog over TCP is refused at the start,
+/// since direct descriptors do not provide the peer's address.
 #[test]
 fn datagrams_come_beside_direct_descriptors() {
     let direct = |config: &mut ServeConfig| {
@@ -124,7 +124,7 @@ fn rsyslog_forwards_both_ways(driver: DriverChoice) {
         hub_server.at("syslog-tcp"),
     );
     fs::write(&file, text).expect("a file");
-    // Not in everybody's path.
+    // /usr/sbin may be missing in PATH.
     let name = ["/usr/sbin/rsyslogd", "rsyslogd"].into_iter().find(|name| Path::new(name).exists());
     let mut command = Command::new(name.unwrap_or("rsyslogd"));
     command.arg("-n").arg("-f").arg(&file).arg("-i").arg(folder.path().join("pid")).stdin(Stdio::null());
@@ -158,7 +158,7 @@ fn both_framings_are_told_apart_by_the_first_bytes(driver: DriverChoice) {
     assert_eq!(listener.next().1, "<13>o\nn");
     counted.send("four");
     assert_eq!(listener.next().1, "<13>four");
-    // The last one has no end but that of the connection.
+    // The last message is terminated only by the end of the connection.
     counted.send("99 <13>five");
     counted.half_close();
     assert_eq!(listener.next().1, "<13>five");
@@ -222,8 +222,8 @@ fn what_is_too_long_is_cut_and_counted(driver: DriverChoice) {
     hub_server.finish();
 }
 
-/// RFC 6587 says of neither framing what an end in the middle means. A line is whole when its sender has ended the connection
-/// in good order; less than was announced never is, and neither is what a reset cuts.
+/// RFC 6587 does not define an end within a message. A line is complete if its sender ends the connection orderly; a
+/// message shorter than its announced length is not, and neither is one cut by a reset.
 fn what_the_end_of_a_connection_cuts_is_counted(driver: DriverChoice) {
     let hub_server = with_all_ingresses(driver, |_| ());
     let mut listener = hub_server.listen("events.syslog.>");
@@ -232,7 +232,7 @@ fn what_the_end_of_a_connection_cuts_is_counted(driver: DriverChoice) {
         ("9 <13>whole", &["<13>whole"], 0),
         ("9 <13>whole\n", &["<13>whole"], 0),
         ("9 <13>whole9 <13>wh", &["<13>whole", "<13>wh"], 1),
-        // Announced, and nothing came.
+        // A length without a message.
         ("9 <13>whole9 ", &["<13>whole"], 2),
     ] {
         let mut peer = TestPeer::connect(hub_server.at("syslog-tcp"));
@@ -295,7 +295,7 @@ fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
         config.hub.data = folder.path().join("streams");
         config
     };
-    // What a process that was killed has left behind is replaced.
+    // The leftover socket of a killed process is replaced.
     drop(UnixDatagram::bind(&path).expect("a socket"));
     let server = Server::bind(config(), Routes::new()).expect("it is stale");
     let said = format!("listening syslog-unix:{}", path.display());
@@ -306,13 +306,14 @@ fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
     let running = server.start().expect("a thread");
     running.end().expect("it ends well");
     assert!(!path.exists(), "the file goes with the server");
-    // A file that is no socket is somebody's.
+    // A file that is not a socket is not replaced.
     fs::write(&path, "mine").expect("a file");
     assert!(Server::bind(config(), Routes::new()).is_err());
     assert_eq!(fs::read(&path).expect("it is there"), b"mine");
 }
 
-/// Row 0.14: a hub that stands still costs what says least; no sender hangs, and every message is stored or counted.
+/// Row 0.14: a stalled hub sheds the least severe messages first; no sender hangs, and every message is stored or
+/// counted.
 fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     const FLOOD: usize = 20_000;
     const ERRORS: usize = 100;
@@ -321,7 +322,7 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     let sender = UnixDatagram::unbound().expect("a socket");
     sender.set_write_timeout(Some(Duration::from_secs(60))).expect("a socket takes options");
     sender.connect(unix_socket(&hub_server)).expect("it listens");
-    // A send with a timeout is not begun again by the system.
+    // The system does not restart an interrupted send on a socket with a timeout.
     let send = |text: String| {
         while let Err(error) = sender.send(text.as_bytes()) {
             assert_eq!(error.kind(), ErrorKind::Interrupted, "no sender hangs");
@@ -333,7 +334,7 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     for number in 0..ERRORS {
         send(format!("<11>error {number}"));
     }
-    // All has been read.
+    // Everything has been read.
     let received = FLOOD + ERRORS;
     let counted = || hub_server.overview().engine(|counters| &counters.datagrams_received);
     eventually("all is read", || (counted() == received as u64).then_some(()));
@@ -374,7 +375,7 @@ fn a_connection_that_is_not_read_loses_nothing(driver: DriverChoice) {
         hand.half_close();
     });
     let bytes = || hub_server.overview().engine(|counters| &counters.received_bytes);
-    // It is read as long as there is room, and then no more.
+    // The connection is read while there is room, and then no more.
     let mut before = 0;
     eventually("it is not read any more", || {
         let now = bytes();

@@ -1,4 +1,4 @@
-//! The pages about the server, where the operator wants them and nowhere else.
+//! Tests of the admin pages, answered only where the configuration puts them.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ fn check(peer: &mut TestPeer, path: &str, status: u16) {
     assert_eq!(peer.ask(get(path)).status, status, "{path}");
 }
 
-/// Who serves strangers need not show them what a scraper sees.
+/// With a separate listener, public listeners do not answer the admin pages.
 fn pages_with_a_listener_of_their_own_are_nowhere_else(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, routes(), |config| config.admin = Admin::At(any_port()));
     let (mut peer, mut admin) = (server.connect(), server.connect_admin());
@@ -58,7 +58,7 @@ fn pages_that_are_off_are_nowhere(driver: DriverChoice) {
     server.finish();
 }
 
-/// The demonstration stays where it is, on loopback, and the banner says where what is.
+/// `/test/*` stays on loopback listeners, and the banner shows both addresses.
 fn what_has_no_routes_has_its_pages_moved_too(driver: DriverChoice) {
     let config = ServeConfig {
         listen: vec![any_port()],

@@ -1,4 +1,4 @@
-//! Which handler answers, what it sees of the request, and what is answered where none is.
+//! Tests of routing: which handler answers, what it sees of the request, and the response without a handler.
 
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes, Status};
@@ -22,7 +22,7 @@ fn thread_name(_: &Request<'_>) -> String {
     std::thread::current().name().unwrap_or("nameless").to_owned()
 }
 
-/// Row 4.3: heavy work is delegated to a worker; what is quick stays in the shard.
+/// Row 4.3: heavy work goes to a worker; quick work stays in the shard.
 fn a_handler_runs_where_its_route_says(driver: DriverChoice) {
     let routes =
         Routes::new().inline(Method::Get, "/here", thread_name).worker(Method::Get, "/there", thread_name);
@@ -40,7 +40,7 @@ fn a_handler_runs_where_its_route_says(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 4.17's like: no workers, and worker routes are answered all the same.
+/// Row 4.17's like: without workers, worker routes are still answered.
 fn without_workers_the_shard_does_their_work(driver: DriverChoice) {
     let routes =
         Routes::new().worker(Method::Get, "/there", thread_name).worker(Method::Post, "/there", |request| {
@@ -188,7 +188,7 @@ fn what_no_handler_answers_is_404_or_405(driver: DriverChoice) {
         ("GET", "/livez", 200, None),
         ("GET", "/metrics", 200, None),
         ("PUT", "/livez", 405, Some("GET, HEAD")),
-        // Who has routes has no use for the demonstration.
+        // With routes, `/test/*` is not answered.
         ("GET", "/test/fast", 404, None),
         ("PURGE", "/b", 501, None),
     ] {
@@ -244,7 +244,7 @@ fn old_clients_keep_their_connections_if_they_ask(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 4.34: a panic in user code is one 500; the connection, the shard and the worker go on.
+/// Row 4.34: a panic in a handler is one 500; the connection, the shard and the worker go on.
 fn a_panic_costs_one_answer(driver: DriverChoice) {
     fn fall(_: &Request<'_>) -> Response {
         panic!("the demonstration of a panic in a handler")

@@ -1,4 +1,4 @@
-//! Bodies of requests: whole in the handler, however they come; bounded.
+//! Tests of request bodies: complete in the handler, however they arrive; bounded.
 
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes};
@@ -43,7 +43,7 @@ fn a_body_is_whole_when_the_handler_has_it(driver: DriverChoice) {
             let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n");
             let sized = [format!("{head}Content-Length: {size}\r\n\r\n").as_bytes(), &body].concat();
             let mut hand = peer.clone_writer();
-            // From another hand: the server may answer while the last bytes are still on the way.
+            // Sent from another thread: the server may answer before the last bytes arrive.
             let answer = std::thread::scope(|scope| {
                 scope.spawn(|| hand.send(&sized));
                 peer.answer()
@@ -57,7 +57,7 @@ fn a_body_is_whole_when_the_handler_has_it(driver: DriverChoice) {
             });
             assert!(answer.status == 200 && answer.body == body, "{path}, {size} bytes, chunked");
         }
-        // Byte by byte, and the next request in the same breath.
+        // Byte by byte, then together with the next request.
         let trickle = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
         trickle.bytes().for_each(|byte| peer.send([byte]));
         assert_eq!(peer.answer().text(), "abc");
@@ -67,7 +67,7 @@ fn a_body_is_whole_when_the_handler_has_it(driver: DriverChoice) {
     server.finish();
 }
 
-/// RFC 9110 §10.1.1: 100 where the body is wanted, the final answer where it is not.
+/// RFC 9110 §10.1.1: 100 if the body is needed, otherwise the final response.
 fn a_client_that_expects_is_told_to_go_on_or_not(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, echoes(), |config| config.requests_held_max = 300);
     let ask = |path: &str, length: usize| {
@@ -90,7 +90,7 @@ fn a_client_that_expects_is_told_to_go_on_or_not(driver: DriverChoice) {
         peer.half_close();
         assert_eq!(peer.rest(), b"", "{path}");
     }
-    // No memory for the head already: the body is not asked for.
+    // There is no memory even for the head: the body is not requested.
     let mut peer = server.connect();
     let padding = "x".repeat(300);
     let head = "POST /in HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n";

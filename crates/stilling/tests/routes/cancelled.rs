@@ -1,4 +1,4 @@
-//! Jobs whose requests were given up, or whose clients have gone, before a worker took them.
+//! Tests of jobs that lose their request by timeout, or their client, before a worker takes them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -16,7 +16,7 @@ on_both_drivers!(
     a_stream_of_a_client_that_has_gone_leaves_the_queue,
 );
 
-/// Routes with a job that runs until the sender is dropped, and a counted job that names its request.
+/// Routes with a job that runs until the sender is dropped, and a counted job that returns its request's number.
 fn gated() -> (Sender<()>, Arc<AtomicUsize>, Routes) {
     let (gate, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -34,7 +34,7 @@ fn gated() -> (Sender<()>, Arc<AtomicUsize>, Routes) {
     (gate, runs, routes)
 }
 
-/// A client whose request keeps the only worker busy.
+/// A client with a request that keeps the only worker busy.
 fn stuck(server: &HttpTestServer) -> TestPeer {
     let mut stuck = server.connect();
     stuck.send(get("/stuck"));
@@ -42,7 +42,7 @@ fn stuck(server: &HttpTestServer) -> TestPeer {
     stuck
 }
 
-/// Row 4.26: whatever a connection has asked and given up before, an answer belongs to the request it was made for.
+/// Row 4.26: a response belongs to its own request, whatever requests of the connection timed out before.
 fn an_answer_never_reaches_another_request(driver: DriverChoice) {
     let (gate, runs, routes) = gated();
     let server = HttpTestServer::with(driver, routes, |config| {
@@ -51,7 +51,7 @@ fn an_answer_never_reaches_another_request(driver: DriverChoice) {
     });
     let mut first = stuck(&server);
     let mut peer = server.connect();
-    // Twice as many as an eight-bit number tells apart, and two numbers for each.
+    // Twice the range of an eight-bit number, so that each number occurs twice.
     for number in 0..256 {
         assert_eq!(peer.ask(get(&format!("/number/{number}"))).status, 503);
     }
@@ -66,7 +66,7 @@ fn an_answer_never_reaches_another_request(driver: DriverChoice) {
     assert!(runs.load(Ordering::SeqCst) <= 1, "no job of a request that was answered otherwise is run");
 }
 
-/// Rows 4.12 and 4.26: they leave the queue and give their memory back while the workers are busy, and are never run.
+/// Rows 4.12 and 4.26: these jobs leave the queue and release their memory while the workers are busy, and never run.
 fn jobs_of_clients_that_have_gone_are_cancelled(driver: DriverChoice) {
     const CLIENTS: u64 = 50;
     let (gate, runs, routes) = gated();
@@ -97,7 +97,7 @@ fn jobs_of_clients_that_have_gone_are_cancelled(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 4.12: also one that asks for the next piece of an answer that has begun.
+/// Row 4.12: the same for a job that reads the next piece of a response in progress.
 fn a_stream_of_a_client_that_has_gone_leaves_the_queue(driver: DriverChoice) {
     let (gate, _, routes) = gated();
     let alive = Arc::new(AtomicUsize::new(0));

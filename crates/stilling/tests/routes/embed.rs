@@ -1,4 +1,4 @@
-//! What a program around the server may ask for: where clients come from, an answer to everything else, the end.
+//! Tests of the embedding API: peer addresses, the fallback handler, and the end.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -63,7 +63,7 @@ fn what_no_route_matches_goes_to_the_fallback(driver: DriverChoice) {
     }
 }
 
-/// Row 4.37: a request in flight is answered, whoever asks for the end.
+/// Row 4.37: a request in flight is answered after a stop from another thread.
 fn another_thread_ends_the_server(driver: DriverChoice) {
     let (go_on, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
@@ -89,7 +89,7 @@ fn another_thread_ends_the_server(driver: DriverChoice) {
     assert_eq!(overview.engine(|counters| &counters.open), 0);
 }
 
-/// Row 4.4: each holds a worker, so the operator sees how many there are; those that wait for one count too.
+/// Row 4.4: a delegated connection occupies a worker, so they are counted, including those that wait for one.
 fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
     let routes = Routes::new()
         .inline(Method::Get, "/raw", |_| {

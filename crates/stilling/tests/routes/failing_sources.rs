@@ -1,4 +1,4 @@
-//! Sources that fail: the client learns of it, the connection ends for a reason, the server lives.
+//! Tests of failing sources: the client sees the failure, the connection has a close reason, the server goes on.
 
 use std::io::{self, Read};
 
@@ -14,7 +14,7 @@ on_both_drivers!(
     a_failed_answer_tells_its_client_so,
 );
 
-/// Gives so many bytes, then does what it is named after.
+/// Returns this many bytes, then ends as configured.
 struct FailingSource {
     left: usize,
     how: SourceEnd,
@@ -24,7 +24,7 @@ struct FailingSource {
 enum SourceEnd {
     Fails,
     Panics,
-    /// It ends, although more was announced.
+    /// It ends before the announced length.
     Ends,
 }
 
@@ -68,7 +68,7 @@ fn routes(left: usize) -> Routes {
 /// An unsized source that ends has not failed.
 const WAYS: [&str; 5] = ["sized/fails", "sized/panics", "sized/ends", "open/fails", "open/panics"];
 
-/// What fails before anything was sent can still be told.
+/// A failure before anything was sent is a status.
 fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
     for workers in [0, 2] {
         let server = HttpTestServer::with(driver, routes(0), |config| config.worker_threads = workers);
@@ -85,7 +85,7 @@ fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
 
 fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
     for (workers, place) in [(0, "job"), (0, "in"), (2, "job"), (2, "in")] {
-        // With one shard its counter says in turn what became of whom.
+        // With one shard the counter shows the close reason of each connection in turn.
         let server = HttpTestServer::with(driver, routes(200_000), |config| {
             (config.shards, config.worker_threads) = (1, workers);
         });
@@ -105,7 +105,7 @@ fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
     }
 }
 
-/// A real client calls it a failure, whichever framing: 18 is a partial file.
+/// curl reports a failure with either framing: 18 is a partial file.
 fn a_failed_answer_tells_its_client_so(driver: DriverChoice) {
     let server = HttpTestServer::start(driver, routes(200_000));
     for way in WAYS {

@@ -1,4 +1,4 @@
-//! Whatever a handler answers, the next answer on the connection can still be told from it.
+//! For any response of a handler, the next response on the connection is framed correctly.
 
 use stilling::DriverChoice;
 use stilling::http::{Method, Request, Response, Routes, Status};
@@ -109,7 +109,7 @@ fn statuses_without_a_body_have_none(driver: DriverChoice) {
     server.finish();
 }
 
-/// Rows 4.3, 4.15: what took longer does not come later, and nothing is mixed up.
+/// Rows 4.3, 4.15: responses keep the order of their requests, whatever their duration.
 fn answers_of_every_kind_come_in_order(driver: DriverChoice) {
     const ROUNDS: usize = 40;
     let long = pattern(150_000);

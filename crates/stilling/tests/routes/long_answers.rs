@@ -1,4 +1,4 @@
-//! Answers that are longer than what a session may send at once, and clients that take their time.
+//! Tests of responses that are longer than a session may send at once, and of slow clients.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ on_both_drivers!(
     who_leaves_in_the_middle_costs_nothing,
 );
 
-/// Bytes of a long answer.
+/// Bytes of a long response.
 const LONG: usize = 10_000_000;
 
 fn long_answers() -> Routes {
@@ -28,12 +28,12 @@ fn long_answers() -> Routes {
         .inline(Method::Get, "/good", |_| "good")
 }
 
-/// Row 4.36: whatever the system takes at a time, nothing is lost and nothing comes twice.
+/// Row 4.36: no byte is lost or repeated, however few the system takes at a time.
 fn a_slow_reader_gets_every_byte(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, long_answers(), |config| config.send_buffer = Some(16_384));
     let expected = pattern(LONG);
     let mut peer = TestPeer::connect_small(server.address());
-    // The next request waits behind the long answer.
+    // The next request waits behind the long response.
     peer.send(get("/in") + &get("/work") + &get("/static") + &get("/good"));
     for path in ["/in", "/work"] {
         let answer = peer.head();
@@ -50,7 +50,7 @@ fn a_slow_reader_gets_every_byte(driver: DriverChoice) {
     assert!(overview.engine(|counters| &counters.blocked_sends) > 100, "the reader was not slow");
 }
 
-/// Row 4.35: what is held for them is bounded, then their time is over.
+/// Row 4.35: unread output is bounded, then the connection times out.
 fn who_stops_reading_is_cut_off(driver: DriverChoice) {
     const DEAF: u64 = 8;
     let server = HttpTestServer::with(driver, long_answers(), |config| {

@@ -1,10 +1,10 @@
-//! Routes of one's own, met from outside: servers in this process, raw connections and curl, both drivers.
+//! Tests of user-defined routes, from outside: servers in this process, raw connections and curl, on both drivers.
 //!
-//! A check is a function of the driver; [`on_both_drivers`] makes two tests of it. Nothing waits for a
-//! span of time, and every server ends with a look at what is left of it: [`support::HttpTestServer::finish`].
+//! A check is a function of the driver; [`on_both_drivers`] makes two tests of it. No test waits for a span of time,
+//! and every server ends with a check for leaks: [`support::HttpTestServer::finish`].
 #![cfg(target_os = "linux")]
 
-/// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
+/// Makes one test per driver of each check. An unlisted check is dead code, hence an error.
 macro_rules! on_both_drivers {
     ($($check:ident),* $(,)?) => {
         mod on_uring {

@@ -1,4 +1,4 @@
-//! What requests may hold while they wait is bounded, and given back by whoever has it.
+//! Tests of the memory of waiting requests: bounded, and released by its holder.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -27,7 +27,7 @@ fn echoes() -> Routes {
     )
 }
 
-/// A server of one shard, which may hold two of those requests and a half.
+/// A server of one shard with memory for two and a half of these requests.
 fn small(driver: DriverChoice, routes: Routes) -> HttpTestServer {
     HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads) = (1, 1);
@@ -35,7 +35,7 @@ fn small(driver: DriverChoice, routes: Routes) -> HttpTestServer {
     })
 }
 
-/// A client whose body is on the way, all but its last byte.
+/// A client that has sent its body except for the last byte.
 fn half(server: &HttpTestServer) -> TestPeer {
     let before = server.held();
     let mut peer = server.connect();
@@ -45,7 +45,7 @@ fn half(server: &HttpTestServer) -> TestPeer {
     peer
 }
 
-/// Row 4.9's like, for memory: shed, told when to try again, and the others are none the worse.
+/// Row 4.9's like, for memory: the request is shed with `Retry-After`, and the others are unaffected.
 fn who_finds_no_memory_is_told_to_come_again(driver: DriverChoice) {
     let server = small(driver, echoes());
     let mut others = [half(&server), half(&server)];
@@ -59,21 +59,20 @@ fn who_finds_no_memory_is_told_to_come_again(driver: DriverChoice) {
     assert_eq!(third.rest(), b"", "the connection ends in good order");
     assert!(server.held() <= 100_000);
     assert_eq!(server.overview().http(|counters| &counters.requests_shed), 1);
-    // What needs no memory is answered meanwhile.
+    // Requests without a need for memory are answered meanwhile.
     assert_eq!(server.connect().ask(get("/good")).text(), "good");
     let body = pattern(40_000);
     for peer in &mut others {
         assert!(peer.ask(&body[39_999..]).body == body);
     }
     eventually("all is given back", || (server.held() == 0).then_some(()));
-    // There is room again.
     let mut again = half(&server);
     assert!(again.ask(&body[39_999..]).body == body);
     drop((others, again));
     server.finish();
 }
 
-/// Row 4.34: in whatever way they leave.
+/// Row 4.34: for any kind of disconnect.
 fn clients_that_leave_give_their_memory_back(driver: DriverChoice) {
     let server = small(driver, echoes());
     for _ in 0..10 {
@@ -86,8 +85,8 @@ fn clients_that_leave_give_their_memory_back(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 4.12: a request that no worker has taken in time leaves the queue and gives its memory back at once, however long
-/// the workers are busy.
+/// Row 4.12: a request that no worker took in time leaves the queue and releases its memory at once, however long the
+/// workers are busy.
 fn a_request_that_was_given_up_in_the_queue_holds_nothing(driver: DriverChoice) {
     let (go_on, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -119,8 +118,8 @@ fn a_request_that_was_given_up_in_the_queue_holds_nothing(driver: DriverChoice) 
     assert_eq!(server.finish().http(|counters| &counters.late_results), 0);
 }
 
-/// Rows 4.7, 4.9: what slow clients leave lying is bounded; who comes then is told when to try again, and those who were
-/// there before get everything.
+/// Rows 4.7, 4.9: unread responses of slow clients are bounded; later requests get `Retry-After`, and earlier ones
+/// are answered completely.
 fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
     const LONG: usize = 600_000;
     const MOST: usize = 1_000_000;
@@ -140,7 +139,7 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
     let mut slow = TestPeer::connect_small(server.address());
     slow.send(get("/in"));
     eventually("the answer waits", || (server.answers_held() == LONG as u64).then_some(()));
-    // Streams count as one piece each, however long they are, and fill what is left.
+    // A stream counts as one piece, however long it is; streams use the remaining memory.
     let mut streams = Vec::new();
     while shed() == 0 {
         let mut stream = TestPeer::connect_small(server.address());
@@ -153,12 +152,12 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
     assert_eq!((refused.status, refused.field("Retry-After")), (503, Some("1")));
     assert!(streams.len() >= 8, "{}", streams.len());
     assert_eq!(last.read_exactly("503 Service Unavailable\n".len()), b"503 Service Unavailable\n");
-    // On the same connection: what needs no memory is answered, and what does is refused again.
+    // On the same connection: requests without a need for memory are answered, others are refused again.
     for (path, status) in [("/good", 200), ("/job", 503), ("/in", 503), ("/metrics", 200), ("/sized", 503)] {
         assert_eq!(last.ask(get(path)).status, status, "{path}");
     }
     assert_eq!((shed(), server.answered(Status::ServiceUnavailable)), (4, 4));
-    // Nobody sees the body of an answer to HEAD, so nothing waits.
+    // The body of a response to HEAD is not sent, so nothing waits.
     last.send(get("/in").replace("GET", "HEAD"));
     assert_eq!(last.head().status, 200);
     assert!(slow.answer().body == pattern(LONG));
@@ -175,14 +174,14 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
     server.finish();
 }
 
-/// Rows 4.7, 4.9: the server's own pages take no memory beyond that for answers, either.
+/// Rows 4.7, 4.9: admin pages count as responses and are bounded with them.
 fn pages_that_wait_for_slow_clients_count_like_answers(driver: DriverChoice) {
     const MOST: usize = 60_000;
     let routes = Routes::new().inline(Method::Get, "/good", |_| "good");
     let server = HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads) = (1, 1);
         (config.send_buffer, config.answers_held_max) = (Some(4096), MOST);
-        // What is sent without being held is next to nothing.
+        // Output in the engine's store is not counted here, so the store is minimal.
         config.engine.output_bytes_max = 65_536;
     });
     let shed = || server.overview().http(|counters| &counters.answers_shed);

@@ -1,4 +1,4 @@
-//! More slow clients than the shards have memory for: each is as slow as it likes, and none is in another's way.
+//! Tests with more slow clients than the shards have memory for: none delays another.
 
 use std::io::Read;
 
@@ -13,13 +13,13 @@ on_both_drivers!(
     who_asks_on_without_reading_fills_no_store_for_others,
 );
 
-/// Bytes of each answer: several times what the system takes for a client that reads nothing.
+/// Bytes of each response: several times what the system takes for a client that reads nothing.
 const LONG: usize = 1_000_000;
 
-/// The least store that can be chosen: one answer's worth.
+/// The smallest store: one response's worth.
 const STORE: usize = 65_536;
 
-/// Clients, each of which has the server hold back most of an answer.
+/// Clients, each of which leaves most of a response with the server.
 const CLIENTS: usize = 40;
 
 fn answers() -> Routes {
@@ -29,7 +29,7 @@ fn answers() -> Routes {
     let path = directory.path().to_owned();
     Routes::new()
         .inline(Method::Get, "/bytes", move |_| {
-            // The directory lives as long as its routes.
+            // Moved into the handler: the directory must exist as long as the routes.
             let _ = &directory;
             Response::bytes("a/b", fixed)
         })
@@ -44,12 +44,13 @@ fn small(driver: DriverChoice, workers: usize) -> HttpTestServer {
         (config.shards, config.worker_threads) = (1, workers);
         config.send_buffer = Some(131_072);
         config.engine.output_bytes_max = STORE;
-        // They wait for each other.
+        // The clients wait for each other.
         config.engine.write_timeout = HANG;
     })
 }
 
-/// Row 4.36: what the engine holds is bounded, and nobody who reads is closed for it, however many there are.
+/// Row 4.36: the engine's unsent output is bounded, and no client that reads is closed for it, however many there
+/// are.
 fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
     let expected = pattern(LONG);
     for workers in [0, 2] {
@@ -63,7 +64,7 @@ fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
             assert!(server.unsent() <= STORE as u64, "{} bytes are held", server.unsent());
             (server.overview().engine(|counters| &counters.blocked_sends) >= CLIENTS as u64).then_some(())
         });
-        // One reads to its end while the others wait, then the next.
+        // Each client reads to the end while the others wait.
         for peer in &mut peers {
             assert!(peer.answer().body == expected);
             assert!(server.unsent() <= STORE as u64, "{} bytes are held", server.unsent());
@@ -75,7 +76,7 @@ fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
     }
 }
 
-/// Row 4.36: the same for many answers that are not long at all.
+/// Row 4.36: the same for many short responses.
 fn who_asks_on_without_reading_fills_no_store_for_others(driver: DriverChoice) {
     const ASKED: usize = 40;
     let server = small(driver, 1);

@@ -1,5 +1,5 @@
-//! Slow clients and long answers hold nobody up: no worker waits for a client, and a full queue refuses
-//! only who has not begun.
+//! Tests that slow clients and long responses block nothing: no worker waits for a client, and a full queue refuses
+//! only requests without a response in progress.
 
 use std::io::Read;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ on_both_drivers!(
     many_streams_share_few_workers,
 );
 
-/// Row 4.29's like: one worker, one slow download, and everybody else is served by that worker.
+/// Row 4.29's like: one worker serves a slow download and all other requests.
 fn a_slow_reader_holds_no_worker(driver: DriverChoice) {
     const LENGTH: usize = 20_000_000;
     let routes = Routes::new()
@@ -47,7 +47,7 @@ fn a_slow_reader_holds_no_worker(driver: DriverChoice) {
     server.finish();
 }
 
-/// An answer that has begun is not refused: it goes on when the queue has room.
+/// A response in progress is not refused: it continues when the queue has room.
 fn a_full_queue_delays_a_stream_and_does_not_break_it(driver: DriverChoice) {
     let (go_on, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -69,12 +69,12 @@ fn a_full_queue_delays_a_stream_and_does_not_break_it(driver: DriverChoice) {
     hand.send(Ok(b"first".to_vec())).expect("the source is there");
     stream.head();
     assert_eq!(stream.chunk().as_deref(), Some(&b"first"[..]));
-    // The worker now waits for the next piece. One more waits for the worker, and the queue is full.
+    // The worker now waits for the next piece. One more job waits for the worker, and the queue is full.
     eventually("the worker reads", || (server.overview().pool.counters().busy == 1).then_some(()));
     let mut stuck = server.connect();
     stuck.send(get("/stuck"));
     eventually("the queue is full", || (server.overview().pool.counters().queued == 1).then_some(()));
-    // The worker gives the piece and takes the stuck job; then the place in the queue is taken again.
+    // The worker returns the piece and takes the stuck job; then the queue is filled again.
     hand.send(Ok(b"second".to_vec())).expect("the source is there");
     assert_eq!(stream.chunk().as_deref(), Some(&b"second"[..]));
     let mut others = Vec::new();
@@ -99,7 +99,7 @@ fn a_full_queue_delays_a_stream_and_does_not_break_it(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 4.3: a queue of one place, two workers, many streams at once: all complete.
+/// Row 4.3: a queue of one slot, two workers, many streams at once: all complete.
 fn many_streams_share_few_workers(driver: DriverChoice) {
     const STREAMS: usize = 40;
     const LENGTH: u64 = 400_000;

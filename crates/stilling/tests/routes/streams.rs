@@ -1,4 +1,4 @@
-//! Bodies that are read while they are sent: framed as the client understands it, delivered as they come.
+//! Tests of bodies that are read while they are sent: framed for the client's version, delivered piece by piece.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn source() -> impl Read {
     std::io::Cursor::new(pattern(LENGTH))
 }
 
-/// RFC 9112 §6, §7.1: sized for all; of unknown length in chunks, or until the connection's end.
+/// RFC 9112 §6, §7.1: a known length for all clients; otherwise chunks, or until the end of the connection.
 fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
     fn sized(_: &Request<'_>) -> Response {
         Response::stream_sized("a/b", LENGTH as u64, source())
@@ -71,7 +71,7 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
 }
 
 fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
-    /// Fails when it is asked for more than it should be.
+    /// Panics on a read beyond the announced length.
     struct GuardedSource(usize);
     impl Read for GuardedSource {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
@@ -96,7 +96,7 @@ fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
     server.finish();
 }
 
-/// A worker that has the whole of it tells its length, so that even HTTP/1.0 can keep the connection.
+/// A worker that has the whole body sends its length, so that even an HTTP/1.0 connection can persist.
 fn what_is_short_has_a_length(driver: DriverChoice) {
     let routes = Routes::new()
         .worker(Method::Get, "/short", |_| Response::stream("a/b", std::io::empty()))
@@ -128,7 +128,7 @@ fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
     assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
     assert_eq!(peer.chunk().as_deref(), Some(&b"first"[..]));
     for number in 0..50 {
-        // The next is not even there yet.
+        // The next piece does not exist yet.
         assert!(peer.is_silent());
         let piece = format!("piece {number}");
         feed(piece.as_bytes());
@@ -141,7 +141,7 @@ fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 4.12: nothing of an answer is left when nobody waits for it.
+/// Row 4.12: a source is dropped when its client has gone.
 fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
     let alive = Arc::new(AtomicUsize::new(0));
     let (of_worker, of_shard) = (Arc::clone(&alive), Arc::clone(&alive));
@@ -167,7 +167,7 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
             }
             eventually("the source is dropped", || (alive.load(Ordering::SeqCst) == 0).then_some(()));
         }
-        // Nobody sees the body of an answer to HEAD.
+        // The body of a response to HEAD is not sent.
         let mut peer = server.connect();
         peer.send(get("/in").replace("GET", "HEAD"));
         assert_eq!(peer.head().status, 200);
@@ -177,7 +177,7 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
     }
 }
 
-/// Row 4.37: what has begun is finished, then the server ends.
+/// Row 4.37: a response in progress is finished, then the server ends.
 fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
     let (hand, source) = channel_source();
     let source = Mutex::new(Some(source));

@@ -1,4 +1,4 @@
-//! Directories that appear, that cannot be opened yet, and that another server has.
+//! Directories that are missing, cannot be opened yet, or are held by another server.
 
 use stilling_hub::{ClientOptions, HubRequest, Ingress, Loss, Now, Publication, PublicationBatch};
 use stilling_journal::{Batch, Record};
@@ -20,7 +20,7 @@ fn open(data: &Path) -> PreparedStreams {
     PreparedStreams::open(HubConfig::default(), folder_at(data), UnixNanos::EPOCH).expect("it opens")
 }
 
-/// A hub whose thread is this one.
+/// A hub that runs on the test's thread.
 struct OpeningTestHub {
     hub: Hub<LazyJournal, ShardOutlets>,
     wake: Arc<Wake>,
@@ -47,7 +47,7 @@ impl OpeningTestHub {
         Ok(OpeningTestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
     }
 
-    /// Publishes so many messages with ids and waits until all are dealt with.
+    /// Publishes messages with these ids and waits until all are processed.
     fn publish(&mut self, ids: std::ops::Range<u32>) {
         let mut publication_batch = PublicationBatch::new();
         for id in ids {
@@ -85,7 +85,7 @@ impl OpeningTestHub {
     }
 }
 
-/// Somebody else's records of the stream `events`, with message ids from 0 on.
+/// Writes records of another process to the stream `events`, with message ids from 0 on.
 fn write_records(data: &Path, count: u64) {
     let disk = FileDisk::make(&data.join("events")).expect("a directory");
     let (mut log, _) = Log::open(disk, "events", LogConfig::default()).expect("it opens");
@@ -100,8 +100,8 @@ fn write_records(data: &Path, count: u64) {
     log.close().expect("it is closed");
 }
 
-/// Row 2.15: a directory that was not there at the start is opened with what is in it by then: the stream goes on behind
-/// its records, and knows their message ids.
+/// Row 2.15: a directory that is missing at the start is opened with its later contents: the stream continues after
+/// its records and knows their message ids.
 #[test]
 fn a_directory_that_appears_with_records_is_gone_on_with() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -115,7 +115,7 @@ fn a_directory_that_appears_with_records_is_gone_on_with() {
     assert_eq!(recoveries[0].next, 504);
 }
 
-/// Row 2.15: a directory that cannot be made costs what is published meanwhile, and nothing when it can.
+/// Row 2.15: while a directory cannot be made, publications are lost; afterwards none are.
 #[test]
 fn a_directory_that_cannot_be_made_is_tried_again() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -132,8 +132,8 @@ fn a_directory_that_cannot_be_made_is_tried_again() {
     assert_eq!(test_hub.last(), 1);
 }
 
-/// Row 4.37: streams that another server has are checked without a lock, and opened with what is in them when they have
-/// been released; until then they refuse, if they are not to wait.
+/// Row 4.37: streams of another server are checked without a lock, and opened with their contents after the release.
+/// Until then publications are refused if they are not to wait.
 #[test]
 fn held_streams_are_opened_when_they_are_released() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -146,7 +146,7 @@ fn held_streams_are_opened_when_they_are_released() {
     test_hub.hub.storage_mut().refuse_until_open("it is not released");
     test_hub.publish(10..12);
     assert_eq!((test_hub.lost(), test_hub.last()), (2, 0));
-    // More than was there when it was checked.
+    // More records than at the check.
     drop(predecessor);
     write_records(folder.path(), 2);
     test_hub.lifecycle.reach(crate::lifecycle::HandoverStage::Released);
@@ -160,7 +160,7 @@ fn held_streams_are_opened_when_they_are_released() {
     assert_eq!((test_hub.last(), test_hub.hub.counters().duplicates.get()), (6, 1));
 }
 
-/// Row 4.37: what cannot be written ends a hand-over before anything has changed.
+/// Row 4.37: a directory that cannot be written fails the hand-over before anything has changed.
 #[test]
 fn held_streams_that_cannot_be_written_are_refused() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -172,7 +172,7 @@ fn held_streams_that_cannot_be_written_are_refused() {
     assert!(error.to_string().contains("Not a directory"), "{error}");
 }
 
-/// A window of which a part is missing would take again what was sent again.
+/// With an incomplete window, repeated messages would be stored again.
 #[test]
 fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
     let folder = tempfile::tempdir().expect("a directory");

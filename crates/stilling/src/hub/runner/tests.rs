@@ -1,4 +1,4 @@
-//! A hub on a thread of its own does not sleep while a journal has answered, also when a shard has no room.
+//! A hub on its own thread does not sleep past an answer of the journal, even if a shard has no room.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -22,7 +22,7 @@ struct RunnerFixture {
     runner: Runner<JournalStorage>,
     ports: [Port; 2],
     writer: JournalWorker<SimulatedDisk>,
-    /// What the hub's thread parks on, and how often a sleep of it was ended.
+    /// The hub's wake, and how often it ended a sleep.
     wake: Arc<Wake>,
     woken: Arc<AtomicUsize>,
 }
@@ -58,7 +58,7 @@ impl RunnerFixture {
         self.ports[shard].push_request(token, ClientOptions::default(), request);
     }
 
-    /// Hands over what was asked for, and turns the hub until it would sleep.
+    /// Hands over the requests, and turns the hub until it would sleep.
     fn turn(&mut self) {
         self.ports.iter_mut().for_each(Port::flush);
         let mut turns = 0;
@@ -69,13 +69,13 @@ impl RunnerFixture {
         }
     }
 
-    /// Does what the hub's thread does before it sleeps. Returns whether it would sleep.
+    /// The hub thread's steps before a sleep. Returns whether it would sleep.
     fn park(&self) -> bool {
         self.wake.park();
         self.runner.is_quiet() && !self.runner.is_done()
     }
 
-    /// What a shard is handed, until it has handed out all pieces.
+    /// The text of a shard's deliveries.
     fn delivered_text(&mut self, shard: usize) -> String {
         let mut text = Vec::new();
         let port = &mut self.ports[shard];
@@ -109,8 +109,8 @@ fn publication<'a>(subject: &'a [u8], reply: &'a [u8], payload: &'a [u8]) -> Hub
     })
 }
 
-/// Shard 0 has all the pieces of deliveries that it may have. The journal's answer wakes the hub all the same, and the
-/// acknowledgement goes to shard 1, which has room.
+/// All routed batches of shard 0 are in use. An answer of the journal still wakes the hub, and the acknowledgement
+/// goes to shard 1, which has room.
 #[test]
 fn an_answer_of_the_journal_is_handled_while_a_shard_is_full() {
     let mut fixture = RunnerFixture::new();

@@ -1,11 +1,12 @@
-//! How a NATS connection ends: by itself, since the server drains, or because it is too slow.
+//! How a NATS connection ends: closed by the client, by the drain of the server, or as a slow consumer.
 
 use stilling_engine::{CloseReason, Io};
 
 use super::{NatsContext, NatsPhase, NatsSession, QuietWait, SLOW_CONSUMER};
 
 impl NatsSession {
-    /// Closes the connection behind its output, and leaves the hub now: a peer that does not read keeps only the connection.
+    /// Closes the connection after its output, and leaves the hub now: a peer that does not read keeps only the
+    /// connection.
     pub(super) fn finish(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         self.leave_hub(cx);
         io.finish(reason);
@@ -22,7 +23,7 @@ impl NatsSession {
         io.finish_lingering(reason);
     }
 
-    /// Ends this connection's part in the hub. Safe to repeat.
+    /// Leaves the hub. Idempotent.
     pub(super) fn leave_hub(&mut self, cx: &mut NatsContext<'_>) {
         if let Some(assembly) = self.assembly.take() {
             assembly.forget(self.token, cx.nats);
@@ -31,7 +32,7 @@ impl NatsSession {
             && std::mem::take(&mut self.is_counted)
         {
             hub.port.leave(self.token);
-            // Behind that, so that nothing more is sent to it.
+            // After `leave`, so that nothing more is sent to it.
             for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
                 hub.port.report_mark(self.token, mark);
             }
@@ -47,17 +48,18 @@ impl NatsSession {
     ) {
         let token = io.token();
         self.phase = NatsPhase::AwaitingAcks(reason);
-        // What comes behind the farewell would not be answered before the end.
+        // Further input would not be answered before the close.
         io.pause();
         if let Some(hub) = cx.hub.as_deref_mut() {
             hub.port.close_after_acks(token);
         }
     }
 
-    /// All that it had published is answered. One that may be sending still sees the end first.
+    /// Handles that all publications are answered. A client that may still be sending receives the end of output
+    /// first.
     pub(super) fn handle_acks_done(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match self.phase {
-            // What it has been told must not be overtaken by a reset.
+            // Unread output must not be overtaken by a reset.
             NatsPhase::Serving | NatsPhase::Draining(_) => {
                 self.finish_lingering(CloseReason::ProtocolError, io, cx);
             }
@@ -66,7 +68,7 @@ impl NatsSession {
                 let wait = QuietWait::begin(io.now());
                 self.phase = NatsPhase::OutputEnded(wait);
                 if let Some(hub) = cx.hub.as_deref_mut() {
-                    // What it subscribed to goes to others from now on.
+                    // Messages of its subscriptions go to others from now on.
                     hub.port.leave(token);
                 }
                 io.end_output();
@@ -82,16 +84,16 @@ impl NatsSession {
         }
     }
 
-    /// Goes on with one that parts, or has it leave when it says nothing more.
+    /// Continues the drain, or ends it once the client is silent.
     pub(super) fn continue_draining(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
         if let Some(end) = wait.end_after(now).filter(|_| io.is_input_blocked()) {
-            // Not silent, but not read: it may read first what is held for it.
+            // Not silent, but not read: the client may read the held output first.
             return io.set_deadline(Some(end));
         }
         if let Some(at) = wait.next_check(now, self.last_input, self.waits_for_room) {
             if self.assembly.is_some() && !self.waits_for_room {
-                // It may rest because there was no room for a long message.
+                // It may be paused because there was no room for a long message.
                 io.resume();
             }
             return io.set_deadline(Some(at));
@@ -107,7 +109,7 @@ impl NatsSession {
         }
     }
 
-    /// Tells the client to go elsewhere, and lets it go when all that it has published by then is read and answered.
+    /// Sends INFO with `ldm`, and closes the connection once everything published by then is read and answered.
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         if !matches!(self.phase, NatsPhase::Serving) {
             return;
@@ -135,8 +137,8 @@ impl NatsSession {
         self.leave_hub(cx);
     }
 
-    /// The connection is closed as a slow consumer. It does not get what it is too slow for, and has to find out by itself
-    /// what it has missed.
+    /// Handles that the connection is closed as a slow consumer. Messages that it was too slow for are not sent; the
+    /// client must detect the gap itself.
     pub(crate) fn slow_consumer(&mut self, cx: &mut NatsContext<'_>) -> &'static [u8] {
         self.phase = NatsPhase::Disconnected;
         if let Some(hub) = cx.hub.as_deref_mut() {

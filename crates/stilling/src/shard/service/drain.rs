@@ -1,4 +1,4 @@
-//! The end of a shard: connections finish, then the streams and datagram sockets are left to a successor.
+//! The drain of a shard: connections finish, then the streams and datagram sockets are released to a successor.
 
 use std::time::Duration;
 
@@ -12,18 +12,16 @@ use crate::hub::quiet_wait::QuietWait;
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::syslog::SyslogShard;
 
-/// How far the drain of a shard has come.
 #[derive(Debug)]
 pub(super) struct ShardDrain {
     /// How long requests in flight may take.
     timeout: Duration,
     /// When the drain began and when it ends.
     started: Option<(Time, Time)>,
-    /// What had not finished by then was cut off.
+    /// The remaining connections were aborted.
     has_aborted: bool,
-    /// Nothing publishes any more over connections of this shard.
+    /// Connections of this shard no longer publish.
     has_released_hub: bool,
-    /// The datagram sockets are being closed.
     closes_datagram_sockets: bool,
 }
 
@@ -38,8 +36,9 @@ impl ShardDrain {
         }
     }
 
-    /// Follows the process through its life. `abandoned_requests`: connections to worker processes over which nothing is waited for.
-    /// `hub` is none when it has been left to a successor. Returns when to call again at the latest.
+    /// Continues the drain according to the lifecycle. `abandoned_requests`: connections to worker processes over
+    /// which no client waits. `hub` is `None` once a successor has taken over. Returns when to call again at the
+    /// latest.
     pub(super) fn turn(
         &mut self,
         hub: &mut Option<Box<HubHandle>>,
@@ -60,7 +59,7 @@ impl ShardDrain {
                 control.stop_accepting();
             }
             control.drain();
-            // The listeners' last connections come in with the next turn.
+            // The listeners' last connections are accepted in the next turn.
             return Some(control.now);
         };
         let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
@@ -70,7 +69,7 @@ impl ShardDrain {
             control.stop();
             return None;
         }
-        // Nothing waits for what is left over, so the end does not either.
+        // No client waits for abandoned requests, so the drain does not either.
         if abandoned_requests > 0 && control.has_at_most(abandoned_requests) {
             if !std::mem::replace(&mut self.has_aborted, true) {
                 control.abort_all(CloseReason::Drained);
@@ -86,9 +85,9 @@ impl ShardDrain {
         again.into_iter().chain([deadline]).min()
     }
 
-    /// Ends what publishes, and then the way to the hub, so that a successor has the streams and the datagram sockets long
-    /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here, with
-    /// the listeners: the next server binds them anew.
+    /// Ends publishing, and then the connection to the hub, so that a successor gets the streams and the datagram
+    /// sockets long before the last response is sent. Returns when to check again. Without a successor only the
+    /// datagram sockets end here, with the listeners: the next server binds them anew.
     fn release_hub(
         &mut self,
         started: Time,
@@ -104,15 +103,16 @@ impl ShardDrain {
         let quiet_check = QuietWait::begin(started).next_check(now, hub.published.max(started), false);
         let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
         if !is_late && is_busy {
-            // Connections leave the hub in calls of their own, some of them behind this one in a turn.
+            // Connections leave the hub in calls of their own, some of them later in this turn.
             return Some(now.after(DRAIN_QUIET));
         }
-        // A request may be on its way to a connection that was accepted just now.
+        // A request may be on its way to a connection that was just accepted.
         if !is_late && is_handed_over && !control.is_empty_but_for_datagrams() && quiet_check.is_some() {
             return quiet_check;
         }
         if is_handed_over {
-            // Datagrams are read until all shards are so far: their sockets are read again when the streams are released.
+            // Datagrams are read until all shards have stopped publishing: their sockets are read again when the
+            // streams are released.
             if !std::mem::replace(&mut self.has_released_hub, true) {
                 lifecycle.shard_stopped_publishing();
             }

@@ -1,4 +1,4 @@
-//! The session of any protocol, and mail for it.
+//! The session of a connection of any protocol, and its mail.
 
 use std::io;
 
@@ -18,16 +18,13 @@ use crate::upstream::{ConnectionCommand, RequestId, UpstreamConnection, Upstream
 #[derive(Debug)]
 pub struct ShardSession(pub(super) SessionKind);
 
-/// A session by its protocol.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all sessions are HTTP's")]
 pub(super) enum SessionKind {
     Http(HttpSession),
-    /// With a worker process.
     Upstream(Box<UpstreamConnection>),
     Nats(NatsSession),
     Syslog(SyslogSession),
-    /// Of the embedding program.
     Custom(CustomConnection),
 }
 
@@ -41,16 +38,13 @@ pub struct ShardMail(pub(super) MailKind);
 pub(super) enum MailKind {
     /// The outcome of the job that was queued at that position.
     Job(LanePosition, JobResult<JobOutcome>),
-    /// What becomes of a request to a worker process: for its client.
+    /// An event of a request to a worker process, for its client.
     UpstreamEvent(RequestId, UpstreamEvent),
-    /// For a connection to a worker process.
     UpstreamCommand(ConnectionCommand),
-    /// From the hub.
     Hub(HubMail),
 }
 
 impl ShardSession {
-    /// The HTTP session, if it is one.
     pub(super) fn into_http(self) -> Option<HttpSession> {
         match self.0 {
             SessionKind::Http(session) => Some(session),
@@ -62,7 +56,7 @@ impl ShardSession {
     }
 }
 
-/// Calls a method that every protocol's session has, with what that session sees of the shard as its last argument.
+/// Calls a method that every protocol's session has, with that protocol's context as its last argument.
 macro_rules! on_session {
     ($session:expr, $service:expr, $name:ident($($argument:expr),*)) => {
         match &mut $session.0 {
@@ -98,7 +92,7 @@ impl Session for ShardSession {
         match &mut self.0 {
             SessionKind::Http(session) => session.taken(count, io, &mut service.http()),
             SessionKind::Custom(session) => session.taken(count, io, &mut service.custom()),
-            // They offer nothing.
+            // These sessions offer nothing.
             SessionKind::Upstream(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) => {}
         }
     }

@@ -73,7 +73,7 @@ fn an_event_for_a_datagram_is_mail_for_its_peer_from_the_address_asked() {
     assert!(matches!(mail, MailKind::UpstreamEvent(of, UpstreamEvent::BodyWanted) if of == id));
 }
 
-/// No request is forgotten with its event: the process would keep its slot for it.
+/// Dropping an event must also abandon its request: otherwise it would keep the process's slot.
 fn a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up<D>(driver: D)
 where
     D: Driver<Socket = OwnedFd>,

@@ -1,4 +1,5 @@
-//! What a process works on although nobody waits for it: the next request does not wait behind it inside the process.
+//! Tests of requests that a process works on after their clients have left: the next request does not wait behind
+//! them inside the process.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,41 +14,42 @@ use crate::http::Status;
 use crate::{DriverChoice, ServeConfig};
 
 on_both_drivers! {
-    /// Rows 1.24, 4.12: a program that does one thing after the other does not see that a client has left.
+    /// Rows 1.24, 4.12: a program that does one thing after the other does not notice that a client has left.
     an_abandoned_request_keeps_its_slot_while_the_process_works_on_it,
-    /// Row 4.12: nor is an answer taken to its end that nobody wants.
+    /// Row 4.12: nor is an unwanted response read to its end.
     a_response_to_an_abandoned_request_frees_the_slot_when_it_begins,
-    /// Row 4.12: an interim answer is not the end of the work.
+    /// Row 4.12: an interim response is not the end of the work.
     an_interim_response_to_an_abandoned_request_frees_no_slot,
-    /// Row 1.24: what nobody waits for is late like anything else.
+    /// Row 1.24: an abandoned request has the same timeout as any other.
     a_process_that_never_finishes_an_abandoned_request_is_killed,
-    /// Row 1.24: the client hears of it at once, the next request gets the slot when the process is through.
+    /// Row 1.24: the client is answered at once, the next request gets the slot when the process has finished.
     a_late_request_keeps_its_slot_while_the_process_works_on_it,
-    /// Row 4.37: nobody waits for it, so a drain does not either.
+    /// Row 4.37: no client waits for it, so a drain does not either.
     a_drain_does_not_wait_for_abandoned_requests,
-    /// Rows 1.24, 4.37: nor does a drain send who still waits into a process that is busy.
+    /// Rows 1.24, 4.37: nor does a drain send a waiting request into a busy process.
     an_abandoned_request_keeps_its_slot_in_a_drain_while_others_wait,
-    /// Row 4.26: a connection that is never made is not waited for longer than an answer.
+    /// Row 4.26: a connection that is never established takes no longer than a response may.
     a_connection_that_is_never_made_is_answered_in_time,
-    /// Row 1.24: refusals are borne no longer than the time for an answer.
+    /// Row 1.24: refusals are tolerated no longer than a response may take.
     a_process_that_refuses_is_given_no_more_time_than_for_an_answer,
-    /// Row 4.26: its events may still lie in the mail when the next request comes.
+    /// Row 4.26: its events may still be in the mail when the next request arrives.
     events_of_an_abandoned_request_are_not_part_of_the_next_response,
 }
 
-/// Takes a request, says so, sees that nobody wants the answer any more, says that, and works on until it may end.
+/// Reads a request, reports it, waits until the connection is half-closed, reports that, and works on until it may
+/// end.
 fn work_after_disconnect(seen: mpsc::Sender<()>, go: mpsc::Receiver<()>) -> ConnectionScript {
     Box::new(move |stream| {
         read_head(stream);
         seen.send(()).expect("somebody waits");
         wait_closed(stream);
         seen.send(()).expect("somebody waits");
-        // The other side goes when the test is over.
+        // The sender is dropped when the test is over.
         let _ = go.recv();
     })
 }
 
-/// A client that asks and has left as soon as the process has the request; returns when the process could know.
+/// Sends a request and resets the connection once the process has it; returns when the process could notice.
 fn send_and_reset(fixture: &UpstreamFixture, seen: &mpsc::Receiver<()>) {
     let client = fixture.send(GET);
     seen.recv().expect("the process has it");
@@ -111,7 +113,7 @@ fn an_interim_response_to_an_abandoned_request_frees_no_slot(driver: DriverChoic
             go.send(()).expect("the process waits");
             is_seen.recv().expect("it is said");
         }
-        // The shard has heard what was said before this was asked.
+        // The shard has processed these bytes before it answers this request.
         assert_eq!(fixture.round_trip("GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").0, 200);
         assert_eq!((fixture.requests().busy, fixture.requests().queued), (1, 1));
     }
@@ -141,7 +143,7 @@ fn a_late_request_keeps_its_slot_while_the_process_works_on_it(driver: DriverCho
     let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
     let (begun, has_begun) = mpsc::channel();
     let (end, may_end) = mpsc::channel::<()>();
-    // Another one takes its time without a pause, so that the process does not hang.
+    // Another request takes long but makes progress, so the process does not hang.
     let lives: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
         send_text(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
@@ -221,14 +223,14 @@ fn an_abandoned_request_keeps_its_slot_in_a_drain_while_others_wait(driver: Driv
 fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {
     let ((full, is_full), (done, is_done)) = (mpsc::channel(), mpsc::channel());
     let configure = |config: &mut ServeConfig| {
-        // A ring's own sockets wait for room in the listener's queue; others are told that there is none.
+        // A ring's own sockets wait for room in the listener's queue; others get an error.
         config.direct_descriptors = driver == DriverChoice::Uring;
         config.engine.connect_timeout = HANG * 10;
     };
     let fixture = UpstreamFixture::configured(driver, Duration::from_millis(50), 1, configure, |listener| {
         std::thread::spawn(move || {
             let address = listener.local_addr().expect("it has one");
-            // The supervisor's knocks make room.
+            // The supervisor's readiness checks make room.
             listener.set_nonblocking(true).expect("a socket takes options");
             while listener.accept().is_ok() {}
             rustix::net::listen(&listener, 0).expect("a smaller queue");
@@ -257,13 +259,13 @@ fn a_process_that_refuses_is_given_no_more_time_than_for_an_answer(driver: Drive
 }
 
 fn events_of_an_abandoned_request_are_not_part_of_the_next_response(driver: DriverChoice) {
-    // The last bytes come together with those that fill the first piece: both parts lie in the mail at once.
+    // The last bytes arrive together with those that fill the first piece: both pieces are in the mail at once.
     let length = crate::upstream::limits::PIECE_SIZE_MAX + 50;
     let configure = |config: &mut ServeConfig| config.answers_held_max = 10_000;
     let answers: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-        // It may be closed before its end.
+        // The connection may be closed before the end.
         let _ = stream.write_all(&[head.as_bytes(), &vec![b'x'; length]].concat());
     });
     let scripts = vec![answers, respond_ok()];

@@ -1,4 +1,4 @@
-//! Whole servers before a process that is played by a thread on a Unix socket, so that each step happens when it is to.
+//! Whole servers with a process that a thread plays on a Unix socket, so that each step happens at a chosen moment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use crate::http::{Routes, Status};
 use crate::upstream::AppConfig;
 use crate::{DriverChoice, RunningServer, ServeConfig, Server};
 
-/// After this, what has not happened is taken to never happen.
+/// An event that has not happened after this time is taken to never happen.
 pub(super) const HANG: Duration = Duration::from_secs(60);
 
-/// Clients that may be connected at once. Connections to the process have places beside theirs.
+/// Clients that may be connected at once. Connections to the process have slots of their own.
 pub(super) const CLIENTS_MAX: u32 = 8;
 
-/// What one connection to the process sees, in the order of their making.
+/// The script of one connection to the process, in the order of acceptance.
 pub(super) type ConnectionScript = Box<dyn FnOnce(&mut UnixStream) + Send>;
 
 pub(super) struct UpstreamFixture {
@@ -28,7 +28,7 @@ pub(super) struct UpstreamFixture {
     pub(super) listener: JoinHandle<()>,
 }
 
-/// Takes the next connection that somebody says something over, or waits to: the supervisor only knocks.
+/// Accepts the next connection that sends bytes or stays open: the supervisor's readiness checks close at once.
 pub(super) fn accept(listener: &UnixListener) -> UnixStream {
     loop {
         let (stream, _) = listener.accept().expect("a connection");
@@ -40,7 +40,6 @@ pub(super) fn accept(listener: &UnixListener) -> UnixStream {
     }
 }
 
-/// Plays the scripts, one connection after the other.
 pub(super) fn run_scripts(listener: UnixListener, scripts: Vec<ConnectionScript>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let count = scripts.len();
@@ -48,7 +47,7 @@ pub(super) fn run_scripts(listener: UnixListener, scripts: Vec<ConnectionScript>
             let mut stream = accept(&listener);
             script(&mut stream);
             if at + 1 == count {
-                // Until here the process takes connections, and from here on it does not.
+                // The process accepts connections until here.
                 drop(stream);
                 return;
             }
@@ -65,7 +64,7 @@ impl UpstreamFixture {
         UpstreamFixture::with(driver, timeout, 1, |listener| run_scripts(listener, scripts))
     }
 
-    /// A process with so many slots, which `start_listener` plays; the real one only lives.
+    /// A process with so many slots, played by `start_listener`; the real process only sleeps.
     pub(super) fn with(
         driver: DriverChoice,
         timeout: Duration,
@@ -75,7 +74,7 @@ impl UpstreamFixture {
         UpstreamFixture::configured(driver, timeout, slots, |_| (), start_listener)
     }
 
-    /// The same behind a server with other bounds.
+    /// The same with a modified configuration.
     pub(super) fn configured(
         driver: DriverChoice,
         timeout: Duration,
@@ -91,7 +90,7 @@ impl UpstreamFixture {
         app.processes.slots = slots;
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
         let capacity = CLIENTS_MAX;
-        // Nothing is shed because of the time that a test takes.
+        // Nothing is shed because a test takes long.
         let queue_target = None;
         let mut config = ServeConfig {
             listen,
@@ -122,7 +121,7 @@ impl UpstreamFixture {
         stream
     }
 
-    /// One request on a connection of its own: status and body, or as much of it as came.
+    /// Sends one request on a connection of its own: returns status and body, as far as they were received.
     #[track_caller]
     pub(super) fn round_trip(&self, request: &str) -> (u16, Vec<u8>) {
         read(self.send(request))
@@ -142,19 +141,20 @@ impl UpstreamFixture {
         self.server.overview().work()
     }
 
-    /// Requests that nobody waited for while the process had them.
+    /// Requests that were abandoned while the process had them.
     pub(super) fn abandoned_requests(&self) -> u64 {
         self.server.overview().http(|counters| &counters.app_requests_abandoned)
     }
 
-    /// Ends everything, once that many processes were killed: the end of all would let a condemned one end by itself.
+    /// Ends everything once that many processes were killed: the shutdown would let a condemned process end by
+    /// itself.
     pub(super) fn finish_after_killing(self, killed: u64) {
         let app = self.server.overview().app.clone().expect("there is one");
         eventually("they are killed", || app.counters().killed == killed);
         assert_eq!(self.finish(), (0, killed));
     }
 
-    /// How many processes died by themselves, and were killed.
+    /// Returns how many processes died by themselves, and how many were killed.
     pub(super) fn finish(self) -> (u64, u64) {
         self.listener.join().expect("the process was met as it expected");
         let overview = self.server.end().expect("it ends well");
@@ -173,7 +173,7 @@ pub(super) fn eventually(what: &str, mut look: impl FnMut() -> bool) {
     }
 }
 
-/// The rest of a connection: an answer's status and body, if it is one.
+/// Reads the rest of a connection: the status and body of a response, if it is one.
 pub(super) fn read(mut stream: TcpStream) -> (u16, Vec<u8>) {
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
@@ -185,7 +185,7 @@ pub(super) fn read(mut stream: TcpStream) -> (u16, Vec<u8>) {
     (status, all.split_off(head))
 }
 
-/// Reads what there is; with a timeout a read may be interrupted by what is none of the test's business.
+/// Reads once; a read with a timeout may be interrupted by unrelated signals.
 pub(super) fn read_some(stream: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(into) {
@@ -195,7 +195,6 @@ pub(super) fn read_some(stream: &mut impl Read, into: &mut [u8]) -> io::Result<u
     }
 }
 
-/// Takes a whole head.
 pub(super) fn read_head(stream: &mut UnixStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -214,13 +213,12 @@ pub(super) fn send_text(stream: &mut UnixStream, text: &str) {
     stream.write_all(text.as_bytes()).expect("it is taken");
 }
 
-/// The connection is closed from the other side.
 pub(super) fn wait_closed(stream: &mut UnixStream) {
     let count = read_some(stream, &mut [0]);
     assert!(matches!(count, Ok(0)), "the connection is closed: {count:?}");
 }
 
-/// Takes a request and answers it.
+/// A script that reads a request and answers it.
 pub(super) fn respond_ok() -> ConnectionScript {
     Box::new(|stream| {
         read_head(stream);

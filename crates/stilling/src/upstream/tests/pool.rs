@@ -1,5 +1,5 @@
-//! What the pool makes of connections that are not made, and where it sends its answers, at times that the test chooses:
-//! the process behind it does nothing.
+//! Tests of failed connects and of recipients, at times that the test chooses: the process behind the pool does
+//! nothing.
 
 use std::io;
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(7);
 
 const CLIENT: Recipient = Recipient::Connection(Token::new(70, 1));
 
-/// Lives, and is ready at once.
+/// Sleeps, and is ready at once.
 struct SleepProgram;
 
 impl WorkerProgram for SleepProgram {
@@ -39,7 +39,7 @@ impl WorkerProgram for SleepProgram {
     }
 }
 
-/// A pool before one process with one slot.
+/// A pool with one process with one slot.
 fn pool() -> (UpstreamPool, Processes) {
     let wake = Arc::new(Wake::new(|| ()));
     let limits = processes::ProcessLimits::default();
@@ -58,14 +58,14 @@ fn request() -> Box<UpstreamRequest> {
     UpstreamRequest::new(&head, None, Vec::new(), MemoryReservation::new(&Arc::default()))
 }
 
-/// A request of a client, as a connection that is to be made for it gets it.
+/// Submits a request and returns it as its new connection gets it.
 fn connecting(pool: &mut UpstreamPool, client: Recipient, now: Time) -> Box<PendingRequest> {
     pool.submit(client, request(), now).expect("there is room in the queue");
     let (_, attempt) = pool.connects().next().expect("it is its turn");
     attempt.request
 }
 
-/// A pool with a request of `client` that waits for the only slot as long as the third part lives, and an event for it.
+/// A pool with an event for a request of `client` that waits for the only slot as long as the third part exists.
 pub(crate) fn pool_with_event(client: Recipient) -> (UpstreamPool, RequestId, impl Sized) {
     let (mut pool, processes) = pool();
     let with_slot = connecting(&mut pool, CLIENT, Time::ZERO);
@@ -74,7 +74,7 @@ pub(crate) fn pool_with_event(client: Recipient) -> (UpstreamPool, RequestId, im
     (pool, id, (with_slot, processes))
 }
 
-/// How the next request to be answered has failed, and where that is sent.
+/// The recipient and the failure of the next answered request.
 fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
     match pool.next_delivery()? {
         UpstreamDelivery::Event(to, _, UpstreamEvent::Failed(failure)) => Some((to, failure)),
@@ -82,7 +82,7 @@ fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
     }
 }
 
-/// Row 3.27: a lack of places is this side's: the client is told to come again, the process is not blamed.
+/// Row 3.27: a lack of slots is the server's fault: the client is answered 503, and the process is not blamed.
 #[test]
 fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process() {
     let (mut pool, processes) = pool();
@@ -95,8 +95,8 @@ fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process
     }
 }
 
-/// Row 4.26: the client is answered in time, the slot is the connection's until it is made or not, and then the process is
-/// blamed.
+/// Row 4.26: the client is answered in time, the slot belongs to the connection until it is established or fails, and
+/// then the process is blamed.
 #[test]
 fn a_connection_that_is_not_made_in_time_is_answered_504_before_it_fails() {
     let (mut pool, processes) = pool();
@@ -113,7 +113,7 @@ fn a_connection_that_is_not_made_in_time_is_answered_504_before_it_fails() {
     eventually("it is replaced", || processes.counters().killed == 1);
 }
 
-/// An answer leaves with the address that its request came with, although two clients share the socket.
+/// A response leaves with the address that its request came with, although two clients share the socket.
 #[test]
 fn each_answer_has_the_address_of_its_request() {
     let (mut pool, _processes) = pool();

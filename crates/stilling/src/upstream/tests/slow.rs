@@ -1,4 +1,4 @@
-//! Slow clients: what is held for them outside of a slot, and what becomes of those for whom nothing is held.
+//! Tests of slow clients: what the server buffers for them outside of a slot, and when it disconnects them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,17 +19,17 @@ use crate::{DriverChoice, ServeConfig, Server};
 on_both_drivers! {
     /// Row 4.26.
     a_slow_upload_holds_no_slot,
-    /// Row 4.12: what never comes to its end is never given to a process.
+    /// Row 4.12: an incomplete upload never reaches a process.
     an_upload_that_breaks_off_reaches_no_process,
     /// Row 4.26.
     a_slow_reader_holds_no_slot,
-    /// Row 4.26: of an answer that is longer than what is held for one client, the rest is taken as the client reads.
+    /// Row 4.26: the rest of a response longer than the buffer for one client is read as the client reads.
     a_very_long_answer_is_taken_as_it_is_read,
-    /// Row 4.26: without memory for it, it holds a slot, but not for long.
+    /// Row 4.26: without memory for it, an upload holds a slot, but not for long.
     an_upload_without_memory_is_bounded_by_the_rate_of_slots,
-    /// Row 5.3: what the program or a handler answers is no refusal by the server.
+    /// Row 5.3: a 503 from the program or a handler is no refusal by the server.
     an_answer_503_of_a_program_or_handler_is_no_refusal,
-    /// Row 4.26: the process has its own time.
+    /// Row 4.26: the process has a timeout of its own.
     the_write_timeout_of_clients_is_not_that_of_processes,
 }
 
@@ -93,7 +93,7 @@ fn an_upload_that_breaks_off_reaches_no_process(driver: DriverChoice) {
     assert_eq!(fixture.finish(), (0, 0));
 }
 
-/// Asks with a receive buffer that the answer does not fit in.
+/// Sends a request with a receive buffer smaller than the response.
 fn send_without_reading(fixture: &UpstreamFixture) -> TcpStream {
     let mut client = fixture.connect();
     SockRef::from(&client).set_recv_buffer_size(16_384).expect("a socket takes options");
@@ -149,7 +149,7 @@ fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
     });
     let configure = |config: &mut ServeConfig| {
         config.send_buffer = Some(16_384);
-        // The reader takes nothing for a while.
+        // The reader reads nothing for a while.
         config.timeouts.body_grace = HANG;
     };
     let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
@@ -158,7 +158,7 @@ fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
     let slow = send_without_reading(&fixture);
     let least = (ANSWER_HELD_MAX - PIECE_SIZE_MAX) as u64;
     eventually("as much is held as may be", || answers_held(&fixture) >= least);
-    // The last piece was asked for when there was room for it, and is counted before it comes.
+    // The last piece was requested when there was room for it, and is counted before it arrives.
     let most = (ANSWER_HELD_MAX + 2 * PIECE_SIZE_MAX) as u64;
     for _ in 0..20 {
         assert!(answers_held(&fixture) <= most, "{}", answers_held(&fixture));
@@ -179,14 +179,14 @@ fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice
         read_head(stream);
         seen.send(()).expect("the test waits");
         let mut all = Vec::new();
-        // The server has given the client up, and with it the connection.
+        // The server has disconnected the client, and closed this connection.
         let _ = stream.read_to_end(&mut all);
         assert!(all.len() < LONG);
     });
     let configure = |config: &mut ServeConfig| {
         config.requests_held_max = 150_000;
         config.timeouts.body_grace = Duration::from_millis(100);
-        // By this rate alone it could go on for minutes.
+        // This rate alone would allow minutes.
         config.timeouts.body_rate_min = 1024;
     };
     let scripts = vec![asked, respond_ok()];
@@ -213,7 +213,7 @@ fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
     let routes = Routes::new()
         .inline(Method::Get, "/inline", |_| Response::new(Status::ServiceUnavailable))
         .worker(Method::Get, "/worker", |_| Response::new(Status::ServiceUnavailable))
-        // The server answers 500 instead: the date is its own.
+        // The server answers 500 instead: `Date` is its own field.
         .inline(Method::Get, "/wrong", |_| {
             Response::new(Status::ServiceUnavailable).with_header("Date", "today")
         })
@@ -246,7 +246,7 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
     let slow: ConnectionScript = Box::new(move |stream| {
         let head = read_head(stream);
         assert!(head.starts_with("POST"), "{head}");
-        // It takes the body long after any client would have been given up.
+        // The process reads the body long after any client would have been disconnected.
         may_go.recv().expect("the test says so");
         stream.read_exact(&mut vec![0; 4 * LONG]).expect("the body");
         send_text(stream, OK);
@@ -279,7 +279,7 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
     eventually("the process has it", || {
         fixture.requests().busy == 1 && held_request_bytes(&fixture) >= 4 * LONG as u64
     });
-    // A client that comes later, and takes nothing, is given up first.
+    // A client that comes later and reads nothing is disconnected first.
     let reader = send_without_reading(&fixture);
     eventually("its time is over", || has_ended(&fixture, CloseReason::WriteTimeout));
     go.send(()).expect("the process waits");

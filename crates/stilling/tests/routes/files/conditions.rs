@@ -20,7 +20,7 @@ impl Site {
         answer
     }
 
-    /// `ten` is ten bytes, of this time.
+    /// Sets the modification time of `ten`, a file of ten bytes.
     fn date_ten(&self, seconds: u64) {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let file = File::options().write(true).open(self.public().join("ten")).expect("a file");
@@ -51,13 +51,13 @@ fn what_is_known_is_not_sent_again(driver: DriverChoice) {
         (format!("If-Modified-Since: {THEN}\r\n"), 304),
         (format!("If-Modified-Since: {AFTER}\r\n"), 304),
         ("If-Modified-Since: yesterday\r\n".to_owned(), 200),
-        // The tag is what counts when there are both.
+        // With both fields the tag counts.
         (format!("If-None-Match: \"a\"\r\nIf-Modified-Since: {AFTER}\r\n"), 200),
         (format!("If-None-Match: {tag}\r\nIf-Modified-Since: {BEFORE}\r\n"), 304),
         (format!("If-Match: {tag}\r\n"), 200),
         ("If-Match: *\r\n".to_owned(), 200),
         ("If-Match: \"a\"\r\n".to_owned(), 412),
-        // RFC 9110 §13.1.1: compared strongly.
+        // RFC 9110 §13.1.1: strong comparison.
         (format!("If-Match: W/{tag}\r\n"), 412),
         (format!("If-Unmodified-Since: {BEFORE}\r\n"), 412),
         (format!("If-Unmodified-Since: {THEN}\r\n"), 200),
@@ -69,7 +69,7 @@ fn what_is_known_is_not_sent_again(driver: DriverChoice) {
             assert_eq!((answer.field("Last-Modified"), answer.body.len()), (Some(THEN), 0));
         }
     }
-    // Another state has another tag, of the same length or not.
+    // Another state has another tag, whether or not its length is the same.
     site.date_ten(DATED + 1);
     let later = site.ask("/files/ten", &format!("If-None-Match: {tag}\r\n"));
     assert_eq!((later.status, later.text()), (200, "0123456789"));
@@ -88,7 +88,7 @@ fn a_range_is_a_part(driver: DriverChoice) {
         ("bytes=8-99", 206, "89", Some("bytes 8-9/10")),
         ("bytes=10-", 416, "416 Range Not Satisfiable\n", Some("bytes */10")),
         ("bytes=-0", 416, "416 Range Not Satisfiable\n", Some("bytes */10")),
-        // What §14.2 lets a server pass over.
+        // Ranges that §14.2 allows a server to ignore.
         ("bytes=0-1,3-4", 200, "0123456789", None),
         ("bytes=5-2", 200, "0123456789", None),
         ("lines=0-1", 200, "0123456789", None),
@@ -99,7 +99,7 @@ fn a_range_is_a_part(driver: DriverChoice) {
         assert_eq!(answer.field("Content-Range"), content_range, "{range}");
     }
     assert_eq!(site.ask("/files/empty.txt", "Range: bytes=0-\r\n").status, 416);
-    // Longer than a piece, and not from its beginning.
+    // Longer than a piece, and not from the beginning.
     let part = site.ask("/files/big.bin", "Range: bytes=100001-250000\r\n");
     assert!(part.status == 206 && part.body == crate::support::pattern(300_000)[100_001..=250_000]);
     site.server.finish();
@@ -122,7 +122,7 @@ fn a_range_of_another_state_is_the_whole(driver: DriverChoice) {
         let answer = site.ask("/files/ten", &format!("Range: bytes=0-0\r\nIf-Range: {state}\r\n"));
         assert_eq!(answer.status, status, "{state}");
     }
-    // A condition is looked at first, the range after it.
+    // Conditions are evaluated before the range.
     let fields = format!("Range: bytes=0-0\r\nIf-None-Match: {tag}\r\n");
     assert_eq!(site.ask("/files/ten", &fields).status, 304);
     let fields = "Range: bytes=0-0\r\nIf-Match: \"another\"\r\n";

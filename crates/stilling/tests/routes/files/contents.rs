@@ -1,4 +1,4 @@
-//! What is served: types, lengths, every byte.
+//! Tests of served files: types, lengths, every byte.
 
 use std::process::Command;
 
@@ -57,7 +57,7 @@ fn a_folder_answers_with_its_index(driver: DriverChoice) {
         ("/files/", 200, "<p>front</p>"),
         ("/files/index.html", 200, "<p>front</p>"),
         ("/files/sub/", 200, "<p>sub</p>"),
-        // Without its slash its page's links would lead elsewhere.
+        // Without the slash, relative links of its page would resolve to another folder.
         ("/files/sub", 301, "301 Moved Permanently\n"),
         ("/files/bare/", 404, "404 Not Found\n"),
         ("/files/none/", 404, "404 Not Found\n"),

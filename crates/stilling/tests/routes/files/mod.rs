@@ -1,4 +1,4 @@
-//! A directory as answers: what is served, what is not, conditions, ranges.
+//! Tests of a directory as responses: served files, refusals, conditions, ranges.
 
 mod conditions;
 mod contents;
@@ -19,7 +19,7 @@ struct Site {
 }
 
 impl Site {
-    /// `public/` is served; what lies beside it must not be reached.
+    /// `public/` is served; its siblings must not be reachable.
     fn new(driver: DriverChoice) -> Site {
         let folder = tempfile::tempdir().expect("a folder");
         let public = folder.path().join("public");

@@ -1,4 +1,4 @@
-//! What is not served: whatever lies outside, hides, or is no file.
+//! Tests of refused paths: outside the directory, hidden, or not a file.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -24,7 +24,7 @@ fn refused(site: &Site, path: &str, status: u16) {
     assert!(!answer.text().contains("secret"), "{path} leads outside");
 }
 
-/// Row 5.5: however the way out is spelt.
+/// Row 5.5: in any spelling of a path to the outside.
 fn no_path_leads_outside(driver: DriverChoice) {
     let site = Site::new(driver);
     let absolute = site.outside().join("secret");
@@ -56,7 +56,7 @@ fn no_path_leads_outside(driver: DriverChoice) {
     ] {
         refused(&site, path, 404);
     }
-    // An encoded slash is a slash: it leads where the plain one does.
+    // An encoded slash is a slash: both lead to the same file.
     assert_eq!(site.server.connect().ask(get("/files/sub%2findex.html")).text(), "<p>sub</p>");
     site.server.finish();
 }
@@ -93,7 +93,7 @@ fn what_hides_is_not_there(driver: DriverChoice) {
     for path in ["/files/.git/config", "/files/%2egit/config", "/files/sub/.htaccess", "/files/.git/"] {
         refused(&site, path, 404);
     }
-    // RFC 8615: this one is meant to be found.
+    // RFC 8615: this path is public.
     assert_eq!(site.server.connect().ask(get("/files/.well-known/security.txt")).text(), "contact");
     site.server.finish();
 }
@@ -103,7 +103,7 @@ fn what_is_no_file_is_not_there(driver: DriverChoice) {
     let public = std::fs::File::open(site.public()).expect("a folder");
     mknodat(&public, "pipe", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     let _socket = std::os::unix::net::UnixListener::bind(site.public().join("socket")).expect("a socket");
-    // A worker that waited for the pipe's other end would not come back for the next.
+    // Repeated, because a worker that blocked on the pipe would not answer the next request.
     for _ in 0..5 {
         refused(&site, "/files/pipe", 404);
 
@@ -114,7 +114,7 @@ fn what_is_no_file_is_not_there(driver: DriverChoice) {
     site.server.finish();
 }
 
-/// What the system refuses is 403; root, whom it refuses nothing, reads on.
+/// A refusal by the system is 403; root can read every file.
 fn what_cannot_be_read_is_said_so(driver: DriverChoice) {
     let site = Site::new(driver);
     let closed = site.public().join("closed");

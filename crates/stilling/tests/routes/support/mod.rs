@@ -1,4 +1,4 @@
-//! What the tests stand on: servers in this process, raw peers, sources that do as they are told.
+//! Support for the tests: servers in this process, raw peers, controlled sources.
 
 mod server;
 mod source;
@@ -7,7 +7,7 @@ pub(crate) use server::HttpTestServer;
 pub(crate) use source::{CountedSource, channel_source, pattern};
 pub(crate) use stilling_probe::{HANG, TestPeer, TestResponse, eventually};
 
-/// A request without a body on a kept connection.
+/// A request without a body on a persistent connection.
 pub(crate) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }

@@ -9,7 +9,6 @@ use stilling::{DriverChoice, Overview, RunningServer, ServeConfig, Server, Stopp
 
 use super::{TestPeer, eventually};
 
-/// A running server.
 pub(crate) struct HttpTestServer {
     running: RunningServer,
 }
@@ -20,7 +19,7 @@ impl HttpTestServer {
         Self::with(driver, routes, |_| ())
     }
 
-    /// The same with something changed.
+    /// The same with a changed configuration.
     pub(crate) fn with(
         driver: DriverChoice,
         routes: Routes,
@@ -43,77 +42,74 @@ impl HttpTestServer {
         self.running.addresses()[0]
     }
 
-    /// A new connection to the listener for the pages.
+    /// A new connection to the separate `admin` listener.
     pub(crate) fn connect_admin(&self) -> TestPeer {
         TestPeer::connect(self.running.admin_address().expect("the pages have a listener of their own"))
     }
 
-    /// The URL of a path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
 
-    /// A new connection.
     pub(crate) fn connect(&self) -> TestPeer {
         TestPeer::connect(self.address())
     }
 
-    /// What there is to see.
     pub(crate) fn overview(&self) -> &Overview {
         self.running.overview()
     }
 
-    /// Bytes of requests that are held.
+    /// Bytes held by requests.
     pub(crate) fn held(&self) -> u64 {
         self.overview().http.iter().map(|counters| counters.requests_held()).sum()
     }
 
-    /// Bytes of handlers' answers that wait for their clients.
+    /// Bytes of handlers' responses that wait for their clients.
     pub(crate) fn answers_held(&self) -> u64 {
         self.overview().http.iter().map(|counters| counters.answers_held()).sum()
     }
 
-    /// Bytes of answers that the system has not taken.
+    /// Bytes of responses that the system has not taken.
     pub(crate) fn unsent(&self) -> u64 {
         self.overview().engine(|counters| &counters.output_held)
     }
 
-    /// Connections closed for a reason.
+    /// Connections with this close reason.
     pub(crate) fn closed(&self, reason: CloseReason) -> u64 {
         self.overview().engine(|counters| counters.closed(reason))
     }
 
-    /// Answers with a status.
+    /// Responses with this status.
     pub(crate) fn answered(&self, status: Status) -> u64 {
         self.overview().http(|counters| counters.answers(status))
     }
 
-    /// Waits until so many connections have ended for a reason.
+    /// Waits until so many connections have this close reason.
     #[track_caller]
     pub(crate) fn until_closed(&self, reason: CloseReason, count: u64) {
         eventually(reason.name(), || (self.closed(reason) >= count).then_some(()));
         assert_eq!(self.closed(reason), count, "{reason:?}");
     }
 
-    /// What ends the server from elsewhere.
+    /// A handle to stop the server.
     pub(crate) fn stopper(&self) -> Stopper {
         self.running.stopper()
     }
 
-    /// Waits until somebody has ended the server.
+    /// Waits until the server has been stopped.
     #[track_caller]
     pub(crate) fn wait(self) -> Arc<Overview> {
         self.running.wait().expect("no shard has failed")
     }
 
-    /// Ends the server, for another thread to watch.
+    /// Ends the server without the checks of [`finish`](Self::finish).
     #[track_caller]
     pub(crate) fn end(self) -> Arc<Overview> {
         self.running.end().expect("no shard has failed")
     }
 
-    /// Ends the server and checks that nothing is left: every connection has one reason for its end,
-    /// nothing is held, no request was given up for having no memory unless the test wanted that.
+    /// Ends the server and checks for leaks: every connection has one close reason, no memory is held, and no request
+    /// was shed for lack of memory unless the test expects that.
     #[track_caller]
     pub(crate) fn finish(self) -> Arc<Overview> {
         let overview = self.end();

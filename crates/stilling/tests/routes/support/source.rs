@@ -1,22 +1,22 @@
-//! Sources of streamed answers: bytes that can be checked, fed by hand, watched for their end.
+//! Sources of streamed responses: with checkable bytes, fed by the test, or counted.
 
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Bytes of which none is like its neighbours, however they are cut.
+/// Bytes that differ from their neighbours, at any offset.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
 }
 
-/// A source that gives what the test sends, when it sends it. It ends when the test lets go.
+/// A source that returns what the test sends, when it is sent. It ends when the sender is dropped.
 pub(crate) struct ChannelSource {
     pieces: Receiver<io::Result<Vec<u8>>>,
     rest: Vec<u8>,
 }
 
-/// A hand that feeds, and its source.
+/// A sender and its source.
 pub(crate) fn channel_source() -> (Sender<io::Result<Vec<u8>>>, ChannelSource) {
     let (source_sender, pieces) = channel();
     (source_sender, ChannelSource { pieces, rest: Vec::new() })
@@ -35,7 +35,7 @@ impl Read for ChannelSource {
     }
 }
 
-/// A source of `left` bytes that are all alike, counted while it lives.
+/// A source of `left` equal bytes; existing ones are counted in `alive`.
 pub(crate) struct CountedSource {
     left: u64,
     alive: Arc<AtomicUsize>,

@@ -1,7 +1,8 @@
-//! Where a server is and who asks: `nats://user:password@host:port`, `nats://token@host`, `host:port`, `unix:///path`.
+//! Server addresses and credentials: `nats://user:password@host:port`, `nats://token@host`, `host:port`,
+//! `unix:///path`.
 //!
-//! Parsed once, at the start: a mistake in an address is the caller's and is told at once, while a server that is not
-//! there is nobody's mistake and waited for.
+//! Addresses are parsed once, at the start: a malformed address is an error at once, while an unreachable server is
+//! retried.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,16 +10,16 @@ use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
 
-/// The port of the NATS protocol.
+/// Default port of the NATS protocol.
 const PORT: u16 = 4222;
 
-/// Who a client says it is.
+/// Credentials of a client.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Credentials {
-    /// Nothing.
+    /// No credentials.
     #[default]
     Anonymous,
-    /// A user and a password.
+    /// User and password.
     User {
         /// The user's name.
         name: String,
@@ -29,7 +30,6 @@ pub enum Credentials {
     Token(String),
 }
 
-/// Nothing secret is printed.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -40,39 +40,39 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How a server is reached.
+/// The transport address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerAddress {
-    /// Over TCP; the host is a name or an address, looked up at each connection.
+    /// TCP; the host is a name or an address, resolved at each connection attempt.
     Tcp {
-        /// The host, an IPv6 address without its brackets.
+        /// The host; an IPv6 address without brackets.
         host: String,
         /// The port.
         port: u16,
     },
-    /// Over a Unix socket.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// One server.
+/// A server and the credentials for it.
 ///
 /// ```
-/// use stilling_client::{Credentials, Server};
+/// use stilling_client::{Credentials, ServerUrl};
 ///
-/// let server: Server = "nats://alice:a%40b@example.net".parse()?;
+/// let server: ServerUrl = "nats://alice:a%40b@example.net".parse()?;
 /// assert_eq!(server.to_string(), "nats://example.net:4222");
 /// assert!(matches!(server.credentials, Credentials::User { ref password, .. } if password == "a@b"));
 /// # Ok::<(), stilling_client::BadAddress>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerUrl {
-    /// How it is reached.
+    /// The transport address.
     pub address: ServerAddress,
-    /// Who asks.
+    /// The credentials.
     pub credentials: Credentials,
 }
 
-/// The address without its secrets.
+/// Prints the address without the credentials.
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
@@ -83,22 +83,22 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// An address that cannot be one. The text is not repeated, because it may hold a password.
+/// An address that cannot be parsed. The text is not repeated, because it may contain a password.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadAddress {
     /// A scheme that is neither `nats` nor `unix`.
     Scheme,
-    /// TLS, which is not spoken.
+    /// TLS, which is not supported.
     Tls,
     /// No host.
     Host,
     /// A port that is not 1 to 65535.
     Port,
-    /// User, password or token that are no UTF-8 behind their `%`.
+    /// User, password or token that are not UTF-8 after percent-decoding.
     Credentials,
-    /// A path behind the port.
+    /// A path after the port.
     Path,
-    /// No absolute path of a Unix socket.
+    /// The path of the Unix socket is not absolute.
     UnixPath,
 }
 

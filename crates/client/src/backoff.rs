@@ -1,18 +1,18 @@
-//! When to try again: the ladder of the Broadcast Burst Queue, jitter, and a retry budget.
+//! Retry policy: the stepwise backoff of the Broadcast Burst Queue, jitter and a retry budget.
 //!
-//! Each failure is a step to the right, each success a step back to the left, until the values are those that were
-//! configured. So a flooded server hears less and less from everybody, and recovers.
+//! Each failure moves one step to the right, each success one step back to the left, down to the configured values. All
+//! clients together thus reduce the load on an overloaded server until it recovers.
 //!
 //! ```text
 //!             ◄── success                                      failure ──►
-//!   rung          0     1     2     3     4     5     6     7
+//!   exponent      0     1     2     3     4     5     6     7
 //!   attempts      8     7     6     5     4     3     2     1
 //!   wait        0.1   0.2   0.4   0.8   1.6   3.2   6.4    10  seconds
 //! ```
 //!
-//! Two things on top keep many clients from being a flood of their own: each wait is cut by up to half at random
-//! ([`JitterRng`]), so that they do not come back in step; and no more messages are sent again than a share of those that
-//! are sent first ([`RetryBudget`]).
+//! Two additions keep many clients from forming a burst of their own: each wait is shortened by a random part of up to
+//! half ([`JitterRng`]), so that clients do not retry in step; and retries are limited to a share of first sends
+//! ([`RetryBudget`]).
 //!
 //! All of it is plain state; time is an argument and randomness has a seed.
 
@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 
 use stilling_ring::SplitMix64;
 
-/// The two ends of the ladder.
+/// The bounds of a [`RetryBackoff`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackoffConfig {
-    /// How often a message is tried while all is well; default 8.
+    /// Attempts per message without failures; default 8.
     pub attempts: u32,
-    /// How often it is tried at least; default 1.
+    /// Least attempts per message; default 1.
     pub attempts_min: u32,
-    /// How long to wait after the first failure; default 100 ms.
+    /// Wait after the first failure; default 100 ms.
     pub wait: Duration,
     /// The longest wait; default 10 s.
     pub wait_max: Duration,
-    /// By how much a failure lengthens the wait; default 2.
+    /// Factor by which a failure lengthens the wait; default 2.
     pub factor: u32,
 }
 
@@ -47,17 +47,17 @@ impl Default for BackoffConfig {
     }
 }
 
-/// Where somebody stands on the ladder.
+/// The current position between the bounds of a [`BackoffConfig`].
 ///
 /// ```
-/// use stilling_client::{Ladder, LadderConfig};
+/// use stilling_client::{BackoffConfig, RetryBackoff};
 ///
-/// let mut ladder = Ladder::new(LadderConfig::default());
-/// ladder.failed();
-/// ladder.failed();
-/// assert_eq!((ladder.attempts(), ladder.wait().as_millis()), (6, 400));
-/// ladder.succeeded();
-/// assert_eq!((ladder.attempts(), ladder.wait().as_millis()), (7, 200));
+/// let mut backoff = RetryBackoff::new(BackoffConfig::default());
+/// backoff.record_failure();
+/// backoff.record_failure();
+/// assert_eq!((backoff.attempts(), backoff.wait().as_millis()), (6, 400));
+/// backoff.record_success();
+/// assert_eq!((backoff.attempts(), backoff.wait().as_millis()), (7, 200));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RetryBackoff {
@@ -66,8 +66,8 @@ pub struct RetryBackoff {
 }
 
 impl RetryBackoff {
-    /// At rest, with the configured values. Bounds that contradict each other give way: at least one attempt, no wait
-    /// longer than the longest, a factor of at least one.
+    /// A backoff with the configured values. Contradictory bounds are corrected: at least one attempt, no wait above
+    /// the longest, a factor of at least one.
     #[must_use]
     pub fn new(config: BackoffConfig) -> RetryBackoff {
         let attempts_min = config.attempts_min.max(1);
@@ -81,7 +81,7 @@ impl RetryBackoff {
         RetryBackoff { config, exponent: 0 }
     }
 
-    /// Something was not delivered in the expected time.
+    /// Records a delivery that failed or was late.
     pub fn record_failure(&mut self) {
         let is_last_wait = self.wait() == self.config.wait_max || self.config.factor == 1;
         if self.attempts() > self.config.attempts_min || !is_last_wait {
@@ -89,18 +89,18 @@ impl RetryBackoff {
         }
     }
 
-    /// Something was delivered.
+    /// Records a delivery.
     pub fn record_success(&mut self) {
         self.exponent = self.exponent.saturating_sub(1);
     }
 
-    /// How often a message is tried now.
+    /// Current number of attempts per message.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.config.attempts.saturating_sub(self.exponent).max(self.config.attempts_min)
     }
 
-    /// How long to wait now after a failure.
+    /// Current wait after a failure.
     #[must_use]
     pub fn wait(&self) -> Duration {
         let factor = self.config.factor.checked_pow(self.exponent);
@@ -108,14 +108,14 @@ impl RetryBackoff {
         wait.map_or(self.config.wait_max, |wait| wait.min(self.config.wait_max))
     }
 
-    /// How many steps it is away from the configured values.
+    /// Number of steps away from the configured values.
     #[must_use]
     pub fn exponent(&self) -> u32 {
         self.exponent
     }
 }
 
-/// A sequence of numbers without a pattern; the same seed gives the same sequence. Good for waiting, not for secrets.
+/// A pseudo-random sequence, determined by its seed. Suitable for jitter, not for secrets.
 #[derive(Clone, Debug)]
 pub struct JitterRng(SplitMix64);
 
@@ -131,23 +131,22 @@ impl JitterRng {
         self.0.bits()
     }
 
-    /// A wait between half of `wait` and all of it.
+    /// A random wait between half of `wait` and `wait`.
     pub fn jitter(&mut self, wait: Duration) -> Duration {
         let half = u64::try_from(wait.as_nanos() / 2).unwrap_or(u64::MAX);
         wait.saturating_sub(Duration::from_nanos(self.next_u64() % half.saturating_add(1)))
     }
 }
 
-/// How much may be sent again.
+/// The rates of a [`RetryBudget`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryBudgetConfig {
-    /// Messages sent again per hundred sent first; default 20.
+    /// Retries per hundred first sends; default 20.
     pub percent: u32,
-    /// Messages that may be sent again per second in any case, so that what is left after a failure gets out although
-    /// nothing new comes; default 10.
+    /// Retries per second in any case, so that retries continue while no new messages arrive; default 10.
     pub per_second: u32,
-    /// Most messages sent again at once: what was saved up beyond it is lost. Default 256; never less than may be with the
-    /// server without its answer, for so many one lost connection leaves behind.
+    /// Capacity of the budget: retries that may be sent at once. Default 256; at least the number of unanswered
+    /// messages, because one lost connection leaves as many.
     pub burst: u32,
 }
 
@@ -157,24 +156,24 @@ impl Default for RetryBudgetConfig {
     }
 }
 
-/// A bucket of permissions to send again: full at the start, filled by what is sent first, by time and by answers to what
-/// a lost connection had left, emptied by what is sent again. Empty: a message waits for the next permission; it is not dropped.
+/// A token bucket for retries: full at the start, filled by first sends, by time and by answers to messages that a lost
+/// connection left unanswered, drained by retries. Empty: a message waits for the next token; it is not dropped.
 ///
-/// So a server that is well again gets all that is left in a few round trips, twice as much with each, and one that takes
-/// connections and answers nothing gets one burst and then what time gives.
+/// A recovered server thus receives all messages of a lost connection in a few round trips, twice as many in each; a
+/// server that accepts connections and does not answer receives one burst and then the rate per second.
 #[derive(Clone, Debug)]
 pub struct RetryBudget {
     config: RetryBudgetConfig,
-    /// In millionths.
+    /// Millionths of a token.
     level: u64,
     filled: Instant,
 }
 
-/// A permission in the unit of the level. Per second and microsecond it fills by one.
+/// One token in the unit of `level`: the rate per second is the fill per microsecond.
 const TOKEN_UNITS: u64 = 1_000_000;
 
 impl RetryBudget {
-    /// A full bucket. A burst of none gives way to one; else nothing could ever be sent again.
+    /// A full bucket. Burst and rate per second are at least one, so that retries remain possible.
     #[must_use]
     pub fn new(config: RetryBudgetConfig, now: Instant) -> RetryBudget {
         let config =
@@ -182,20 +181,21 @@ impl RetryBudget {
         RetryBudget { config, level: u64::from(config.burst) * TOKEN_UNITS, filled: now }
     }
 
-    /// A message was sent for the first time.
+    /// Records the first send of a message.
     pub fn record_first_send(&mut self) {
         self.fill(u64::from(self.config.percent) * (TOKEN_UNITS / 100));
     }
 
-    /// What a lost connection had left was answered over another one: its permission comes back, and one more.
+    /// Returns the token of a message that a lost connection left unanswered and another connection has answered, and
+    /// adds one more.
     pub fn refund(&mut self) {
         self.fill(2 * TOKEN_UNITS);
     }
 
-    /// Takes a permission, or says when there will be one.
+    /// Takes a token.
     ///
     /// # Errors
-    /// The time at which to ask again.
+    /// The time of the next token, if the bucket is empty.
     pub fn try_acquire(&mut self, now: Instant) -> Result<(), Instant> {
         let per_second = u64::from(self.config.per_second);
         let micros =
@@ -222,7 +222,8 @@ impl RetryBudget {
 mod tests {
     use super::*;
 
-    /// Row 0.16: a failure lowers the attempts and lengthens the wait, a success moves both back to the original.
+    /// Row 0.16: a failure lowers the attempts and lengthens the wait, a success moves both back to the configured
+    /// values.
     #[test]
     fn the_ladder_is_climbed_and_descended_in_the_recorded_sequence() {
         let config = BackoffConfig {
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(backoff, RetryBackoff::new(config));
     }
 
-    /// Row 0.6: both values stay between their bounds, whatever they are.
+    /// Row 0.6: both values stay between their bounds for every configuration.
     #[test]
     fn no_configuration_leaves_the_ladder_without_an_attempt_or_a_bound() {
         let wild = [0, 1, 7, u32::MAX];

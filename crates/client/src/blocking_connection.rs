@@ -1,5 +1,4 @@
-//! A connection that the caller's thread waits on: for subscribers and requests, which have nothing to do while nothing
-//! comes.
+//! A blocking connection for subscribers and requesters.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,23 +16,21 @@ use crate::limits::{READ_SIZE, READS_AFTER_DEADLINE_MAX};
 use crate::message::ReceivedMessage;
 use crate::socket::{connect_error, resolve};
 
-/// The shortest wait that sockets take; none would be waiting for ever.
+/// Shortest socket timeout; zero would disable it.
 const WAIT_LEAST: Duration = Duration::from_millis(1);
 
-/// What the server said, as far as a caller has to know.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionEvent {
     /// A message for the subscription with this id.
     Message(u64, ReceivedMessage),
-    /// It is about to stop.
+    /// The server is shutting down (lame duck mode).
     LameDuck,
     /// Nothing until the deadline.
     TimedOut,
-    /// Nothing in as much as one look reads after the deadline, and more may have come before it: nothing is late yet.
+    /// The read limit after the deadline is reached, and more data may have arrived before it: no timeout counts yet.
     ReadLimit,
 }
 
-/// How long a line waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionTimeouts {
     pub(crate) connect: Duration,
@@ -41,22 +38,22 @@ pub(crate) struct ConnectionTimeouts {
     pub(crate) ping_interval: Duration,
 }
 
-/// A connection that is ready.
+/// A connection after the handshake.
 #[derive(Debug)]
 pub(crate) struct BlockingConnection {
     stream: BlockingStream,
     decoder: ServerDecoder,
     limits: NatsLimits,
     input: Vec<u8>,
-    /// Bytes of `input` that are done with.
+    /// Bytes of `input` that are processed.
     consumed: usize,
     pub(crate) server_limits: ServerLimits,
     timeouts: ConnectionTimeouts,
     last_received: Instant,
     ping_sent_at: Option<Instant>,
-    /// Reads of this look that began after their deadline.
+    /// Reads of this wait that began after its deadline.
     late_reads: usize,
-    /// Messages that came while something else was waited for.
+    /// Messages received during a round trip.
     queued_messages: VecDeque<(u64, ReceivedMessage)>,
 }
 
@@ -68,7 +65,7 @@ enum BlockingStream {
 }
 
 impl BlockingConnection {
-    /// Connects and introduces itself.
+    /// Connects and performs the handshake.
     pub(crate) fn connect(
         server: &ServerUrl,
         name: Option<&str>,
@@ -98,7 +95,6 @@ impl BlockingConnection {
         Ok(connection)
     }
 
-    /// Writes all of it.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let written = self.stream.set_timeout(Some(self.timeouts.answer)).and_then(|()| {
             let mut rest = bytes;
@@ -117,8 +113,8 @@ impl BlockingConnection {
         })
     }
 
-    /// Waits until the server has processed all that was sent so far. What comes meanwhile is kept; a server sends at most
-    /// what fits into the time for an answer.
+    /// Waits until the server has processed everything sent so far. Messages received meanwhile are queued; their
+    /// number is limited only by what the server sends within the answer timeout.
     pub(crate) fn round_trip(&mut self) -> Result<(), ConnectionError> {
         self.begin_wait();
         self.send(PING)?;
@@ -141,13 +137,13 @@ impl BlockingConnection {
         pong.ok_or(ConnectionError::Hung)
     }
 
-    /// Begins a look: how long a caller waits for one thing, in as many steps as it takes. Whoever sends without a pause does
-    /// not extend it: after its deadline a bounded number of reads is left.
+    /// Begins a wait, which may span several calls of `next_event`. A server that sends continuously does not extend
+    /// it: after the deadline the number of reads is bounded.
     pub(crate) fn begin_wait(&mut self) {
         self.late_reads = 0;
     }
 
-    /// What comes next, until `deadline`. Keeps the connection alive meanwhile.
+    /// The next event until `deadline`. Sends PINGs and answers the server's.
     pub(crate) fn next_event(&mut self, deadline: Instant) -> Result<ConnectionEvent, ConnectionError> {
         if let Some((sid, message)) = self.queued_messages.pop_front() {
             return Ok(ConnectionEvent::Message(sid, message));
@@ -174,7 +170,8 @@ impl BlockingConnection {
                 ServerEvent::Info(json) if Info::parse(json).is_ok_and(|info| info.ldm) => {
                     Ok(Some(ConnectionEvent::LameDuck))
                 }
-                // A user may follow a stream without being allowed to remove its consumers; they go by themselves later.
+                // A user may have permission to follow a stream but not to delete its consumers; these expire on the
+                // server.
                 ServerEvent::Err(text) if is_removal_error(text) => Ok(None),
                 ServerEvent::Err(text) => Err(ConnectionError::from_server_text(text)),
                 _ => Ok(None),
@@ -205,7 +202,6 @@ impl BlockingConnection {
         }
     }
 
-    /// Waits until something can be read.
     #[cfg(test)]
     pub(crate) fn wait_for_input(&self, timeout: Duration) {
         self.stream.set_timeout(Some(timeout)).expect("a socket takes options");
@@ -213,15 +209,15 @@ impl BlockingConnection {
         stream.peek(&mut [0]).expect("something comes");
     }
 
-    /// Lets nothing more be sent.
+    /// Makes further sends fail.
     #[cfg(test)]
     pub(crate) fn break_sending(&self) {
         let BlockingStream::Tcp(stream) = &self.stream else { panic!("other sockets cannot be asked") };
         stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
     }
 
-    /// Shows `on_event` one event after the other until it finds something, or the deadline passes, or after the deadline as much
-    /// has been read as one look may.
+    /// Passes events to `on_event` until it returns a value, the deadline passes, or the read limit after the deadline
+    /// is reached.
     fn decode_until<T>(
         &mut self,
         deadline: Instant,
@@ -247,7 +243,7 @@ impl BlockingConnection {
         }
     }
 
-    /// Reads what is there; false: nothing came until the deadline, or enough after it.
+    /// Reads available data; false: nothing arrived until the deadline, or the read limit after it is reached.
     fn receive(&mut self, deadline: Instant) -> Result<bool, ConnectionError> {
         if Instant::now() >= deadline {
             if self.late_reads >= READS_AFTER_DEADLINE_MAX {
@@ -271,19 +267,19 @@ impl BlockingConnection {
                 Ok(true)
             }
             Err(error) if is_timeout(&error) => Ok(false),
-            // The next round asks with what is left of the time.
+            // The next iteration waits for the remaining time.
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Instant::now() < deadline),
             Err(error) => Err(ConnectionError::from_io(&error)),
         }
     }
 }
 
-/// The subscription that a delivery is for; ours have numbers, and none is 0.
+/// The subscription id of a delivery; the client's ids are numbers from 1.
 fn sid_of(delivery: &NatsDelivery<'_>) -> u64 {
     crate::identity::number(delivery.sid).unwrap_or(0)
 }
 
-/// Whether an error says that a consumer may not be removed.
+/// Whether an error denies permission to delete a consumer.
 fn is_removal_error(text: &[u8]) -> bool {
     const WORDS: [&[u8]; 2] = [b"Permissions Violation", b"$JS.API.CONSUMER.DELETE."];
     WORDS.iter().all(|words| text.windows(words.len()).any(|some| some.eq_ignore_ascii_case(words)))
@@ -294,7 +290,6 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 impl BlockingStream {
-    /// Tries the server's addresses one after the other.
     fn connect(server: &ServerUrl, deadline: Instant) -> Result<BlockingStream, ConnectionError> {
         match &server.address {
             ServerAddress::Tcp { .. } => {
@@ -303,7 +298,7 @@ impl BlockingStream {
                     let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_LEAST);
                     match TcpStream::connect_timeout(&address, left) {
                         Ok(stream) => {
-                            // Without it small questions wait; it is no reason to give up.
+                            // Without it small requests are delayed; its failure is not an error.
                             let _ = stream.set_nodelay(true);
                             return Ok(BlockingStream::Tcp(stream));
                         }
@@ -325,7 +320,6 @@ impl BlockingStream {
         }
     }
 
-    /// For each read and write.
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             BlockingStream::Tcp(stream) => {

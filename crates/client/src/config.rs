@@ -1,4 +1,4 @@
-//! What a publisher may be told.
+//! Publisher configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,86 +7,86 @@ use crate::address::ServerUrl;
 use crate::backoff::{BackoffConfig, RetryBudgetConfig};
 use crate::limits::{SPAN_MAX, SPOOL_SIZE_DEFAULT, UNACKNOWLEDGED_DEFAULT};
 
-/// How a publisher sends.
+/// Delivery guarantee and blocking behaviour of a publisher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PublishMode {
     /// [`send`](crate::Publisher::send) waits for the acknowledgement.
     #[default]
     Confirmed,
-    /// `send` returns at once. Messages are acknowledged and sent again all the same; failures are told afterwards.
+    /// `send` returns at once. Messages are acknowledged and retried; failures are reported later.
     NoWait,
-    /// `send` returns at once, and nothing is acknowledged: at most once, for subjects that no stream keeps. Only how far
-    /// the server has read comes back, now and then.
+    /// `send` returns at once, and messages are not acknowledged: at most once, for subjects that no stream stores. The
+    /// server only confirms, once per batch, how much it has read.
     OneWay,
 }
 
-/// What happens to a message that finds the spool full.
+/// Policy for a message that finds the spool full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverflowPolicy {
-    /// The caller waits for room, as long as for an acknowledgement; then the new message is dropped. In the modes that do
-    /// not wait it is dropped at once.
+    /// The caller waits for room, at most as long as for an acknowledgement; then the new message is dropped. In modes
+    /// that do not wait it is dropped at once.
     #[default]
     Wait,
-    /// The oldest message that is not with the server is dropped.
+    /// The oldest message that has not been sent is dropped.
     DropOldest,
     /// The new message is dropped.
     DropNewest,
 }
 
-/// Where messages are held that the server does not take yet.
+/// Storage for messages that the server has not acknowledged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum SpoolMode {
-    /// In memory, and only for as many attempts as the ladder allows; then they are dropped.
+    /// Memory, for as many attempts as the backoff allows; then they are dropped.
     Attempts,
-    /// In memory, until they are delivered.
+    /// Memory, until delivery.
     #[default]
     Memory,
-    /// In a directory that is made if it is not there, until they are delivered: by this publisher or the next one that
-    /// uses the directory, also after a crash. A message is on disk before it is sent. One publisher at a time.
+    /// A directory, created if missing, until delivery: by this publisher or the next one that opens the directory,
+    /// also after a crash. A message is on disk before it is sent. One publisher at a time.
     Directory(PathBuf),
 }
 
-/// What a publisher may be told.
+/// Configuration of a publisher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PublisherConfig {
-    /// The servers. After a failure the next one is tried.
+    /// The servers. After a failure the publisher connects to the next one.
     pub servers: Vec<ServerUrl>,
-    /// What the server's operator sees as the name of the connection.
+    /// Name of the connection, shown to the server's operator.
     pub name: Option<String>,
-    /// How messages are sent.
+    /// Delivery guarantee and blocking behaviour.
     pub mode: PublishMode,
-    /// When to try again.
+    /// Attempts and waits after failures.
     pub backoff: BackoffConfig,
-    /// How much may be sent again.
+    /// Limit on retries.
     pub budget: RetryBudgetConfig,
-    /// Where messages wait.
+    /// Storage for unacknowledged messages.
     pub spool_mode: SpoolMode,
-    /// Bytes of messages that wait or are with the server; 64 MiB. A message counts 128 bytes more than it has; on disk it
-    /// counts whole blocks of 4 KiB. Full: what `overflow` says.
+    /// Bytes of all messages held, sent or not; 64 MiB. A message costs 128 bytes more than its size; on disk it costs
+    /// whole blocks of 4 KiB. Full: `overflow` applies.
     pub spool_size: u64,
-    /// What happens to a message that finds the spool full.
+    /// Policy for a message that finds the spool full.
     pub overflow: OverflowPolicy,
-    /// Messages that may be with the server without its answer; 256. With 1, messages also keep their order when the
-    /// server asks for one of them later. Full: messages wait in the spool.
+    /// Messages sent and not yet answered; 256. With 1, messages keep their order also when the server defers one of
+    /// them. Full: messages wait in the spool.
     pub unacknowledged: usize,
-    /// For a connection to open and the server to greet; 5 s. Then it is a failed attempt.
+    /// Timeout for connecting and for the server's greeting; 5 s. Exceeded: the attempt has failed.
     pub connect_timeout: Duration,
-    /// For the server to acknowledge a message; 5 s. Then it is sent again, and if nothing at all has come in that time,
-    /// over another connection.
+    /// Timeout for an acknowledgement; 5 s. Exceeded: the message is sent again, over another connection if nothing at
+    /// all was received in that time.
     pub acknowledge_timeout: Duration,
-    /// How long `send` waits in all, for room and for the acknowledgement; 30 s. Then the message goes on without its
-    /// caller, or, where nothing is kept, is dropped.
+    /// Total time that `send` waits for room and for the acknowledgement; 30 s. Exceeded: `send` returns and the
+    /// message stays queued, or is dropped with [`SpoolMode::Attempts`].
     pub send_timeout: Duration,
-    /// How long a message is tried while no stream keeps its subject, or its stream stores nothing; 10 s. Then it is dropped.
-    /// The others do not wait for it as long as no more than 1024 of them wait and they count no more than a quarter of the
-    /// spool. Beyond that they take the places of `unacknowledged` messages: when they have all of them, everything waits
-    /// in the spool until their stream takes them or their time is over. In a spool on disk a message that others have
-    /// passed is also dropped when those count a quarter of the spool. Where Stilling says that only a disk hangs, no message
-    /// is dropped.
+    /// How long a message is retried while no stream stores its subject, or its stream cannot store; 10 s. Exceeded:
+    /// the message is dropped. Other messages pass it as long as at most 1024 such messages wait and they cost at most
+    /// a quarter of the spool. Beyond that they occupy `unacknowledged` slots; when they occupy all slots, all other
+    /// messages wait in the spool until the stream accepts them or this time is over. In a spool on disk such a message
+    /// is also dropped when the messages that have passed it cost a quarter of the spool. No message is dropped while
+    /// Stilling reports that only a disk hangs.
     pub no_stream_timeout: Duration,
-    /// After so long without a word from the server it is asked whether it lives; 20 s.
+    /// Silence after which the publisher sends a PING; 20 s.
     pub ping_interval: Duration,
-    /// The seed of the random numbers that cut the waits; nothing: an unpredictable one.
+    /// Seed of the random jitter of waits; `None`: unpredictable.
     pub seed: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Default for PublisherConfig {
 }
 
 impl PublisherConfig {
-    /// The same, with no span longer than [`SPAN_MAX`], so that each has an end on the clock.
+    /// The same configuration with all spans cut to [`SPAN_MAX`], so that deadlines do not overflow.
     pub(crate) fn bounded(mut self) -> PublisherConfig {
         for span in [
             &mut self.backoff.wait,

@@ -1,63 +1,63 @@
-//! What can be wrong with a connection: who is at fault, the evidence, and what helps.
+//! Connection errors: the side at fault, the evidence and a remedy.
 
 use std::fmt;
 use std::io;
 
 use crate::limits::QUOTED_TEXT_SIZE_MAX;
 
-/// What is wrong with a connection.
+/// The failure of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConnectionError {
     /// The host's name has no address.
     Name {
         /// The server.
         server: String,
-        /// What the system says.
+        /// The system's error text.
         detail: String,
     },
-    /// The system could not connect.
+    /// Connecting failed.
     Connect {
         /// The server.
         server: String,
         /// The kind of error.
         kind: io::ErrorKind,
-        /// What the system says.
+        /// The system's error text.
         detail: String,
     },
-    /// The connection was not there in time.
+    /// The connection was not established in time.
     ConnectTimeout {
         /// The server.
         server: String,
     },
-    /// The server did not greet in time.
+    /// The server sent no greeting in time.
     HandshakeTimeout {
         /// The server.
         server: String,
     },
     /// The server closed the connection.
     Closed,
-    /// The connection broke.
+    /// The connection failed with an I/O error.
     Broken {
         /// The kind of error.
         kind: io::ErrorKind,
-        /// What the system says.
+        /// The system's error text.
         detail: String,
     },
-    /// The other side does not speak the NATS protocol.
+    /// The peer does not speak the NATS protocol.
     Protocol(String),
-    /// The server does not know who we say we are, or does not let us in.
+    /// The server rejected the credentials.
     NotAuthorized(String),
-    /// The server wants TLS.
+    /// The server requires TLS.
     Tls,
-    /// The server does not understand headers.
+    /// The server does not support headers.
     NoHeaders,
-    /// The server closed the connection because too much had not been read.
+    /// The server closed the connection because the client did not read fast enough.
     SlowConsumer,
-    /// The server refused something else; its words.
+    /// Any other `-ERR`, with its text.
     ServerMessage(String),
-    /// Nothing came in time on a connection that is open.
+    /// Nothing was received in time on an open connection.
     Hung,
-    /// The server is about to stop.
+    /// The server is shutting down (lame duck mode).
     LameDuck,
 }
 
@@ -112,7 +112,7 @@ impl ConnectionError {
         ConnectionError::Broken { kind: error.kind(), detail: error.to_string() }
     }
 
-    /// What a server's `-ERR` means for the connection.
+    /// The meaning of a server's `-ERR` for the connection.
     pub(crate) fn from_server_text(text: &[u8]) -> ConnectionError {
         let detail = quote(text);
         let lower = detail.to_ascii_lowercase();
@@ -126,7 +126,7 @@ impl ConnectionError {
     }
 }
 
-/// What a server said, as text that can be printed, cut to a length that can be read.
+/// A server's bytes as printable text, cut to [`QUOTED_TEXT_SIZE_MAX`].
 pub(crate) fn quote(bytes: &[u8]) -> String {
     let cut = &bytes[..bytes.len().min(QUOTED_TEXT_SIZE_MAX)];
     String::from_utf8_lossy(cut)

@@ -1,5 +1,5 @@
-//! The first words on a connection: the server's INFO, our CONNECT and PING, its PONG. A state machine without a socket,
-//! for the publisher's link and for the blocking line alike.
+//! The connection handshake: the server's INFO, the client's CONNECT and PING, the server's PONG. A state machine
+//! without I/O, for `PublisherLink` and `BlockingConnection`.
 
 use std::borrow::Cow;
 
@@ -8,36 +8,32 @@ use stilling_wire::nats::{Connect, Info, PING, PONG, ServerEvent};
 use crate::address::Credentials;
 use crate::connection_error::ConnectionError;
 
-/// What a server says about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ServerLimits {
-    /// Longest message in bytes, headers included; as good as unbounded if the server does not say.
+    /// Longest message in bytes, headers included; `usize::MAX` if the server announces none.
     pub(crate) payload_size_max: usize,
 }
 
-/// How a client introduces itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectOptions<'a> {
     pub(crate) credentials: &'a Credentials,
     pub(crate) name: Option<&'a str>,
-    /// Without headers there are neither acknowledgements nor streams.
+    /// Acknowledgements and streams need headers.
     pub(crate) needs_headers: bool,
 }
 
-/// How far the first words have come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Handshake {
-    /// Nothing has come yet.
     AwaitingInfo,
-    /// INFO has come, CONNECT and PING are sent; the PONG will say that we are let in.
+    /// INFO was received, CONNECT and PING are sent; the PONG confirms that the server accepts the client.
     AwaitingPong(ServerLimits),
 }
 
 impl Handshake {
-    /// Takes what the server said, appends what is to be answered, and returns the greeting when both sides are ready.
+    /// Handles an event, appends replies to `out`, and returns the server's limits when the handshake is complete.
     ///
     /// # Errors
-    /// Why this connection will not do.
+    /// The reason why the connection is unusable.
     pub(crate) fn handle_event(
         &mut self,
         event: &ServerEvent<'_>,

@@ -1,10 +1,10 @@
-//! Names that nobody else has: of this publisher, of its messages, of where its answers go.
+//! Random names for publishers, messages and inboxes, and decimal numbers in subjects.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A number that nobody else draws. The standard library seeds each hasher from the system's randomness.
+/// An unpredictable number. The standard library seeds each hasher from the system's randomness.
 pub(crate) fn random_seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -13,7 +13,7 @@ pub(crate) fn random_seed() -> u64 {
     hasher.finish()
 }
 
-/// A name of 26 letters and digits out of 128 unpredictable bits.
+/// A name of 26 letters and digits from 128 unpredictable bits.
 pub(crate) fn random_name() -> String {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let mut rest = u128::from(random_seed()) << 64 | u128::from(random_seed());
@@ -25,7 +25,6 @@ pub(crate) fn random_name() -> String {
     name
 }
 
-/// Appends a number in digits.
 pub(crate) fn push_number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -40,13 +39,13 @@ pub(crate) fn push_number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Digits alone, as a number.
+/// Parses decimal digits without a sign.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// Where the answers of one connection's questions go: one subscription, one token for each question behind the prefix.
+/// The inbox of one connection: one wildcard subscription, and one token per request after the prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Inbox {
     /// `_INBOX.<name>.`
@@ -58,21 +57,20 @@ impl Inbox {
         Inbox { prefix: format!("_INBOX.{}.", random_name()).into_bytes() }
     }
 
-    /// The filter that takes all answers.
     pub(crate) fn filter(&self) -> Vec<u8> {
         let mut filter = self.prefix.clone();
         filter.push(b'*');
         filter
     }
 
-    /// Puts the subject for the answer with this token into `out`, in place of what is there.
+    /// Replaces the content of `out` with the reply subject for this token.
     pub(crate) fn subject(&self, token: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&self.prefix);
         push_number(out, token);
     }
 
-    /// The token of an answer's subject; nothing if it is not ours.
+    /// The token in a reply subject; `None` if it is not in this inbox.
     pub(crate) fn token(&self, subject: &[u8]) -> Option<u64> {
         number(subject.strip_prefix(&self.prefix[..])?)
     }

@@ -1,33 +1,34 @@
-//! Publishes messages to, and follows streams of, a server that speaks the NATS client protocol: Stilling or nats-server.
-//! Plain blocking calls; a server that is slow, full, restarting or not there yet is an ordinary thing.
+//! Publishes to and follows streams of a server that speaks the NATS client protocol: Stilling or nats-server. The API
+//! blocks; the client handles a slow, full, restarting or absent server by waiting and retrying.
 //!
 //! ```text
 //!   caller ── send ──► spool (memory or disk) ─► window ─► connection ─► server
 //!      ▲                                            │            ▲
-//!      └── Delivered | Queued | Dropped(reason) ◄───┘   ladder, budget, hints
+//!      └── Delivered | Queued | Dropped(reason) ◄───┘   backoff, budget, hints
 //! ```
 //!
-//! - Every message ends in exactly one way and is counted: [`PublisherCounts::is_balanced`].
-//! - A message that is sent again is recognised by the server (`Nats-Msg-Id`): one record, however often it is tried.
-//! - A flooded server hears less from everybody until it has recovered: [`RetryBackoff`], [`RetryBudget`], its own hints.
-//! - It does not matter who is started first.
+//! - Every message ends in exactly one outcome and is counted once: [`PublisherCounts::is_balanced`].
+//! - The server recognises a retried message by its `Nats-Msg-Id`: one record, however often it is sent.
+//! - All clients reduce their load on an overloaded server until it recovers: [`RetryBackoff`], [`RetryBudget`],
+//!   `Retry-After` hints of the server.
+//! - Client and server start in any order.
 //!
 //! ```
 //! use std::time::Duration;
-//! use stilling_client::{Config, Keep, LadderConfig, Outcome, Publisher};
+//! use stilling_client::{BackoffConfig, PublishOutcome, Publisher, PublisherConfig, SpoolMode};
 //!
-//! // Nobody listens there, so what is sent waits.
-//! let config = Config {
+//! // No server listens on port 1, so the message stays in the spool.
+//! let config = PublisherConfig {
 //!     servers: vec!["nats://127.0.0.1:1".parse()?],
-//!     ladder: LadderConfig { attempts: 1, wait: Duration::from_millis(1), ..LadderConfig::default() },
-//!     keep: Keep::Memory,
-//!     ..Config::default()
+//!     backoff: BackoffConfig { attempts: 1, wait: Duration::from_millis(1), ..BackoffConfig::default() },
+//!     spool_mode: SpoolMode::Memory,
+//!     ..PublisherConfig::default()
 //! };
 //! let publisher = Publisher::new(config)?;
 //! match publisher.send("events.door", b"open") {
-//!     Outcome::Delivered { stream, sequence, .. } => println!("{stream} has it as {sequence}"),
-//!     Outcome::Queued => println!("it waits: {:?}", publisher.trouble()),
-//!     Outcome::Dropped(reason) => println!("dropped: {reason}"),
+//!     PublishOutcome::Delivered { stream, sequence, .. } => println!("stored in {stream} as {sequence}"),
+//!     PublishOutcome::Queued => println!("queued: {:?}", publisher.connection_error()),
+//!     PublishOutcome::Dropped(reason) => println!("dropped: {reason}"),
 //! }
 //! let counts = publisher.close(Duration::ZERO);
 //! assert!(counts.is_balanced());
@@ -37,17 +38,17 @@
 //! Following a stream from its beginning:
 //!
 //! ```no_run
-//! use stilling_client::{From, StreamPlace, Subscriber, SubscriberConfig};
+//! use stilling_client::{FollowStart, FollowedStream, Subscriber, SubscriberConfig};
 //!
 //! let subscriber = Subscriber::new(SubscriberConfig {
 //!     servers: vec!["nats://127.0.0.1:4222".parse()?],
 //!     filter: "events.>".to_owned(),
-//!     stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
+//!     stream: Some(FollowedStream { stream: "events".to_owned(), from: FollowStart::All }),
 //!     ..SubscriberConfig::default()
 //! })?;
 //! for message in subscriber {
 //!     let message = message?;
-//!     println!("{} {:?}", message.subject, message.place);
+//!     println!("{} {:?}", message.subject, message.position);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,94 +1,96 @@
-//! Every bound of the client, with its unit, its default and what happens when it is reached.
+//! Limits of the client, each with unit, default and effect when reached.
 
 use std::time::{Duration, Instant};
 
-/// Messages that may be with the server without its answer, unless told otherwise. Reached: the next ones wait in the spool.
+/// Default number of messages sent and not yet answered. Reached: further messages wait in the spool.
 pub const UNACKNOWLEDGED_DEFAULT: usize = 256;
 
-/// Most messages without an answer that can be asked for; more is cut to this.
+/// Largest configurable number of unanswered messages; larger values are cut to this.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 
-/// Messages that wait aside because there is no stream for them or theirs stores nothing. More: the next ones keep their places
-/// among those without an answer, and when they fill them, all others wait in the spool.
+/// Messages parked because no stream stores their subject or their stream cannot store. More: further ones keep their
+/// slots among the unanswered messages, and when these are all occupied, all other messages wait in the spool.
 pub const REJECTED_MAX: usize = 1024;
 
-/// The part of the spool's bytes that those messages may count: one in so many. More: as above; one alone may always wait. In a
-/// spool on disk, where the oldest message keeps the room of all behind it, as much may pass one of them: so much more may lie
-/// there than the spool holds. More: that one is dropped, and told; what comes waits until it is done with.
+/// Divisor of the spool size that gives the bytes parked messages may cost. More: as above; a single one may always be
+/// parked. In a spool on disk, where the oldest message keeps the space of all later ones, the same bound applies to
+/// the bytes that pass a parked message, so the disk may hold that much more than the spool size. More: the message
+/// that was passed is dropped and reported; new messages wait until then.
 pub const REJECTED_SPOOL_DIVISOR: u64 = 4;
 
-/// Messages that may pass one of those in a spool on disk, if they do not count too much before: as many may be sent once more
-/// after a crash. More: it is dropped, and told.
+/// Messages that may pass a parked message in a spool on disk, if the bound on bytes is not reached earlier; as many
+/// may be sent again after a crash. More: the message that was passed is dropped and reported.
 pub const REJECTED_PASSED_MAX: u64 = 65_536;
 
-/// Bytes that the spool holds unless told otherwise. Full: what `OverflowPolicy` says.
+/// Default size of the spool in bytes. Full: `OverflowPolicy` applies.
 pub const SPOOL_SIZE_DEFAULT: u64 = 64 * 1024 * 1024;
 
-/// Bytes that a message counts in a spool in memory beside its subject, headers and payload.
+/// Bytes that a message in memory costs in addition to its subject, headers and payload.
 pub const MESSAGE_OVERHEAD: u64 = 128;
 
-/// Longest message in bytes that a spool on disk takes, with subject and headers. Longer: it is dropped and told. One batch of
-/// this size is kept in memory.
+/// Longest message in bytes in a spool on disk, with subject and headers. Longer: it is dropped and reported. One batch
+/// of this size is kept in memory.
 pub const SPOOLED_MESSAGE_SIZE_MAX: usize = 2 * 1024 * 1024;
 
-/// Bytes of a spool on disk that are also in memory, so that they need not be read again. More are read when their turn comes.
+/// Bytes of a spool on disk that are cached in memory. More: they are read from disk when they are due.
 pub const SPOOL_CACHE_SIZE: u64 = 4 * 1024 * 1024;
 
-/// Smallest and largest segment of a spool on disk in bytes; an eighth of the spool's size between them. On disk there may be
-/// two segments more than the spool holds, and what [`REJECTED_SPOOL_DIVISOR`] says.
+/// Smallest and largest segment of a spool on disk in bytes; an eighth of the spool's size between them. The disk may
+/// hold two segments more than the spool size, plus what [`REJECTED_SPOOL_DIVISOR`] allows.
 pub const SPOOL_SEGMENT_SIZES: (u64, u64) = (1024 * 1024, 64 * 1024 * 1024);
 
-/// Messages that may be done with before a spool on disk notes it. As many may be sent once more after a crash; the server
-/// recognises them.
+/// Completed messages after which a spool on disk writes a checkpoint. As many may be sent again after a crash; the
+/// server recognises them as duplicates.
 pub const CHECKPOINT_INTERVAL: u64 = 1024;
 
-/// After so long without another message done with, a spool on disk notes where it is.
+/// Delay after the last completed message until a spool on disk writes a checkpoint.
 pub const CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
 
-/// Bytes of output that are made ready before the socket has taken the ones before; more messages wait in the spool.
+/// Bytes of output prepared before the socket has accepted the earlier ones; further messages wait in the spool.
 pub const OUTPUT_SIZE: usize = 256 * 1024;
 
-/// Bytes of an answer to a publisher, headers included. A longer one: the connection is given up.
+/// Longest answer to a publisher in bytes, headers included. Longer: the connection is closed.
 pub const ANSWER_SIZE_MAX: u32 = 64 * 1024;
 
-/// Bytes that are read from a socket at once.
+/// Bytes per read from a socket.
 pub const READ_SIZE: usize = 64 * 1024;
 
-/// Reads from a publisher's socket before it looks at its messages again.
+/// Reads from a publisher's socket per turn.
 pub const READS_PER_TURN: usize = 16;
 
-/// Reads from a subscriber's or requester's socket after its caller's time is over, for what had come before. More that is not
-/// for the caller: it is told that nothing has come, and the next look goes on there.
+/// Reads from a subscriber's or requester's socket after the caller's deadline, for data that arrived before it.
+/// Reached: the call returns nothing, and the next call continues there.
 pub const READS_AFTER_DEADLINE_MAX: usize = 16;
 
-/// One-way messages that are written before the server is asked whether it has come so far.
+/// One-way messages written between two PINGs that confirm what the server has read.
 pub const ONE_WAY_BATCH: u64 = 64;
 
-/// Failures that are kept until somebody asks for them. More: the oldest one goes and is counted.
+/// Failures kept until they are fetched. More: the oldest one is discarded and counted.
 pub const FAILURES_MAX: usize = 1024;
 
-/// Servers that a publisher or subscriber may be given. More are refused.
+/// Servers of a publisher or subscriber. More are refused.
 pub const SERVERS_MAX: usize = 64;
 
-/// Longest hint of a server to come back later that is obeyed; a longer one counts as this.
+/// Longest `Retry-After` hint that is obeyed; a longer one counts as this.
 pub const HINT_MAX: Duration = Duration::from_secs(300);
 
-/// Longest evidence in bytes that is quoted from a server; the rest is left out.
+/// Bytes of a server's text quoted in an error; the rest is left out.
 pub const QUOTED_TEXT_SIZE_MAX: usize = 256;
 
-/// A follower's interval of heartbeats. Without one for [`HEARTBEATS_MISSED_MAX`] of them, it asks anew from where it is.
+/// Heartbeat interval of a stream follower. Without one for [`HEARTBEATS_MISSED_MAX`] intervals, the follower requests
+/// a new consumer from its current position.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Heartbeats that a follower lets go by.
+/// Heartbeat intervals without a heartbeat after which a follower requests a new consumer.
 pub const HEARTBEATS_MISSED_MAX: u32 = 3;
 
-/// How long a server keeps a follower's place after the follower has gone.
+/// Time for which a server keeps the consumer of a follower that has disconnected.
 pub const INACTIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest span that is waited for; a longer one, such as [`Duration::MAX`], counts as this.
+/// Longest span; a longer one, such as [`Duration::MAX`], counts as this.
 pub const SPAN_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// The end of a span that begins now, cut to [`SPAN_MAX`].
+/// The time `span`, cut to [`SPAN_MAX`], after `now`.
 pub(crate) fn deadline(now: Instant, span: Duration) -> Instant {
     now + span.min(SPAN_MAX)
 }

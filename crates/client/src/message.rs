@@ -1,39 +1,39 @@
-//! What a subscriber gets.
+//! Messages that a subscriber receives.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stilling_wire::nats::{AckSubject, Headers, NatsDelivery};
 
-/// A message.
+/// A received message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReceivedMessage {
-    /// Where it was published to.
+    /// The subject that it was published to.
     pub subject: String,
-    /// Where an answer is expected.
+    /// The reply subject.
     pub reply: Option<String>,
-    /// The header block as it came, for [`ReceivedMessage::header`]; empty for none.
+    /// The header block as received, for [`ReceivedMessage::header`]; empty without headers.
     pub headers: Vec<u8>,
     /// The payload.
     pub payload: Vec<u8>,
-    /// Where it stands in a stream, if it comes from one.
+    /// Its position in a stream, if it was delivered from one.
     pub position: Option<StreamPosition>,
 }
 
-/// Where a message stands in a stream.
+/// The position of a message in a stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StreamPosition {
-    /// The stream.
+    /// The stream's name.
     pub stream: String,
-    /// Its sequence.
+    /// Its sequence in the stream.
     pub sequence: u64,
-    /// When the stream took it, in nanoseconds since 1970.
+    /// When the stream stored it, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// How many messages of the stream come behind it for this follower.
+    /// Messages of the stream that follow it for this follower.
     pub pending: u64,
 }
 
 impl StreamPosition {
-    /// When the stream took it.
+    /// When the stream stored it.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.time_ns)
@@ -52,19 +52,19 @@ impl ReceivedMessage {
         }
     }
 
-    /// The first value of a header, if it is there and text.
+    /// The first value of a header, if it is present and UTF-8.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(Headers::parse(&self.headers).ok()?.find(name)?).ok()
     }
 
-    /// The number that a header's first line carries beside the version: how servers speak in between.
+    /// The status code in the header block's first line, used for control messages.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         Headers::parse(&self.headers).ok()?.status().map(|status| status.code)
     }
 
-    /// The same message, its place taken from the reply subject of a stream's delivery.
+    /// Sets `position` from the reply subject of a stream delivery.
     pub(crate) fn with_position(mut self) -> ReceivedMessage {
         let position =
             self.reply.as_deref().and_then(|reply| AckSubject::parse(reply.as_bytes())).map(|ack| {

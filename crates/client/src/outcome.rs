@@ -1,80 +1,80 @@
-//! What became of a message, and the figures that add up: whatever was taken is delivered, dropped with a reason, or
-//! still held.
+//! Outcomes of messages, and counters that balance: each submitted message is delivered, dropped with a reason, or
+//! held.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::connection_error::ConnectionError;
 
-/// What became of a message, as far as is known.
+/// The outcome of a message, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "a message may have been dropped"]
 pub enum PublishOutcome {
-    /// The server has acknowledged it.
+    /// The server has acknowledged the message.
     Delivered {
-        /// The stream that took it.
+        /// The stream that stored it.
         stream: String,
-        /// Its sequence there.
+        /// Its sequence in the stream.
         sequence: u64,
-        /// It was there already: an earlier attempt had arrived, and its acknowledgement got lost.
+        /// An earlier attempt had been stored, and its acknowledgement was lost.
         duplicate: bool,
     },
-    /// It is held and will be delivered when the server takes it. If it is dropped after all, that is told by
-    /// [`Publisher::failures`](crate::Publisher::failures).
+    /// The message is held and will be delivered when the server accepts it.
+    /// [`Publisher::failures`](crate::Publisher::failures) reports it if it is dropped later.
     Queued,
-    /// It was not delivered and is not held.
+    /// The message was not delivered and is not held.
     Dropped(DropReason),
 }
 
-/// Why a message was dropped.
+/// The reason why a message was dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DropReason {
-    /// Its subject cannot be published to.
+    /// The subject is not valid for publishing.
     Subject(String),
-    /// One of its headers cannot be sent.
+    /// A header cannot be encoded.
     Header(String),
-    /// It is longer than the server or the spool takes.
+    /// The message is longer than the server or the spool accepts.
     TooLarge {
-        /// Its bytes, headers included.
+        /// Size of the message in bytes, headers included.
         size: usize,
-        /// The most that is taken.
+        /// Largest accepted size in bytes.
         size_max: usize,
     },
     /// The spool is full.
     SpoolFull,
     /// The spool cannot be written.
     SpoolFailed(String),
-    /// A part of the spool on disk could not be read any more.
+    /// A part of the spool on disk is no longer readable.
     SpoolDamaged,
-    /// The stream does not want it.
+    /// The stream refused the message.
     Refused {
-        /// The stream, if one is named.
+        /// The stream; empty if the server did not name one.
         stream: String,
-        /// The kind of error, as in HTTP.
+        /// The status code, as in HTTP.
         code: u16,
-        /// The error, as nats-server numbers them; 0 if it has no number.
+        /// The error number of nats-server; 0 if there is none.
         error_code: u32,
-        /// What the server says.
+        /// The server's description.
         description: String,
     },
-    /// The user may not publish to its subject.
+    /// The user has no permission to publish to the subject.
     NotPermitted(String),
-    /// No stream keeps its subject, for longer than the publisher is willing to wait for one.
+    /// No stream stored the subject for [`no_stream_timeout`](crate::PublisherConfig::no_stream_timeout).
     NoStream,
-    /// The answer is not an acknowledgement of a stream.
+    /// The answer is not a stream's acknowledgement.
     NoAcknowledgement(String),
-    /// It was tried as often as the ladder allows.
+    /// The message was tried as often as the backoff allows.
     GaveUp {
-        /// How often.
+        /// Number of attempts.
         attempts: u32,
-        /// What was wrong last.
+        /// The last connection error.
         connection_error: Option<ConnectionError>,
     },
-    /// The caller's time was over. It may have arrived.
+    /// The caller's timeout expired. The message may have arrived.
     TimedOut,
-    /// A one-way message was on its way when the connection ended. It may have arrived.
+    /// The connection ended after a one-way message was written. The message may have arrived.
     Unsure,
-    /// The publisher was closed before the message was delivered, and nothing holds it.
+    /// The publisher was closed before delivery, and the message is not in a spool on disk.
     Closed,
 }
 
@@ -119,51 +119,51 @@ impl fmt::Display for DropReason {
 
 impl std::error::Error for DropReason {}
 
-/// A message that was dropped after its caller had gone on.
+/// A message that was dropped after its caller had stopped waiting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PublishFailure {
-    /// The message's subject.
+    /// The subject.
     pub subject: String,
     /// Its `Nats-Msg-Id`; empty for one-way messages.
     pub id: String,
-    /// Why it was dropped.
+    /// The reason.
     pub reason: DropReason,
 }
 
-/// What a publisher did so far. Always `submitted + recovered == delivered + dropped + held`.
+/// Counters of a publisher. Always `submitted + recovered == delivered + dropped + held`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PublisherCounts {
-    /// Messages that callers gave.
+    /// Messages submitted by callers.
     pub submitted: u64,
-    /// Messages that an earlier publisher had left in the spool's directory.
+    /// Messages found in the spool's directory at the start.
     pub recovered: u64,
-    /// Messages that the server has; one-way messages that it has read.
+    /// Messages acknowledged by the server; one-way messages that it has read.
     pub delivered: u64,
-    /// Those of them that were there already.
+    /// Delivered messages that an earlier attempt had already stored.
     pub duplicates: u64,
-    /// Messages dropped, for whatever reason.
+    /// Messages dropped, for any reason.
     pub dropped: u64,
     /// Messages held.
     pub held: u64,
-    /// Bytes that they count in the spool.
+    /// Bytes that the held messages cost in the spool.
     pub held_bytes: u64,
-    /// Bytes of the payloads delivered.
+    /// Payload bytes of delivered messages.
     pub delivered_bytes: u64,
     /// Messages sent again.
     pub retried: u64,
-    /// Connections that were made.
+    /// Connections established.
     pub connected: u64,
-    /// Connections that could not be made, or ended.
+    /// Connection attempts that failed and connections that were lost.
     pub connection_failures: u64,
-    /// Answers of the server to nothing that is waited for, such as a second acknowledgement.
+    /// Answers that match no unanswered message, such as a second acknowledgement.
     pub stray_answers: u64,
-    /// The server's hints to come back later.
+    /// Answers of the server that defer a message.
     pub hints: u64,
-    /// The shortest time from submission to acknowledgement; nothing while there was none.
+    /// Shortest time from submission to acknowledgement; `None` before the first one.
     pub send_time_min: Option<Duration>,
-    /// The longest.
+    /// Longest time from submission to acknowledgement.
     pub send_time_max: Option<Duration>,
-    /// The sum over all delivered messages that this publisher was given.
+    /// Sum of these times over all delivered messages submitted to this publisher.
     pub send_time_sum: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The publisher as callers see it: takes messages, waits for what they want to wait for, tells what became of them.
+//! The public publisher: accepts messages, waits for acknowledgements, reports outcomes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::spool::{Spool, memory::MemorySpool};
 use crate::spool_entry::{OutgoingMessage, SpoolEntry};
 use crate::ticket::{OutcomeSender, OutcomeSlot, PublishTicket};
 
-/// Why there is no publisher. A server that is not there is no reason.
+/// The reason why a publisher did not start. An unreachable server is none.
 #[derive(Debug)]
 pub enum StartError {
-    /// The address is none.
+    /// The address cannot be parsed.
     Address(BadAddress),
-    /// No server is named, or more than [`SERVERS_MAX`].
+    /// No server is configured, or more than [`SERVERS_MAX`].
     Servers(usize),
-    /// The spool's directory cannot be made or written.
+    /// The spool's directory cannot be created or written.
     Directory(std::io::Error),
     /// The spool cannot be opened.
     Spool(OpenError),
-    /// The system gives no thread or no descriptors.
+    /// The system provides no thread or no descriptors.
     System(std::io::Error),
 }
 
@@ -67,10 +67,10 @@ impl std::error::Error for StartError {
     }
 }
 
-/// Sends messages to a server, over one connection that is made again whenever it is lost.
+/// Sends messages to a server over one connection, which is re-established after each loss.
 ///
-/// It may be shared by threads. Dropping it ends its thread; what is not delivered by then stays in the spool's directory,
-/// if there is one, and is lost otherwise: [`close`](Publisher::close) waits and says.
+/// Threads may share it. Dropping it ends its thread; undelivered messages stay in the spool's directory, if there is
+/// one, and are lost otherwise: [`close`](Publisher::close) waits and reports.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<SharedState>,
@@ -79,28 +79,28 @@ pub struct Publisher {
     overflow: OverflowPolicy,
     spool_size: u64,
     send_timeout: Duration,
-    /// What each `Nats-Msg-Id` begins with.
+    /// Prefix of each `Nats-Msg-Id`.
     name: String,
-    /// How many of them there are.
+    /// Number of message ids assigned.
     numbers: AtomicU64,
     findings: Findings,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Publisher {
-    /// A publisher to one server, with everything else as it is by default.
+    /// A publisher for one server with default configuration.
     ///
     /// # Errors
-    /// [`StartError`]; never because the server is not there.
+    /// [`StartError`]; an unreachable server is no error.
     pub fn connect(address: &str) -> Result<Publisher, StartError> {
         let server = address.parse().map_err(StartError::Address)?;
         Publisher::new(PublisherConfig { servers: vec![server], ..PublisherConfig::default() })
     }
 
-    /// A publisher. Its thread begins to connect at once.
+    /// A publisher. Its thread starts to connect at once.
     ///
     /// # Errors
-    /// [`StartError`]; never because the server is not there.
+    /// [`StartError`]; an unreachable server is no error.
     pub fn new(config: PublisherConfig) -> Result<Publisher, StartError> {
         if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
             return Err(StartError::Servers(config.servers.len()));
@@ -143,12 +143,12 @@ impl Publisher {
         })
     }
 
-    /// Sends a message as the publisher's [`PublishMode`] says: waits for its acknowledgement, or returns at once.
+    /// Sends a message according to the [`PublishMode`]: waits for its acknowledgement, or returns at once.
     pub fn send(&self, subject: &str, payload: &[u8]) -> PublishOutcome {
         self.send_with(subject, &[], payload)
     }
 
-    /// [`send`](Publisher::send), with headers of the caller's own.
+    /// [`send`](Publisher::send) with additional headers.
     pub fn send_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> PublishOutcome {
         let deadline = Instant::now() + self.send_timeout;
         let waits = self.mode == PublishMode::Confirmed;
@@ -165,19 +165,19 @@ impl Publisher {
         if !is_retained {
             slot.cancel();
         }
-        // It may have been decided just now; from here on a failure is told as one that nobody waits for.
+        // The outcome may have arrived just now; after `detach`, a failure goes to `failures`.
         let late =
             if is_retained { PublishOutcome::Queued } else { PublishOutcome::Dropped(DropReason::TimedOut) };
         slot.detach().unwrap_or(late)
     }
 
-    /// Gives a message to the publisher and returns at once, or, with [`OverflowPolicy::Wait`], as soon as there is room: many
-    /// messages can be on their way. In the mode [`PublishMode::OneWay`] there is nothing to wait for.
+    /// Queues a message and returns at once, or, with [`OverflowPolicy::Wait`], as soon as there is room: many messages
+    /// can be in flight. In the mode [`PublishMode::OneWay`] the ticket is resolved at once.
     pub fn submit(&self, subject: &str, payload: &[u8]) -> PublishTicket {
         self.submit_with(subject, &[], payload)
     }
 
-    /// [`submit`](Publisher::submit), with headers of the caller's own.
+    /// [`submit`](Publisher::submit) with additional headers.
     pub fn submit_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> PublishTicket {
         let waits = self.mode != PublishMode::OneWay;
         let deadline = (self.mode == PublishMode::Confirmed).then(|| Instant::now() + self.send_timeout);
@@ -188,7 +188,8 @@ impl Publisher {
         }
     }
 
-    /// Waits until nothing is held any more, at most for `timeout`, and returns the figures: `held` is what is left.
+    /// Waits until no message is held, at most for `timeout`, and returns the counters: `held` is the number of
+    /// undelivered messages.
     pub fn flush(&self, timeout: Duration) -> PublisherCounts {
         let deadline = Some(limits::deadline(Instant::now(), timeout));
         let mut state = self.shared.lock();
@@ -204,52 +205,52 @@ impl Publisher {
         }
     }
 
-    /// The figures.
+    /// The counters.
     #[must_use]
     pub fn counts(&self) -> PublisherCounts {
         self.shared.lock().counts()
     }
 
-    /// What is wrong with the connection now; nothing while it is there.
+    /// The current connection error; `None` while connected.
     #[must_use]
     pub fn connection_error(&self) -> Option<ConnectionError> {
         let state = self.shared.lock();
         state.connection_error.clone().filter(|_| !state.is_ready)
     }
 
-    /// Whether the connection is there.
+    /// Whether the connection is established.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.lock().is_ready
     }
 
-    /// Messages that were dropped after their callers had gone on, the oldest first; each is told once. More than
-    /// [`FAILURES_MAX`](crate::limits::FAILURES_MAX) that nobody asks for are only counted, in
-    /// [`failures_lost`](Publisher::failures_lost) and like all in [`PublisherCounts::dropped`].
+    /// Takes the messages that were dropped after their callers had stopped waiting, oldest first. At most
+    /// [`FAILURES_MAX`](crate::limits::FAILURES_MAX) are kept; [`failures_lost`](Publisher::failures_lost) counts the
+    /// others, and [`PublisherCounts::dropped`] counts all.
     pub fn failures(&self) -> impl Iterator<Item = PublishFailure> {
         std::mem::take(&mut self.shared.lock().failures).into_iter()
     }
 
-    /// Failures that were not kept, because nobody asked for those before them.
+    /// Failures that were discarded because earlier ones had not been fetched.
     #[must_use]
     pub fn failures_lost(&self) -> u64 {
         self.shared.lock().failures_lost
     }
 
-    /// Has each failure told to `callback` from now on, on the publisher's thread, instead of being kept. It should
+    /// Passes each further failure to `callback`, on the publisher's thread, instead of keeping it. The callback should
     /// return soon: nothing is sent meanwhile.
     pub fn on_failure(&self, callback: impl FnMut(&PublishFailure) + Send + 'static) {
         self.shared.lock().callback = Some(Box::new(callback));
     }
 
-    /// What was wrong in the spool's directory when it was opened.
+    /// Damage found in the spool's directory when it was opened.
     #[must_use]
     pub fn findings(&self) -> &Findings {
         &self.findings
     }
 
-    /// Waits until all is delivered, at most for `timeout`, ends the publisher and returns the figures. What `held` counts
-    /// then is in the spool's directory; where there is none, it was dropped.
+    /// Waits until all messages are delivered, at most for `timeout`, ends the publisher and returns the counters.
+    /// Messages that `held` counts afterwards are in the spool's directory; without a directory they are dropped.
     pub fn close(mut self, timeout: Duration) -> PublisherCounts {
         let _ = self.flush(timeout);
         self.stop();
@@ -263,12 +264,12 @@ impl Publisher {
             self.shared.wake(&mut state);
         }
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has left nothing to wait for.
+            // A panic of the thread needs no handling here: `SharedState::end` has run.
             let _ = thread.join();
         }
     }
 
-    /// Puts a message into the thread's hands; a ticket if the caller wants one.
+    /// Passes a message to the thread; returns a ticket if requested.
     fn enqueue(
         &self,
         subject: &str,
@@ -294,7 +295,7 @@ impl Publisher {
         let slot = wants_ticket.then(OutcomeSlot::default);
         entry.ticket = slot.clone().map(OutcomeSender::new);
         let mut state = self.shared.lock();
-        // Counted with what becomes of it, so that the figures add up at any moment.
+        // Submission and outcome are counted under one lock, so that the counters always balance.
         while !self.make_room(&mut state, cost) {
             let in_time = match (self.overflow, deadline) {
                 (OverflowPolicy::Wait, Some(deadline)) if !state.ended && cost <= self.spool_size => {
@@ -322,8 +323,9 @@ impl Publisher {
         Ok(slot.map(PublishTicket::waiting))
     }
 
-    /// Whether a message may come in. With [`OverflowPolicy::DropOldest`] all that fits may: the thread drops old ones, and for the time
-    /// that it takes a quarter more fits; beyond that the oldest go of those that the thread has not seen yet.
+    /// Whether a message of this cost is accepted. With [`OverflowPolicy::DropOldest`] every message that fits the
+    /// spool is: the thread drops old ones, and until it does so a quarter more is accepted; beyond that the oldest
+    /// messages that the thread has not yet taken are dropped here.
     fn make_room(&self, state: &mut PublisherState, cost: u64) -> bool {
         if self.overflow != OverflowPolicy::DropOldest {
             return state.held.1.saturating_add(cost) <= self.spool_size;

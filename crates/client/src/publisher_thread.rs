@@ -1,4 +1,4 @@
-//! The publisher's thread: moves bytes and time between the socket and the link.
+//! The publisher's thread: connects socket and clock to the link.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -15,29 +15,27 @@ use crate::link::PublisherLink;
 use crate::shared::SharedState;
 use crate::socket::{PublisherSocket, connect_error, resolve};
 
-/// Events of a turn; more come with the next.
+/// Poll events per turn; more follow in the next turn.
 const EVENTS: usize = 8;
 pub(crate) const WAKER: Token = Token(0);
 const SOCKET: Token = Token(1);
 
-/// Everything that the thread owns.
 pub(crate) struct PublisherThread {
     pub(crate) shared: Arc<SharedState>,
     pub(crate) link: PublisherLink,
     pub(crate) poll: Poll,
     pub(crate) overflow: OverflowPolicy,
     pub(crate) spool_size: u64,
-    /// What is held outlives this thread.
+    /// Held messages are in a spool on disk and outlive this thread.
     is_retained: bool,
     connection: Option<ThreadConnection>,
     buffer: Vec<u8>,
 }
 
-/// A connection and what is known of it between two turns: the system tells news only once.
+/// A connection and its readiness, which is kept between turns because polling is edge-triggered.
 struct ThreadConnection {
     socket: PublisherSocket,
     server: ServerUrl,
-    /// Other addresses of the server to be tried if this one does not work.
     fallback_addresses: std::vec::IntoIter<SocketAddr>,
     is_connected: bool,
     is_readable: bool,
@@ -57,7 +55,6 @@ impl PublisherThread {
         PublisherThread { shared, link, poll, overflow, spool_size, is_retained, connection: None, buffer }
     }
 
-    /// Runs until the publisher is closed.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while self.turn(&mut events) {}
@@ -66,12 +63,13 @@ impl PublisherThread {
         self.shared.apply_update(self.link.take_update());
     }
 
-    /// One turn; false: it was the last.
+    /// One turn; false: it was the last one.
     fn turn(&mut self, events: &mut Events) -> bool {
         if !self.collect_submissions() {
             return false;
         }
-        // This thread may have been stopped, or have been with its caller's own code: what came meanwhile counts first.
+        // The thread may have been suspended, or in the caller's callback: data that has arrived counts before any
+        // timeout.
         let now = Instant::now();
         if self.link.deadline().is_some_and(|at| now >= at) && self.drain_input(events) {
             self.link.check_timeouts(now);
@@ -91,8 +89,8 @@ impl PublisherThread {
         } else {
             self.link.deadline().map(|at| at.saturating_duration_since(Instant::now()))
         };
-        // An interrupted wait is a short one. Any other error would come again at once: the pause keeps it from being a
-        // busy loop, and the link's own deadlines go on.
+        // An interrupted wait counts as a short one. Other errors would repeat at once: the pause prevents a busy loop,
+        // and the link's deadlines still apply.
         if let Err(error) = self.poll_socket(events, timeout)
             && error.kind() != ErrorKind::Interrupted
         {
@@ -103,7 +101,6 @@ impl PublisherThread {
         true
     }
 
-    /// Waits for news of the socket.
     fn poll_socket(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         self.poll.poll(events, timeout)?;
         if let Some(connection) = &mut self.connection {
@@ -115,7 +112,7 @@ impl PublisherThread {
         Ok(())
     }
 
-    /// Tells the link what has come; false: there may be more.
+    /// Passes received data to the link; false: there may be more.
     fn process_input(&mut self) -> bool {
         self.finish_connecting();
         self.read();
@@ -123,14 +120,14 @@ impl PublisherThread {
     }
 
     fn drain_input(&mut self, events: &mut Events) -> bool {
-        // What cannot be asked for cannot be waited for either: the deadlines are all that there is then.
+        // Without polling there is no further input to wait for; the timeouts apply.
         match self.poll_socket(events, Some(Duration::ZERO)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => false,
             _ => self.process_input(),
         }
     }
 
-    /// Takes what callers have given; false: the publisher is closed.
+    /// Takes submitted messages; false: the publisher is closed.
     fn collect_submissions(&mut self) -> bool {
         let (entries, held, stop) = {
             let mut state = self.shared.lock();
@@ -197,7 +194,6 @@ impl PublisherThread {
         }
     }
 
-    /// An address of the server did not work; perhaps another one does.
     fn try_next_address(&mut self, mut error: io::Error) {
         let Some(ThreadConnection { server, mut fallback_addresses, .. }) = self.connection.take() else {
             return;
@@ -236,7 +232,7 @@ impl PublisherThread {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => connection.is_writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // What the server said before it closed is the better reason.
+                    // The server's last message is a better reason than the write error.
                     connection.is_readable = true;
                     self.read();
                     if self.connection.is_some() {
@@ -255,13 +251,13 @@ impl PublisherThread {
 }
 
 impl Drop for PublisherThread {
-    /// Also when the thread panics: whoever waits hears that it has ended, and whoever sends is refused.
+    /// Runs on a panic, too: waiting callers are notified, and further messages are refused.
     fn drop(&mut self) {
         self.shared.end(self.is_retained);
     }
 }
 
-/// Now, as the journal counts.
+/// Nanoseconds since 1970, as the journal counts time.
 fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! One question, one answer.
+//! Request and reply over one connection.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,23 +12,23 @@ use crate::identity::Inbox;
 use crate::limits::SPAN_MAX;
 use crate::message::ReceivedMessage;
 
-/// Why there is no answer.
+/// The reason why a request has no reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequesterError {
-    /// The subject cannot be published to.
+    /// The subject is not valid for publishing.
     Subject(String),
-    /// Nobody listens to the subject.
+    /// The subject has no subscriber.
     NoResponders,
-    /// The question is longer than the server takes.
+    /// The request is longer than the server accepts.
     TooLarge {
-        /// Its bytes.
+        /// Size of the request in bytes.
         size: usize,
-        /// The most that is taken.
+        /// Largest accepted size in bytes.
         size_max: usize,
     },
-    /// No answer came in time.
+    /// No reply arrived in time.
     TimedOut,
-    /// The connection failed. The question may have arrived.
+    /// The connection failed. The request may have arrived.
     ConnectionError(ConnectionError),
 }
 
@@ -50,9 +50,8 @@ impl fmt::Display for RequesterError {
 
 impl std::error::Error for RequesterError {}
 
-/// Asks questions over one connection, one at a time. A connection that failed, or brought no answer in
-/// time, is made again with the next question; no
-/// question is asked twice.
+/// Sends requests over one connection, one at a time. After a connection error or a timeout the next request opens a
+/// new connection; no request is sent twice.
 #[derive(Debug)]
 pub struct Requester {
     server: ServerUrl,
@@ -63,13 +62,13 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// For questions to this server; connects with the first one.
+    /// A requester for this server; it connects with the first request.
     #[must_use]
     pub fn new(server: ServerUrl, name: Option<String>) -> Requester {
         Requester { server, name, inbox: Inbox::new(), requests_sent: 0, connection: None }
     }
 
-    /// Asks, and waits for the answer at most for `timeout`.
+    /// Sends a request and waits for the reply, at most for `timeout`.
     ///
     /// # Errors
     /// [`RequesterError`].
@@ -89,7 +88,7 @@ impl Requester {
             None => self.connect(timeout).map_err(RequesterError::ConnectionError)?,
         };
         let answer = self.exchange(&mut connection, subject, payload, deadline);
-        // Without an answer nobody knows whether the connection still is one.
+        // After a timeout the state of the connection is unknown.
         if !matches!(answer, Err(RequesterError::ConnectionError(_) | RequesterError::TimedOut)) {
             self.connection = Some(connection);
         }
@@ -129,7 +128,7 @@ impl Requester {
                 ConnectionEvent::TimedOut | ConnectionEvent::ReadLimit => {
                     return Err(RequesterError::TimedOut);
                 }
-                // An answer to an earlier question comes too late.
+                // A late reply to an earlier request.
                 ConnectionEvent::Message(_, message)
                     if self.inbox.token(message.subject.as_bytes()) != Some(self.requests_sent) => {}
                 ConnectionEvent::Message(_, message)

@@ -1,5 +1,5 @@
-//! What callers and the publisher's thread share: messages on their way to it, the room they take, the figures, the
-//! failures that nobody has asked for yet. One lock, held for a few instructions; nothing waits while it holds it.
+//! State shared by callers and the publisher's thread: submitted messages, held bytes, counters, unfetched failures.
+//! One lock, held briefly; no code blocks while holding it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,25 +12,22 @@ use crate::link::LinkUpdate;
 use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
 use crate::spool_entry::SpoolEntry;
 
-/// What is called with each failure.
 pub(crate) type Callback = Box<dyn FnMut(&PublishFailure) + Send>;
 
-/// The shared state.
 pub(crate) struct SharedState {
     state: Mutex<PublisherState>,
     changed: Condvar,
     waker: mio::Waker,
 }
 
-/// What the lock protects.
 #[derive(Default)]
 pub(crate) struct PublisherState {
     pub(crate) submissions: VecDeque<SpoolEntry>,
-    /// Messages held and what they count, those in `submissions` included.
+    /// Number and cost of the messages held, those in `submissions` included.
     pub(crate) held: (u64, u64),
     pub(crate) submitted: u64,
     pub(crate) recovered: u64,
-    /// Dropped before they came to the thread.
+    /// Messages dropped before the thread took them.
     pub(crate) dropped: u64,
     pub(crate) link: PublisherCounts,
     pub(crate) failures: VecDeque<PublishFailure>,
@@ -39,9 +36,8 @@ pub(crate) struct PublisherState {
     pub(crate) connection_error: Option<ConnectionError>,
     pub(crate) is_ready: bool,
     pub(crate) stop: bool,
-    /// The thread has ended.
     pub(crate) ended: bool,
-    /// The thread sleeps and has to be woken.
+    /// The thread sleeps and needs the waker.
     is_asleep: bool,
 }
 
@@ -84,7 +80,7 @@ impl SharedState {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, PublisherState> {
-        // The state is whole between any two statements that could panic.
+        // The state is consistent between any two statements that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,27 +100,25 @@ impl SharedState {
         (self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0, true)
     }
 
-    /// Lets the thread look again.
     pub(crate) fn wake(&self, state: &mut PublisherState) {
         if std::mem::take(&mut state.is_asleep) {
-            // A waker that does not work any more belongs to a thread that has ended.
+            // The waker fails only after the thread has ended.
             let _ = self.waker.wake();
         }
     }
 
-    /// The thread is about to sleep; false: there is something to do.
+    /// Marks the thread as asleep; false: there is work.
     pub(crate) fn prepare_sleep(&self) -> bool {
         let mut state = self.lock();
         state.is_asleep = state.submissions.is_empty() && !state.stop;
         state.is_asleep
     }
 
-    /// The thread is awake.
     pub(crate) fn set_awake(&self) {
         self.lock().is_asleep = false;
     }
 
-    /// Tells callers what has happened.
+    /// Applies a link's update and notifies callers.
     pub(crate) fn apply_update(&self, update: LinkUpdate) {
         let (callback, failures) = {
             let mut state = self.lock();
@@ -145,8 +139,8 @@ impl SharedState {
             self.changed.notify_all();
             (callback, failures)
         };
-        // The caller's own code runs without the lock: it may use the publisher. It panics on its own account: it is told no
-        // more, and what comes is kept for whoever asks.
+        // The callback runs without the lock, so it may use the publisher. After a panic it is dropped, and further
+        // failures are kept for `failures`.
         if let Some(mut callback) = callback {
             let mut notified = 0;
             let notify = || {
@@ -168,8 +162,8 @@ impl SharedState {
         }
     }
 
-    /// The thread has ended. Whoever waits for a message that it has not taken is told so. What it has taken and not done with
-    /// is gone, if nothing keeps it: then it has panicked.
+    /// Called when the thread has ended. Messages that it has not taken are dropped, and their callers notified. If the
+    /// spool is not persistent, messages still held then, after a panic, count as dropped.
     pub(crate) fn end(&self, is_retained: bool) {
         let mut state = self.lock();
         state.ended = true;

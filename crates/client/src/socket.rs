@@ -1,7 +1,7 @@
-//! A TCP or Unix connection that does not block, for the publisher's thread.
+//! A non-blocking TCP or Unix connection for the publisher's thread.
 //!
-//! Connecting and sending are two calls (row 0.10): in NATS the server speaks first, and CONNECT depends on its INFO, so a
-//! SYN has no message to carry (TCP Fast Open).
+//! Connecting and sending are separate calls (row 0.10): in NATS the server sends first, and CONNECT depends on its
+//! INFO, so a SYN has no message to carry (TCP Fast Open).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,7 +15,6 @@ use mio::{Interest, Registry, Token};
 use crate::address::{ServerAddress, ServerUrl};
 use crate::connection_error::ConnectionError;
 
-/// A connection, or one that is being made.
 #[derive(Debug)]
 pub(crate) enum PublisherSocket {
     Tcp(TcpStream),
@@ -23,7 +22,7 @@ pub(crate) enum PublisherSocket {
     Unix(UnixStream),
 }
 
-/// The addresses of a server: looking them up may take as long as the system's resolver does.
+/// Resolves a server's addresses; blocks as long as the system's resolver does.
 pub(crate) fn resolve(server: &ServerUrl) -> Result<Vec<SocketAddr>, ConnectionError> {
     let ServerAddress::Tcp { host, port } = &server.address else { return Ok(Vec::new()) };
     let connection_error = |detail: String| ConnectionError::Name { server: server.to_string(), detail };
@@ -38,18 +37,17 @@ pub(crate) fn resolve(server: &ServerUrl) -> Result<Vec<SocketAddr>, ConnectionE
     }
 }
 
-/// What the system said to an attempt to connect.
 pub(crate) fn connect_error(server: &ServerUrl, error: &io::Error) -> ConnectionError {
     ConnectionError::Connect { server: server.to_string(), kind: error.kind(), detail: error.to_string() }
 }
 
 impl PublisherSocket {
-    /// Begins to connect; `address` is one of the server's if it is reached over TCP.
+    /// Starts to connect; `address` is one of the server's addresses for TCP.
     pub(crate) fn connect(server: &ServerUrl, address: Option<SocketAddr>) -> io::Result<PublisherSocket> {
         match (&server.address, address) {
             (ServerAddress::Tcp { .. }, Some(address)) => {
                 let stream = TcpStream::connect(address)?;
-                // Some systems want the connection first; then it stays as it is.
+                // Some systems require an established connection; the option is not essential.
                 let _ = stream.set_nodelay(true);
                 Ok(PublisherSocket::Tcp(stream))
             }
@@ -59,7 +57,6 @@ impl PublisherSocket {
         }
     }
 
-    /// Whether the connection is there.
     pub(crate) fn is_connected(&self) -> io::Result<bool> {
         let (error, peer) = match self {
             PublisherSocket::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(|_| ())),

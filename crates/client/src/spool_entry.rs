@@ -1,4 +1,4 @@
-//! A message on its way: its bytes in one piece of memory, who waits for it, and what it has been through.
+//! A message held by the publisher: its bytes, its ticket and its delivery attempts.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::limits::MESSAGE_OVERHEAD;
 use crate::outcome::DropReason;
 use crate::ticket::OutcomeSender;
 
-/// Subject, header block and payload, one behind the other.
+/// Subject, header block and payload in one allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OutgoingMessage {
     bytes: Box<[u8]>,
@@ -30,7 +30,7 @@ impl OutgoingMessage {
         &self.bytes[..self.subject_end]
     }
 
-    /// The header block; empty for none.
+    /// The header block; empty without headers.
     pub(crate) fn headers(&self) -> &[u8] {
         &self.bytes[self.subject_end..self.headers_end]
     }
@@ -39,17 +39,17 @@ impl OutgoingMessage {
         &self.bytes[self.headers_end..]
     }
 
-    /// Bytes of headers and payload: what a server's limit counts.
+    /// Bytes of headers and payload, as a server's limit counts them.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() - self.subject_end
     }
 
-    /// Bytes that it counts in a spool in memory.
+    /// Bytes that the message costs in a spool in memory.
     pub(crate) fn cost(&self) -> u64 {
         self.bytes.len() as u64 + MESSAGE_OVERHEAD
     }
 
-    /// By which the server recognises it; empty without one.
+    /// Its `Nats-Msg-Id`; empty without one.
     pub(crate) fn id(&self) -> String {
         let headers = Headers::parse(self.headers()).ok();
         let id = headers.and_then(|headers| headers.find(MESSAGE_ID)).unwrap_or_default();
@@ -57,30 +57,28 @@ impl OutgoingMessage {
     }
 }
 
-/// A message that is held.
 #[derive(Debug)]
 pub(crate) struct SpoolEntry {
     pub(crate) message: OutgoingMessage,
-    /// Its place in the spool.
     pub(crate) id: u64,
-    /// What it counts in the spool, in bytes.
+    /// Bytes charged to the spool.
     pub(crate) cost: u64,
-    /// Who waits for it, unless nobody does or they have been answered.
+    /// Reports the outcome to the caller; `None` if the caller does not wait or has its outcome.
     pub(crate) ticket: Option<OutcomeSender>,
-    /// When its caller gave it; nothing for one that an earlier publisher left.
+    /// Time of submission; `None` for a message recovered from the spool's directory.
     pub(crate) since: Option<Instant>,
-    /// The link's count of failed connections when it came: all later ones were attempts of its own, too.
+    /// The link's failed connections at submission: each later one counts as an attempt of this message.
     pub(crate) failed_connections_before: u64,
-    /// Its own failed attempts.
+    /// Failed attempts of this message alone.
     pub(crate) attempts: u64,
-    /// Its stream does not take it.
+    /// Set while its stream does not accept it.
     pub(crate) rejection: Option<StreamRejection>,
 }
 
-/// Why a message's own stream does not take it, and for how long that is borne.
+/// The reason why a stream does not accept a message, and how long that is tolerated.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamRejection {
-    /// Then it is dropped; nothing: it is kept, for its stream will take it.
+    /// When the message is dropped; `None`: it is kept, because the stream will accept it.
     pub(crate) until: Option<Instant>,
     pub(crate) reason: DropReason,
 }
@@ -91,12 +89,12 @@ impl SpoolEntry {
         SpoolEntry { message, id, cost, ticket, since, failed_connections_before, attempts, rejection }
     }
 
-    /// How often it has been tried in vain, when so many connections have failed in all.
+    /// Failed attempts in all, given the link's failed connections.
     pub(crate) fn attempts_made(&self, failed_connections: u64) -> u64 {
         failed_connections.saturating_sub(self.failed_connections_before) + self.attempts
     }
 
-    /// Its caller has gone and does not want it to be sent any more.
+    /// The caller has stopped waiting and the message is no longer to be sent.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.ticket.as_ref().is_some_and(OutcomeSender::is_cancelled)
     }

@@ -1,4 +1,4 @@
-//! Where one caller waits for one message.
+//! Tickets: the connection between a waiting caller and its message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::outcome::{DropReason, PublishOutcome};
 
-/// What becomes of a message that was [submitted](crate::Publisher::submit).
+/// A handle to the outcome of a message that was [submitted](crate::Publisher::submit).
 #[derive(Debug)]
 #[must_use = "only the ticket tells what became of the message, unless it is dropped after having been queued"]
 pub struct PublishTicket {
@@ -28,7 +28,7 @@ impl PublishTicket {
         PublishTicket { state: TicketState::Waiting(slot) }
     }
 
-    /// What became of it, if that is known.
+    /// The outcome, if it is known.
     #[must_use]
     pub fn outcome(&self) -> Option<PublishOutcome> {
         match &self.state {
@@ -37,7 +37,7 @@ impl PublishTicket {
         }
     }
 
-    /// Waits until it is known, at most for `timeout`. Nothing: not yet; ask again.
+    /// Waits for the outcome, at most for `timeout`; `None` if it is still unknown.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<PublishOutcome> {
         match &self.state {
@@ -55,7 +55,7 @@ impl PublishTicket {
 }
 
 impl Drop for PublishTicket {
-    /// From now on nobody waits: what goes wrong is told as any other failure.
+    /// Failures after this go to [`Publisher::failures`](crate::Publisher::failures).
     fn drop(&mut self) {
         if let TicketState::Waiting(slot) = &self.state {
             slot.detach();
@@ -63,8 +63,8 @@ impl Drop for PublishTicket {
     }
 }
 
-/// The end of a slot that goes with the message. Whatever becomes of the message, whoever waits hears of it: also if it is
-/// only let go, as by a thread that panics.
+/// The sending half of a slot, which travels with the message. Dropping it sends an outcome, too, also when a thread
+/// panics.
 #[derive(Debug)]
 pub(crate) struct OutcomeSender {
     slot: OutcomeSlot,
@@ -76,12 +76,12 @@ impl OutcomeSender {
         OutcomeSender { slot, is_retained: false }
     }
 
-    /// The message is safe: what lets it go here does not lose it.
+    /// The message is on disk: dropping this sender does not lose it.
     pub(crate) fn mark_retained(&mut self) {
         self.is_retained = true;
     }
 
-    /// Tells the outcome; the first one counts. False: nobody is there to hear it.
+    /// Sends the outcome; only the first one counts. False: the caller no longer waits.
     pub(crate) fn complete(&self, outcome: PublishOutcome) -> bool {
         self.slot.complete(outcome)
     }
@@ -102,7 +102,6 @@ impl Drop for OutcomeSender {
     }
 }
 
-/// The place that caller and link share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutcomeSlot {
     shared: Arc<SlotShared>,
@@ -118,7 +117,6 @@ struct SlotShared {
 #[derive(Debug, Default)]
 struct SlotState {
     outcome: Option<PublishOutcome>,
-    /// The caller does not look any more.
     is_detached: bool,
 }
 
@@ -149,14 +147,13 @@ impl OutcomeSlot {
         state.outcome.clone()
     }
 
-    /// The caller goes on without waiting. Returns what has been told until then.
+    /// Stops waiting. Returns the outcome if it is already known.
     pub(crate) fn detach(&self) -> Option<PublishOutcome> {
         let mut state = self.lock();
         state.is_detached = true;
         state.outcome.clone()
     }
 
-    /// The caller wants the message not to be sent any more.
     pub(crate) fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::Relaxed);
     }

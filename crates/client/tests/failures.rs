@@ -1,5 +1,4 @@
-//! Everything that a server can do wrong, over real sockets: the publisher and the subscriber get over it, and every message
-//! is accounted for.
+//! Server failures over real sockets: publisher and subscriber recover from them, and every message is accounted for.
 
 use std::net::TcpListener;
 use std::sync::mpsc;
@@ -14,7 +13,6 @@ use stilling_client::{
 use stilling_probe::nats::{FakeNatsServer, InjectedFault, ReceivedOperation, ScriptedServer};
 use stilling_probe::{HANG, eventually};
 
-/// A server's port that nobody serves yet.
 fn listener() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("nats://{}", listener.local_addr().expect("it has an address"));
@@ -38,7 +36,7 @@ fn publisher(config: PublisherConfig) -> Publisher {
     Publisher::new(config).expect("it can work")
 }
 
-/// Sends on a thread of its own; the test plays the server.
+/// Sends on another thread; the test acts as the server.
 fn sending(publisher: &std::sync::Arc<Publisher>, payload: &'static [u8]) -> mpsc::Receiver<PublishOutcome> {
     let (tell, told) = mpsc::channel();
     let publisher = std::sync::Arc::clone(publisher);
@@ -54,7 +52,7 @@ fn delivered(sequence: u64, duplicate: bool) -> PublishOutcome {
     PublishOutcome::Delivered { stream: "events".to_owned(), sequence, duplicate }
 }
 
-/// Row 0.31: the publisher, then the server; nobody listens in between.
+/// Row 0.31: first the publisher, then the server; the port does not listen in between.
 #[test]
 fn a_publisher_that_is_there_first_works_as_soon_as_its_server_is() {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -127,7 +125,7 @@ fn a_second_acknowledgement_is_counted_and_forgotten() {
     assert_eq!(publisher.counts().stray_answers, 1);
 }
 
-/// Row 0.27: a server that asks for patience gets it, and nothing is lost.
+/// Row 0.27: the server's hint is obeyed, and nothing is lost.
 #[test]
 fn a_hint_is_obeyed_and_nothing_is_lost() {
     let server = FakeNatsServer::start();
@@ -163,7 +161,7 @@ fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
     let told = sending(&publisher, b"x");
     let mut scripted = ScriptedServer::accept(&hung);
     scripted.complete_handshake();
-    // It is neither acknowledged nor is anything else said.
+    // The server neither acknowledges it nor sends anything else.
     let message = scripted.published();
     assert!(matches!(outcome(&told), PublishOutcome::Delivered { .. } | PublishOutcome::Queued));
     eventually("the other one has it", || good.records().first().cloned());
@@ -190,7 +188,7 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
     let url = url.replace("nats://", "nats://alice:wrong@");
     let spool_mode = SpoolMode::Attempts;
     let publisher = publisher(PublisherConfig { spool_mode, ..config(&url) });
-    // Before the server says its first word, so that all failures are its own.
+    // Before the server sends INFO, so that all failures count for the message.
     let ticket = publisher.submit("events.a", b"x");
     for _ in 0..4 {
         let mut scripted = ScriptedServer::accept(&listener);
@@ -214,7 +212,7 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
     assert!(connection_error.to_string().contains("check user and password"), "{connection_error}");
 }
 
-/// Rows 0.4 and 0.7: a server that stops in the middle of everything and comes back with what it had.
+/// Rows 0.4 and 0.7: a server that stops in the middle of a burst and restarts with its records.
 #[test]
 fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
     let (listener, url) = listener();
@@ -238,7 +236,8 @@ fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
     assert_eq!(numbers, (0..2500).collect::<Vec<_>>(), "each once and in order");
 }
 
-/// Row 0.14: full is a value: the caller waits for room no longer than it said, or a named message goes, and is counted.
+/// Row 0.14: a full spool has a defined result: the caller waits for room at most for its timeout, or a defined message
+/// is dropped, and counted.
 #[test]
 fn a_full_spool_does_what_its_policy_says() {
     let small = |overflow, mode| PublisherConfig {
@@ -275,7 +274,7 @@ fn a_full_spool_does_what_its_policy_says() {
     assert!(waiting.counts().is_balanced());
 }
 
-/// Row 0.18: failures are told afterwards, to a callback or to whoever asks.
+/// Row 0.18: failures are reported later, to a callback or on request.
 #[test]
 fn failures_are_told_to_the_callback() {
     let (listener, url) = listener();
@@ -299,7 +298,7 @@ fn failures_are_told_to_the_callback() {
     assert_eq!(publisher.failures().count(), 0);
 }
 
-/// A directory has one publisher; the second one hears who has it.
+/// A directory has one publisher; the second one receives the holder's process id.
 #[test]
 fn two_publishers_cannot_have_one_directory() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -369,7 +368,7 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     });
     let mut scripted = ScriptedServer::accept(&listener);
     scripted.complete_handshake();
-    // Each wish: where it is to be delivered, and how the subscription is called.
+    // Returns the delivery subject and the subscription id of a consumer request.
     let consumer_request = |scripted: &mut ScriptedServer, first: u64| {
         let (mut deliver, mut sid) = (String::new(), String::new());
         let consumer_request = loop {
@@ -397,7 +396,6 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     let (deliver, next) = consumer_request(&mut scripted, 4);
     scripted.deliver("events.a", &sid, &ack(6, 4), "", b"of the old one");
     scripted.deliver("events.a", &next, &ack(4, 1), "", b"4");
-    // A heartbeat that knows of more, and one that wants an answer.
     scripted.deliver(
         &deliver,
         &next,
@@ -414,7 +412,7 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     }
 }
 
-/// What a caller's own code does wrong costs its caller, not the messages.
+/// A panic in a caller's callback does not affect the messages.
 #[test]
 fn a_callback_that_panics_is_called_no_more_and_the_publisher_goes_on() {
     let server = FakeNatsServer::start();
@@ -491,7 +489,7 @@ fn a_header_that_cannot_be_sent_is_called_so() {
     assert!(matches!(&outcome, PublishOutcome::Dropped(DropReason::Header(_))), "{outcome:?}");
 }
 
-/// A server that comes back with another stream of the same name is followed from that one's beginning.
+/// After the server returns with another stream of the same name, that one is followed from its beginning.
 #[test]
 fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
     let (listener, url) = listener();

@@ -1,11 +1,11 @@
-//! The promises of `promises`, kept together with servers: the one that the tests play, and, with its address in
-//! `STILLING_CLIENT_SERVER`, any other that keeps the stream `events` of the subjects `events.>`.
+//! Runs the checks of `contract` with servers: the fake one of the tests and, with its address in
+//! `STILLING_CLIENT_SERVER`, any other that has the stream `events` of the subjects `events.>`.
 
 mod contract;
 
 use stilling_probe::nats::FakeNatsServer;
 
-/// Runs a promise against the played server and against the one that is named, if one is.
+/// Runs a check against the fake server and against the configured one, if any.
 fn run_check(check: fn(&str)) {
     check(&FakeNatsServer::start().url());
     if let Ok(address) = std::env::var("STILLING_CLIENT_SERVER") {

@@ -1,4 +1,4 @@
-//! The same over a Unix socket.
+//! Publishing over a Unix socket.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Write};

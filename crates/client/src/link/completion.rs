@@ -1,5 +1,5 @@
-//! How a message leaves the link: by an answer, or with a reason. Each is counted once, its room is released once, and
-//! whoever waits is told once.
+//! Completion of messages: by an answer, or dropped with a reason. Each message is counted once, its room is released
+//! once, and its caller is notified once.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +13,19 @@ use crate::limits::{REJECTED_PASSED_MAX, REJECTED_SPOOL_DIVISOR};
 use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
 use crate::spool_entry::{SpoolEntry, StreamRejection};
 
-/// What the driver passes on to callers after each turn.
+/// The changes of a turn that the thread passes to callers.
 #[derive(Debug, Default)]
 pub(crate) struct LinkUpdate {
-    /// The link's own figures.
     pub(crate) counts: PublisherCounts,
-    /// Messages that are no longer held, and what they counted.
+    /// Number and cost of the messages no longer held.
     pub(crate) released: (u64, u64),
-    /// What was dropped without anybody waiting for it.
+    /// Dropped messages without a waiting caller.
     pub(crate) failures: Vec<PublishFailure>,
-    /// What was wrong last; nothing while the connection is there.
     pub(crate) connection_error: Option<ConnectionError>,
-    /// The connection is there.
     pub(crate) is_ready: bool,
 }
 
 impl PublisherLink {
-    /// What has happened since the last call.
     pub(crate) fn take_update(&mut self) -> LinkUpdate {
         LinkUpdate {
             counts: self.counts,
@@ -40,7 +36,6 @@ impl PublisherLink {
         }
     }
 
-    /// An answer has come for the message with this token.
     pub(super) fn handle_response(&mut self, now: Instant, token: u64, headers: &[u8], payload: &[u8]) {
         let Some(flight) = self.window.get_mut(token) else {
             self.counts.stray_answers += 1;
@@ -50,8 +45,8 @@ impl PublisherLink {
         let response = parse_response(headers, payload);
         let is_taken_again =
             flight.entry.rejection.is_some() && matches!(response, PublishResponse::Stored { .. });
-        // The connection was to blame, and this one works; or the stream was, and it takes messages again. What the server
-        // itself has put off earns nothing: it may be flooded still.
+        // A token returns if the lost connection was the cause and this one works, or if the stream was and accepts
+        // messages again. A message that the server itself defers returns none: the server may still be overloaded.
         if is_taken_again || was_interrupted && !matches!(response, PublishResponse::RetryLater(_)) {
             self.budget.refund();
         }
@@ -61,7 +56,7 @@ impl PublisherLink {
             }
             PublishResponse::RetryLater(hint) => {
                 self.counts.hints += 1;
-                // What was on its way when the first refusal came is refused for the same reason: that is one failure.
+                // Messages in flight at the first refusal are refused for the same reason: that counts as one failure.
                 if self.resume_at.is_none_or(|at| now >= at) {
                     self.backoff.record_failure();
                     self.pause(now, hint.unwrap_or(Duration::ZERO));
@@ -85,9 +80,9 @@ impl PublisherLink {
         }
     }
 
-    /// The message's stream does not take it now. It alone waits, longer each time and aside: the others have done nothing
-    /// wrong. Only when as many lie aside as may does it keep its place, so that a stream that comes back in time finds all
-    /// of its messages, however fast they came.
+    /// Handles a message that its stream does not accept now. It waits alone, longer each time, and is parked so that
+    /// others pass it. At the limit of parked messages it keeps its slot: a stream that recovers in time then receives
+    /// all of its messages, in spite of a fast publisher.
     fn retry_or_drop_rejected(
         &mut self,
         now: Instant,
@@ -117,8 +112,8 @@ impl PublisherLink {
         }
     }
 
-    /// Those that their stream has not taken in the time for it, and that nothing lets be tried once more; on disk, where the
-    /// oldest message keeps the room of all behind it, also those that too many have passed. Returns whether there were any.
+    /// Drops rejected messages at their deadline, unless a retry is in flight; on disk, where the oldest message keeps
+    /// the space of all later ones, also those that too many messages have passed. Returns whether any were dropped.
     pub(super) fn drop_expired_rejections(&mut self, now: Instant) -> bool {
         self.rejection_deadline = None;
         if self.window.due() == 0 {
@@ -150,7 +145,7 @@ impl PublisherLink {
         self.counts.dropped > dropped_before
     }
 
-    /// The server has read everything before its last PONG.
+    /// The server has read everything before this PONG's PING.
     pub(super) fn handle_pong(&mut self, now: Instant) {
         let Some(barrier) = self.connection.barriers.pop_front() else { return };
         self.connection.ping_sent_at = (!self.connection.barriers.is_empty()).then_some(now);
@@ -163,13 +158,11 @@ impl PublisherLink {
         }
     }
 
-    /// The server has said `-ERR`.
     pub(super) fn handle_server_error(
         &mut self,
         text: &[u8],
         server_limits: ServerLimits,
     ) -> Result<(), ConnectionError> {
-        /// What stands before the subject.
         const PERMISSION: &[u8] = b"permissions violation for publish to ";
         let lower = text.to_ascii_lowercase();
         if lower.starts_with(PERMISSION) {
@@ -188,12 +181,12 @@ impl PublisherLink {
             return Ok(());
         }
         if lower.starts_with(b"invalid publish subject") || lower.starts_with(b"invalid subject") {
-            // It does not say which one; its message will be late and tried again as often as allowed.
+            // The error does not name the message; its answer will be overdue, and it is retried as often as allowed.
             self.connection_error = Some(ConnectionError::from_server_text(text));
             return Ok(());
         }
         if lower.starts_with(b"maximum payload") {
-            // Sent again it would end the next connection, too.
+            // Sending it again would end the next connection, too.
             let size_of = |(token, flight): (u64, &super::send_window::InFlightMessage)| {
                 (flight.entry.message.size(), token)
             };
@@ -210,8 +203,8 @@ impl PublisherLink {
         Err(ConnectionError::from_server_text(text))
     }
 
-    /// Those that were tried as often as the ladder allows: their callers go on without them, and where nothing keeps
-    /// them they are dropped. So are those whose callers have gone.
+    /// Handles messages that have used up the attempts of the backoff: their callers stop waiting, and the messages are
+    /// dropped unless the spool retains them. Cancelled messages are dropped.
     pub(super) fn review(&mut self) {
         let (failed_connections, attempts) = (self.failed_connections, u64::from(self.backoff.attempts()));
         let is_retained = self.config.spool_mode != SpoolMode::Attempts;
@@ -230,7 +223,7 @@ impl PublisherLink {
         };
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
-            // What is with the server may still be answered.
+            // A message in flight may still be answered.
             if matches!(flight.stage, SendStage::Due(..)) && !stays(&mut flight.entry) {
                 let reason = self.drop_reason_of_token(token);
                 self.drop_token(token, reason);
@@ -279,7 +272,7 @@ impl PublisherLink {
     pub(super) fn drop_entry(&mut self, entry: SpoolEntry, reason: DropReason) {
         let is_reported =
             entry.ticket.as_ref().is_some_and(|it| it.complete(PublishOutcome::Dropped(reason.clone())));
-        // A caller who wanted it not to be sent any more has been told so already.
+        // The caller of a cancelled message already has its outcome.
         if is_reported || entry.is_cancelled() {
             self.counts.dropped += 1;
             self.release(entry.cost);
@@ -289,7 +282,7 @@ impl PublisherLink {
         }
     }
 
-    /// A message is gone and nobody waits for it: that is told to whoever asks.
+    /// Counts a dropped message without a waiting caller as a failure.
     pub(super) fn count_drop(&mut self, cost: u64, subject: String, id: String, reason: DropReason) {
         self.counts.dropped += 1;
         self.failures.push(PublishFailure { subject, id, reason });

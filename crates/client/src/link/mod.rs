@@ -1,18 +1,18 @@
-//! The publisher's connection as a state machine without socket and clock: what comes in is told, what is to happen is
-//! asked. Time is an argument, so that every failure can be played in a test to the millisecond.
+//! The publisher's connection as a state machine without socket and clock: methods take events and return commands.
+//! Time is an argument, so that tests reproduce every failure to the millisecond.
 //!
 //! ```text
-//!             ┌────────────────────── failure: the ladder's wait, the next server ─────────────────────┐
-//!             ▼                                                                                        │
-//!   Waiting ──► Connecting ──► Greeting (INFO, CONNECT, PING, PONG) ──► Ready ──► (lame duck: drain) ──┘
+//!             ┌────────────────────── failure: backoff wait, next server ─────────────────────────────────┐
+//!             ▼                                                                                           │
+//!   Waiting ──► Connecting ──► Handshaking (INFO, CONNECT, PING, PONG) ──► Ready ──► (lame duck: drain) ──┘
 //!
-//!   spool ─► window ─► output ─► server ─► answer ─► settled: delivered | dropped
+//!   spool ─► window ─► output ─► server ─► answer ─► completed: delivered | dropped
 //!              ▲                     │
-//!              └── due again ◄───────┘  lost, late, not now
+//!              └── due again ◄───────┘  lost, late, refused for now
 //! ```
 //!
-//! A message leaves the window only by an answer, or with a reason. After a failure all that is unanswered is sent again,
-//! in its order and under its old `Nats-Msg-Id`, as fast as the budget allows.
+//! A message leaves the window only by an answer, or with a reason. After a failure all unanswered messages are sent
+//! again, in order and under their old `Nats-Msg-Id`, as fast as the budget allows.
 
 mod completion;
 mod publish_response;
@@ -40,19 +40,15 @@ use crate::spool_entry::SpoolEntry;
 pub(crate) use completion::LinkUpdate;
 use send_window::{SendCause, SendStage, SendWindow};
 
-/// The subscription that takes the answers.
 const ANSWERS: &[u8] = b"1";
 
-/// What the driver has to do.
+/// Commands for the publisher's thread: first close the current connection, then connect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LinkCommands {
-    /// Close the connection, if there is one.
     pub(crate) close: bool,
-    /// Then connect to this one.
     pub(crate) connect: Option<ServerUrl>,
 }
 
-/// Where the connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkState {
     Waiting { until: Instant },
@@ -61,23 +57,22 @@ enum LinkState {
     Ready { server_limits: ServerLimits },
 }
 
-/// What belongs to one connection and goes with it.
 #[derive(Debug, Default)]
 struct LinkConnection {
     out: Vec<u8>,
-    /// Bytes of `out` that the socket has.
+    /// Bytes of `out` that the socket has accepted.
     flushed: usize,
-    /// Bytes of output in all, those before `out` included.
+    /// Total bytes of output, including those no longer in `out`.
     written: u64,
     input: Vec<u8>,
     decoder: ServerDecoder,
-    /// For each PING without its PONG, the token before which everything had been written.
+    /// For each unanswered PING, the token below which all messages had been written.
     barriers: VecDeque<u64>,
-    /// The token up to which the last barrier goes.
+    /// The token of the last barrier.
     barrier_token: u64,
-    /// When the oldest PING without its PONG was written.
+    /// When the oldest unanswered PING was written.
     ping_sent_at: Option<Instant>,
-    /// Until when a lame duck's answers are waited for.
+    /// How long the answers of a lame duck are awaited.
     drain_until: Option<Instant>,
 }
 
@@ -95,7 +90,6 @@ impl LinkConnection {
     }
 }
 
-/// The publisher's connection.
 pub(crate) struct PublisherLink {
     config: PublisherConfig,
     limits: NatsLimits,
@@ -108,27 +102,24 @@ pub(crate) struct PublisherLink {
     window: SendWindow,
     state: LinkState,
     connection: LinkConnection,
-    /// When the server was heard last.
     last_received: Instant,
-    /// Which of the servers is next.
     server: usize,
-    /// Connections that have failed.
     failed_connections: u64,
     close: bool,
-    /// Something has failed, so that some messages may have been tried often enough.
+    /// A failure has occurred, so messages may have used up their attempts.
     review_due: bool,
-    /// Nothing is sent before.
+    /// No message is sent before this time.
     resume_at: Option<Instant>,
-    /// When there may be something to send again.
+    /// When the next retry may be due.
     pump_at: Option<Instant>,
-    /// When the first message has waited too long for its stream.
+    /// When the first message exceeds the time for its stream.
     rejection_deadline: Option<Instant>,
     /// When the oldest answer is due.
     answer_at: Option<Instant>,
     reply: Vec<u8>,
     connection_error: Option<ConnectionError>,
     counts: PublisherCounts,
-    /// Messages that are no longer held, and what they counted.
+    /// Number and cost of the messages no longer held.
     released: (u64, u64),
     failures: Vec<PublishFailure>,
 }
@@ -146,7 +137,7 @@ impl PublisherLink {
             ..NatsLimits::for_client()
         };
         let unacknowledged = config.unacknowledged.clamp(1, UNACKNOWLEDGED_MAX);
-        // What one lost connection leaves behind goes at once.
+        // One lost connection leaves at most a window of messages, which are sent again at once.
         let window = u32::try_from(unacknowledged).unwrap_or(u32::MAX);
         let budget = RetryBudgetConfig { burst: config.budget.burst.max(window), ..config.budget };
         PublisherLink {
@@ -178,20 +169,20 @@ impl PublisherLink {
         }
     }
 
-    /// Takes a message that a caller gave. It is safe after the next turn.
+    /// Accepts a submitted message. It is safe after the next turn.
     pub(crate) fn submit(&mut self, mut entry: SpoolEntry) {
         entry.failed_connections_before = self.failed_connections;
         self.spool.push(entry);
     }
 
-    /// Makes safe what is new.
+    /// Makes new messages safe.
     pub(crate) fn commit(&mut self, unix_ns: u64) {
         for (entry, reason) in self.spool.commit(unix_ns) {
             self.drop_entry(entry, reason);
         }
     }
 
-    /// Drops the oldest message that is not with the server, and says what it counted; nothing if there is none.
+    /// Drops the oldest message that has not been sent and returns its cost; `None` if there is none.
     pub(crate) fn drop_oldest(&mut self) -> Option<u64> {
         let entry = self.spool.pop()?;
         let cost = entry.cost;
@@ -200,7 +191,8 @@ impl PublisherLink {
         Some(cost)
     }
 
-    /// What is late: all that had come until `now` has been told. Who has slept himself, or has not looked, judges nobody.
+    /// Applies the timeouts. All data that arrived before `now` must have been passed to `received`: a late caller must
+    /// not cause timeouts.
     pub(crate) fn check_timeouts(&mut self, now: Instant) {
         match self.state {
             LinkState::Connecting { deadline } if now >= deadline => {
@@ -216,7 +208,7 @@ impl PublisherLink {
         }
     }
 
-    /// Makes safe what is new, does what is due and writes what can be sent.
+    /// Makes new messages safe, performs what is due and writes messages that may be sent.
     pub(crate) fn turn(&mut self, now: Instant, unix_ns: u64) -> LinkCommands {
         self.commit(unix_ns);
         let mut connect = None;
@@ -239,7 +231,7 @@ impl PublisherLink {
         if let LinkState::Ready { server_limits } = self.state {
             self.pump(now, server_limits);
             if self.drop_expired_rejections(now) {
-                // They may have stood in the way.
+                // The dropped messages may have blocked others.
                 self.pump(now, server_limits);
             }
         }
@@ -253,7 +245,7 @@ impl PublisherLink {
         LinkCommands { close: std::mem::take(&mut self.close), connect }
     }
 
-    /// When the next turn is due, if nothing comes before.
+    /// When the next turn is due without further events.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let own = match self.state {
             LinkState::Waiting { until } => Some(until),
@@ -271,7 +263,6 @@ impl PublisherLink {
         [own, self.spool.checkpoint_at()].into_iter().flatten().min()
     }
 
-    /// The connection is there.
     pub(crate) fn connected(&mut self, now: Instant) {
         if let LinkState::Connecting { deadline } = self.state {
             let first = self.window.iter().next().map(|(token, _)| token);
@@ -282,16 +273,14 @@ impl PublisherLink {
         }
     }
 
-    /// The connection is not there, or no longer.
     pub(crate) fn closed(&mut self, now: Instant, connection_error: ConnectionError) {
         if !matches!(self.state, LinkState::Waiting { .. }) {
             self.connection_lost(now, connection_error);
-            // The driver has closed it already.
+            // The thread has closed the connection already.
             self.close = false;
         }
     }
 
-    /// What the server said.
     pub(crate) fn received(&mut self, now: Instant, bytes: &[u8]) {
         if !matches!(self.state, LinkState::Handshaking { .. } | LinkState::Ready { .. }) {
             return;
@@ -317,12 +306,11 @@ impl PublisherLink {
         self.connection.input = input;
     }
 
-    /// Bytes for the socket.
     pub(crate) fn output(&self) -> &[u8] {
         &self.connection.out[self.connection.flushed..]
     }
 
-    /// The socket has taken so many of them.
+    /// Records that the socket has accepted `count` bytes.
     pub(crate) fn sent(&mut self, count: usize) {
         self.connection.flushed += count;
         if self.connection.flushed >= self.connection.out.len() {
@@ -334,7 +322,7 @@ impl PublisherLink {
         }
     }
 
-    /// Ends the spool. Returns what it could not keep: those are dropped.
+    /// Closes the spool. Messages that it does not retain are dropped.
     pub(crate) fn close(&mut self, now: Instant, unix_ns: u64) {
         let is_retained = matches!(self.config.spool_mode, SpoolMode::Directory(_));
         self.commit(unix_ns);
@@ -368,7 +356,6 @@ impl PublisherLink {
         self.config.mode == PublishMode::OneWay
     }
 
-    /// What the server said, one thing at a time.
     fn handle_event(&mut self, now: Instant, event: &ServerEvent<'_>) -> Result<(), ConnectionError> {
         match self.state {
             LinkState::Handshaking { deadline, mut handshake } => {
@@ -392,7 +379,6 @@ impl PublisherLink {
         }
     }
 
-    /// The server has let us in.
     fn enter_ready(&mut self, server_limits: ServerLimits) -> LinkState {
         self.counts.connected += 1;
         self.connection_error = None;
@@ -428,7 +414,7 @@ impl PublisherLink {
                 Ok(())
             }
             ServerEvent::Info(json) => {
-                // The server may tell news of itself at any time; only one kind matters here.
+                // INFO may arrive at any time; only lame duck mode matters.
                 let is_lame = stilling_wire::nats::Info::parse(json).is_ok_and(|info| info.ldm);
                 if is_lame && self.connection.drain_until.is_none() {
                     self.connection.drain_until = Some(now + self.config.acknowledge_timeout);
@@ -437,12 +423,12 @@ impl PublisherLink {
             }
             ServerEvent::Err(text) => self.handle_server_error(text, server_limits),
             ServerEvent::Ok | ServerEvent::NeedMore => Ok(()),
-            // Everything within the limits comes whole.
+            // The decoder delivers messages within the limits in one event.
             ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => Ok(()),
         }
     }
 
-    /// The connection has failed: all that is unanswered is due again, at a later time and perhaps elsewhere.
+    /// Handles a lost connection: all unanswered messages are due again, on the next connection.
     fn connection_lost(&mut self, now: Instant, connection_error: ConnectionError) {
         self.backoff.record_failure();
         self.failed_connections += 1;
@@ -460,9 +446,10 @@ impl PublisherLink {
                     continue;
                 }
                 SendStage::Sent { end, .. } if end <= flushed_total => SendCause::Interrupted,
-                // Over the next connection its stream may be there, and all that wait for it go as fast as it takes them.
+                // On the next connection the stream may accept it, so all messages parked for it are sent without a
+                // further wait.
                 SendStage::Sent { .. } | SendStage::Due(..) if was_rejected => SendCause::Interrupted,
-                // The socket did not have it whole, so the server has not seen it.
+                // The socket did not accept all of it, so the server has not received it.
                 SendStage::Sent { cause, .. } | SendStage::Due(_, cause) => cause,
             };
             self.window.set(token, SendStage::Due(now, cause));
@@ -471,7 +458,7 @@ impl PublisherLink {
         self.review_due = true;
     }
 
-    /// Leaves the connection, and tries again after the ladder's wait.
+    /// Drops the connection and waits for the backoff before the next one.
     fn disconnect(&mut self, now: Instant) {
         let wait = self.random.jitter(self.backoff.wait());
         self.state = LinkState::Waiting { until: now + wait };
@@ -481,7 +468,7 @@ impl PublisherLink {
         self.server = (self.server + 1) % self.config.servers.len().max(1);
     }
 
-    /// A lame duck that has no more answers for us is left.
+    /// Disconnects from a lame duck that has answered everything.
     fn disconnect_if_drained(&mut self, now: Instant) {
         let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, SendStage::Due(..)));
         if is_drained && self.output().is_empty() {
@@ -490,7 +477,7 @@ impl PublisherLink {
         }
     }
 
-    /// What time alone brings: answers that are late, a server that is silent, a lame duck that does not come to an end.
+    /// Checks late answers, a silent server and a lame duck that does not finish.
     fn check_liveness(&mut self, now: Instant) {
         if self.connection.drain_until.is_some_and(|until| now >= until) {
             return self.connection_lost(now, ConnectionError::LameDuck);
@@ -509,8 +496,8 @@ impl PublisherLink {
         }
     }
 
-    /// Messages whose answer has not come in time: the connection is dead if nothing else has come, and they alone are sent
-    /// again if it lives.
+    /// Handles overdue answers: without any data since, the connection hangs and is closed; otherwise only these
+    /// messages are sent again.
     fn handle_overdue(&mut self, now: Instant) {
         let timeout = self.config.acknowledge_timeout;
         let mut late = Vec::new();
@@ -540,7 +527,7 @@ impl PublisherLink {
         self.review_due = true;
     }
 
-    /// Sends nothing for the ladder's wait, or for as long as the server asks.
+    /// Sends nothing for the backoff wait, or for the server's hint if that is longer.
     fn pause(&mut self, now: Instant, hint: Duration) {
         let wait = self.random.jitter(self.backoff.wait()).max(hint);
         let until = now + wait;

@@ -1,4 +1,4 @@
-//! What an answer to a message means: taken, not now, or never.
+//! Classification of a server's answer to a message: stored, retry later, or refused.
 
 use std::time::Duration;
 
@@ -8,28 +8,26 @@ use crate::connection_error::quote;
 use crate::limits::HINT_MAX;
 use crate::outcome::DropReason;
 
-/// The header with which a server says when to come back, in seconds.
+/// Header with the seconds until a retry.
 const RETRY_AFTER: &str = "Retry-After";
 
-/// The error of a stream that cannot store: it is frozen after an error of its disk, or it is full.
+/// Error number of a stream that cannot store: frozen after a disk error, or full.
 const STORE_FAILED: u32 = 10077;
 
-/// What an answer means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum PublishResponse {
-    /// A stream has it.
+    /// A stream has stored the message.
     Stored { stream: String, sequence: u64, duplicate: bool },
-    /// Not now, and if the server says so, not before that time.
+    /// Retry later, not before the server's hint if there is one.
     RetryLater(Option<Duration>),
-    /// The message's own stream is the trouble, perhaps not for long: there is none, or it stores nothing.
+    /// No stream stores the subject, or the stream cannot store; perhaps temporarily.
     StreamUnavailable(DropReason),
-    /// The disk of the message's own stream hangs: it takes the message when the disk answers, however late that is.
+    /// The disk of the message's stream hangs: the stream accepts the message when the disk responds, however late.
     DiskHung(DropReason),
-    /// Never.
+    /// The message will not be accepted.
     Refused(DropReason),
 }
 
-/// Judges an answer by its header block and payload.
 pub(super) fn parse_response(headers: &[u8], payload: &[u8]) -> PublishResponse {
     let headers = Headers::parse(headers).ok();
     let hint = headers.and_then(|headers| hint(headers.find(RETRY_AFTER)?));
@@ -68,7 +66,7 @@ pub(super) fn parse_response(headers: &[u8], payload: &[u8]) -> PublishResponse 
     }
 }
 
-/// Seconds with at most three decimals. A date is no hint: the two clocks need not agree.
+/// Seconds, possibly with a fraction. A date is no hint, because the two clocks may differ.
 fn hint(text: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(text).ok()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

@@ -1,8 +1,8 @@
-//! What the link writes, and in which order: what an earlier connection left first, then what the server did not take and
-//! the budget lets be tried again, then what is new.
+//! The send order of the link: first messages that a lost connection left unanswered, then messages that the server
+//! declined and the budget allows, then new ones.
 //!
-//! The budget holds back only what is tried again. New messages wait for what a lost connection left, because of the order;
-//! they do not wait for what the server itself has put off.
+//! The budget holds back only retries. New messages wait for those of a lost connection, to keep the order; they do not
+//! wait for messages that the server itself deferred.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, REJECTED_SPOOL_DIVISOR};
 use crate::outcome::DropReason;
 
 impl PublisherLink {
-    /// Writes what may be sent: what is due again first, so that the order stays.
+    /// Writes what may be sent: due messages first, to keep the order.
     pub(super) fn pump(&mut self, now: Instant, server_limits: ServerLimits) {
         self.pump_at = None;
         if self.connection.drain_until.is_some() {
@@ -49,7 +49,7 @@ impl PublisherLink {
                 self.connection.ping(now, self.window.next_token());
             }
         }
-        // The rest of a burst is asked for when the questions before it are answered.
+        // One-way messages since the last barrier get a PING when the PINGs before it are answered.
         let is_behind =
             self.connection.barrier_token < self.window.next_token() && self.connection.barriers.is_empty();
         if self.is_one_way() && is_behind {
@@ -57,19 +57,19 @@ impl PublisherLink {
         }
     }
 
-    /// On disk the oldest message keeps the room of all behind it: past one aside goes no more than may.
+    /// On disk the oldest message keeps the space of all later ones: limits the bytes that pass a parked message.
     fn is_passed_limit_reached(&self) -> bool {
         matches!(self.config.spool_mode, SpoolMode::Directory(_))
             && self.window.cost_passed_parked() > self.config.spool_size / REJECTED_SPOOL_DIVISOR
     }
 
-    /// Sends what is due in the window; false: nothing new may be sent before the rest of it.
+    /// Sends due messages of the window; false: no new message may be sent before the others of them.
     fn send_again(&mut self, now: Instant, server_limits: ServerLimits) -> bool {
         let due = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             SendStage::Due(at, cause) => Some((token, at, cause)),
             SendStage::Sent { .. } => None,
         });
-        // When the budget gives the next permission, once it has refused one; and when the next one is due.
+        // When the budget has its next token, once it has refused one; and when the next message is due.
         let (mut permitted_at, mut next_at) = (None, None);
         for (token, at, cause) in due.collect::<Vec<_>>() {
             if at > now {
@@ -100,7 +100,7 @@ impl PublisherLink {
             }
         }
         if let Some(at) = next_at {
-            // Without a permission it would be looked at in vain.
+            // Without a token an earlier attempt is useless.
             self.schedule_pump(permitted_at.map_or(at, |permitted| at.max(permitted)));
         }
         true

@@ -1,14 +1,14 @@
-//! The messages that are with the server, or on their way to it again: in order, found by the token of their answers.
+//! Messages that are sent and unanswered, or due to be sent again: in order, found by the token of their answers.
 //!
 //! ```text
-//!          base                        base + length
+//!            base                        base + length
 //!   │ Due │ │ Sent │ gone │ Due │ Sent │
-//!    aside          in the row
+//!    parked          in flight
 //! ```
 //!
-//! A message keeps its token when it is sent again, so that the answer to any of its attempts ends it. One that its stream
-//! does not take is put aside: it takes no place in the row, so that it costs the others nothing. Where no more may lie aside,
-//! it keeps its place: the row waits for its oldest message, and what is new waits in the spool.
+//! A message keeps its token when it is sent again, so that the answer to any attempt completes it. A message that its
+//! stream does not accept is parked: it takes no slot in the queue and does not delay the others. If no more can be
+//! parked, it keeps its slot: the queue waits for its oldest message, and new messages wait in the spool.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -16,77 +16,69 @@ use std::time::Instant;
 use crate::limits::REJECTED_MAX;
 use crate::spool_entry::SpoolEntry;
 
-/// A message in the window.
 #[derive(Debug)]
 pub(super) struct InFlightMessage {
     pub(super) entry: SpoolEntry,
     pub(super) stage: SendStage,
-    /// What all that came before it count.
+    /// Total cost of all messages pushed before it.
     before: u64,
 }
 
-/// Where a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendStage {
-    /// It is to be sent, not before this time, and for this reason.
+    /// To be sent, not before this time, for this reason.
     Due(Instant, SendCause),
-    /// It was written at this time, and ends at this byte of the connection's output.
+    /// Written and unanswered.
     Sent {
-        /// When.
         at: Instant,
-        /// How many bytes the connection's output had, the message included.
+        /// Total bytes of the connection's output, the message included.
         end: u64,
-        /// Why it was written.
         cause: SendCause,
     },
 }
 
-/// Why a message is sent: what it costs, and what has to wait for it.
+/// The reason for a send: determines whether it costs a token of the budget and whether later messages wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendCause {
-    /// No server has had it. It costs nothing; later ones go after it.
+    /// The first send. Costs no token; later messages wait for it.
     First,
-    /// The connection ended before its answer came. It costs a permission; later ones go after it.
+    /// The connection ended before the answer. Costs a token; later messages wait for it.
     Interrupted,
-    /// The server did not take it, or not in time, on a connection that lives. It costs a permission, and nobody waits for
-    /// it: the server has broken the order already.
+    /// The server declined it, or did not answer in time, on a working connection. Costs a token, and no message waits
+    /// for it: the order is already broken.
     Declined,
 }
 
-/// Messages by their tokens.
 #[derive(Debug, Default)]
 pub(super) struct SendWindow {
     base: u64,
     in_flight: VecDeque<Option<InFlightMessage>>,
     parked: BTreeMap<u64, InFlightMessage>,
-    /// What those aside count.
     parked_cost: u64,
-    /// What all count that have come.
+    /// Total cost of all messages pushed.
     cost_pushed: u64,
-    /// What those of them count that are gone.
+    /// Total cost of the messages removed.
     cost_removed: u64,
     due: usize,
 }
 
 impl SendWindow {
-    /// Tokens from the oldest message of the row on, those of messages that are gone between them included.
+    /// Length of the queue, including gaps of removed messages.
     pub(super) fn span(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// How many are to be sent again.
     pub(super) fn due(&self) -> usize {
         self.due
     }
 
-    /// The token that the next message will have.
     pub(super) fn next_token(&self) -> u64 {
         self.base + self.in_flight.len() as u64
     }
 
-    /// The place in the spool of the oldest message; beyond all places if there is none.
+    /// Spool position of the oldest message; `u64::MAX` if there is none.
     pub(super) fn oldest_id(&self) -> u64 {
-        // The oldest one of the row is never gone: `take` has cut off those before it.
+        // The queue never begins with a gap: `remove_from_queue` cuts them off.
         let first = self.in_flight.front().and_then(Option::as_ref);
         let parked = self.parked.values().next();
         first.into_iter().chain(parked).map(|flight| flight.entry.id).min().unwrap_or(u64::MAX)
@@ -99,19 +91,19 @@ impl SendWindow {
         self.in_flight.push_back(Some(InFlightMessage { entry, stage, before }));
     }
 
-    /// Counts a message that comes behind all the others and is gone at once.
+    /// Counts a message that would have been next and is already dropped.
     pub(super) fn skip(&mut self, cost: u64) {
         self.cost_pushed += cost;
         self.cost_removed += cost;
     }
 
-    /// What those count that came after this message and are gone; for one that is not the oldest, perhaps less.
+    /// Cost of the messages that came after this one and are removed; a lower bound unless it is the oldest.
     pub(super) fn cost_passed(&self, flight: &InFlightMessage) -> u64 {
-        // All that came before the oldest one is gone, too.
+        // All messages before the oldest one are removed, too.
         self.cost_removed.saturating_sub(flight.before)
     }
 
-    /// What those count that came after the oldest message aside and are gone.
+    /// Cost of the messages that came after the oldest parked one and are removed.
     pub(super) fn cost_passed_parked(&self) -> u64 {
         self.parked.values().next().map_or(0, |flight| self.cost_passed(flight))
     }
@@ -123,7 +115,7 @@ impl SendWindow {
         }
     }
 
-    /// Puts a message aside; false: as many lie there as may, or as many bytes, and it stays where it is.
+    /// Parks a message; false: the limit on number or bytes is reached, and it keeps its slot.
     pub(super) fn park(&mut self, token: u64, cost_max: u64) -> bool {
         if self.parked.contains_key(&token) {
             return true;
@@ -140,7 +132,6 @@ impl SendWindow {
         true
     }
 
-    /// Moves a message to another stage.
     pub(super) fn set(&mut self, token: u64, stage: SendStage) {
         if let Some(flight) = self.get_mut(token) {
             let before = std::mem::replace(&mut flight.stage, stage);
@@ -149,7 +140,7 @@ impl SendWindow {
         }
     }
 
-    /// Takes a message out; nothing if it is gone already or never was.
+    /// Removes a message; `None` if it is not in the window.
     pub(super) fn remove(&mut self, token: u64) -> Option<InFlightMessage> {
         let flight = match self.parked.remove(&token) {
             Some(flight) => {
@@ -177,12 +168,11 @@ impl SendWindow {
         Some(flight)
     }
 
-    /// The tokens of those that are there, the oldest first.
     pub(super) fn tokens(&self) -> Vec<u64> {
         self.iter().map(|(token, _)| token).collect()
     }
 
-    /// All of them, the oldest first.
+    /// All messages, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &InFlightMessage)> {
         let base = self.base;
         let row = self.in_flight.iter().enumerate();

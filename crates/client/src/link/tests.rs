@@ -21,7 +21,7 @@ fn delivered(sequence: u64, duplicate: bool) -> Option<PublishOutcome> {
     Some(PublishOutcome::Delivered { stream: "s".to_owned(), sequence, duplicate })
 }
 
-/// Row 0.31: a publisher that is there before its server works as soon as the server does.
+/// Row 0.31: a publisher started before its server works as soon as the server does.
 #[test]
 fn what_was_submitted_before_the_server_exists_is_delivered_in_order() {
     let mut fixture = LinkFixture::new(config());
@@ -41,7 +41,7 @@ fn what_was_submitted_before_the_server_exists_is_delivered_in_order() {
     fixture.check_nothing_held(5, 0);
 }
 
-/// Rows 0.16 and 0.6: connections that fail are tried ever more rarely, and deliveries bring the pace back.
+/// Rows 0.16 and 0.6: failed connection attempts become less frequent, and deliveries restore the rate.
 #[test]
 fn attempts_to_connect_follow_the_ladder() {
     let mut fixture = LinkFixture::new(config());
@@ -97,7 +97,7 @@ fn a_second_acknowledgement_is_a_stray_and_changes_nothing() {
     assert_eq!(fixture.check_nothing_held(1, 0).stray_answers, 2);
 }
 
-/// Rows 0.26 to 0.28: what an overloaded server refuses is not lost and not hammered: it comes back when the server said.
+/// Rows 0.26 to 0.28: messages refused by an overloaded server are not lost and not retried before the server's hint.
 #[test]
 fn a_hint_to_come_back_later_is_obeyed() {
     for (headers, payload) in [
@@ -187,7 +187,7 @@ fn costs_its_own_messages_only(headers: &str, answer: &[u8], reason: DropReason)
     assert!((5..=9).contains(&counts.retried), "ever more rarely: {}", counts.retried);
 }
 
-/// A server that hangs is left; one that is merely slow is asked again, ever more rarely.
+/// A server that hangs is disconnected; with a slow one the message is retried at growing intervals.
 #[test]
 fn silence_ends_the_connection_and_slowness_does_not() {
     let mut fixture = LinkFixture::new(config());
@@ -228,7 +228,7 @@ fn an_idle_connection_is_asked_whether_it_lives() {
     assert_eq!(fixture.link.connection_error, Some(ConnectionError::Hung));
 }
 
-/// Row 0.16: as many attempts as the ladder allows, fewer each time; then nothing keeps the message.
+/// Row 0.16: as many attempts as the backoff allows, fewer after each failure; then the message is dropped.
 #[test]
 fn without_a_spool_a_message_is_dropped_after_the_ladders_attempts() {
     let mut fixture =
@@ -239,7 +239,7 @@ fn without_a_spool_a_message_is_dropped_after_the_ladders_attempts() {
         fixture.refuse_connection();
         failures += 1;
     }
-    // 8 attempts allowed at first; after the fourth failure 4 are.
+    // 8 attempts at first; 4 after the fourth failure.
     assert_eq!(failures, 4);
     let Some(PublishOutcome::Dropped(DropReason::GaveUp {
         attempts: 4,
@@ -267,7 +267,7 @@ fn with_a_spool_its_caller_goes_on_and_the_message_stays() {
     fixture.check_nothing_held(1, 0);
 }
 
-/// Row 0.18: what goes wrong after the caller has gone on is told and counted.
+/// Row 0.18: failures after the caller has stopped waiting are reported and counted.
 #[test]
 fn a_failure_that_nobody_waits_for_is_reported() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig { mode: PublishMode::NoWait, ..config() });
@@ -302,8 +302,8 @@ fn no_more_is_unacknowledged_than_allowed_and_the_order_stays() {
     fixture.check_nothing_held(9, 0);
 }
 
-/// Row 0.17: what a lost connection leaves goes at once; a server that takes connections and answers nothing gets no more of
-/// it than the budget gives, in order, and with its first answers all of it.
+/// Row 0.17: messages of a lost connection are sent at once; a server that accepts connections and does not answer gets
+/// no more of them than the budget allows, in order, and all of them after its first answers.
 #[test]
 fn after_a_failure_no_more_is_sent_again_than_the_budget_allows() {
     let budget = RetryBudgetConfig { percent: 0, per_second: 1, burst: 1 };
@@ -339,7 +339,7 @@ fn after_a_failure_no_more_is_sent_again_than_the_budget_allows() {
     fixture.check_nothing_held(7, 0);
 }
 
-/// Row 0.17: however wide the window is, and however often the server restarts, all of it is there again in no time.
+/// Row 0.17: however wide the window is, and however often the server restarts, all messages are sent again promptly.
 #[test]
 fn a_wide_window_is_sent_again_at_once_after_each_restart() {
     for unacknowledged in [256, 2000] {
@@ -365,7 +365,7 @@ fn a_wide_window_is_sent_again_at_once_after_each_restart() {
     }
 }
 
-/// What the socket never took is no second attempt.
+/// A message that the socket never accepted costs no token.
 #[test]
 fn a_message_that_never_left_is_sent_first_and_costs_no_permission() {
     let mut fixture = LinkFixture::new(config());
@@ -380,7 +380,7 @@ fn a_message_that_never_left_is_sent_first_and_costs_no_permission() {
     assert_eq!((fixture.published().len(), fixture.counts().retried), (9, 0));
 }
 
-/// What the server puts off waits for the budget alone; what is new goes on.
+/// Messages deferred by the server wait only for the budget; new ones continue.
 #[test]
 fn messages_that_are_tried_again_do_not_hold_up_new_ones() {
     let budget = RetryBudgetConfig { percent: 0, per_second: 1, burst: 1 };
@@ -390,7 +390,7 @@ fn messages_that_are_tried_again_do_not_hold_up_new_ones() {
         fixture.submit_without_ticket("nobody", b"x");
     }
     let mut again = fixture.published();
-    // Until the bucket is empty: what is due is not sent for a while.
+    // Until the bucket is empty and due messages are held back.
     while fixture.counts().retried < 9 {
         for one in again {
             fixture.answer(&one, "NATS/1.0 503\r\n\r\n", b"");
@@ -408,7 +408,7 @@ fn messages_that_are_tried_again_do_not_hold_up_new_ones() {
     assert_eq!(kept.outcome(), delivered(1, false));
 }
 
-/// Without a permission, too, a message that no stream keeps goes when its time is over.
+/// A message without a stream is dropped at its deadline also while the budget is empty.
 #[test]
 fn a_message_without_a_stream_is_dropped_in_time_although_it_may_not_be_sent() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig { no_stream_timeout: ms(1500), ..config() });
@@ -523,8 +523,8 @@ fn a_message_that_the_server_will_never_take_does_not_come_back() {
     assert!(allowed.outcome().is_none() && !fixture.commands.close);
 }
 
-/// Row 0.3: nothing comes back for one-way messages but now and then a word that the server has read them; what may have
-/// been on its way when a connection ends is counted, and what was not is sent.
+/// Row 0.3: one-way messages are confirmed only per batch; those possibly in flight when a connection ends are counted,
+/// and the others are sent.
 #[test]
 fn one_way_messages_are_counted_by_how_far_the_server_has_read() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig { mode: PublishMode::OneWay, ..config() });
@@ -586,7 +586,7 @@ fn closing_drops_what_nothing_keeps_and_says_so() {
     fixture.check_nothing_held(0, 2);
 }
 
-/// Whatever happens in whatever order, each message ends once, and the figures add up.
+/// With any order of events each message completes once, and the counters balance.
 #[test]
 fn no_play_of_failures_loses_count_of_a_message() {
     for seed in 0..300 {
@@ -642,7 +642,7 @@ fn no_play_of_failures_loses_count_of_a_message() {
     }
 }
 
-/// What somebody was told was queued, and somebody who did not wait, both hear of a failure all the same.
+/// A failure is reported both for a message reported as queued and for one without a waiting caller.
 #[test]
 fn a_failure_is_told_once_to_whoever_is_there_to_hear_it() {
     let refusal = br#"{"error":{"code":400,"err_code":10054,"description":"no"}}"#;

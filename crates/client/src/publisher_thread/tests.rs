@@ -1,4 +1,4 @@
-//! The thread's turns, one by one: what happens when it is late, and when it falls.
+//! Single turns of the thread: late turns and panics.
 
 use std::net::TcpListener;
 
@@ -15,7 +15,6 @@ use crate::ticket::{OutcomeSender, OutcomeSlot, PublishTicket};
 
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The thread's whole state, on the test's own thread.
 fn publisher_thread(url: &str, spool: Box<dyn Spool>) -> PublisherThread {
     let config = PublisherConfig {
         servers: vec![url.parse().expect("an address")],
@@ -47,7 +46,7 @@ fn enqueue(shared: &SharedState, subject: &str) -> PublishTicket {
     PublishTicket::waiting(slot)
 }
 
-/// A process that was stopped, a callback that took its time: the server has answered meanwhile.
+/// After a suspended process or a slow callback: the server has answered meanwhile.
 #[test]
 fn a_thread_that_is_late_itself_calls_nobody_late() {
     let (listener, url) = listener();
@@ -70,7 +69,7 @@ fn a_thread_that_is_late_itself_calls_nobody_late() {
     let connection = publisher_thread.connection.as_ref().expect("it is there");
     let PublisherSocket::Tcp(stream) = &connection.socket else { panic!("it is TCP") };
     while stream.peek(&mut [0]).is_err() {}
-    // With another message on its way the turn has an end.
+    // With another message submitted the turn does not wait.
     let _next = enqueue(&publisher_thread.shared, "events.a");
     assert!(publisher_thread.turn(&mut events));
     let PublisherCounts { delivered, connection_failures, retried, .. } =
@@ -79,7 +78,6 @@ fn a_thread_that_is_late_itself_calls_nobody_late() {
     assert!(matches!(ticket.outcome(), Some(PublishOutcome::Delivered { sequence: 1, .. })));
 }
 
-/// A spool with a mistake in it.
 #[derive(Default)]
 struct PanickingSpool(MemorySpool);
 
@@ -93,7 +91,7 @@ impl Spool for PanickingSpool {
     }
 
     fn pop(&mut self) -> Option<SpoolEntry> {
-        // The third message is one too many.
+        // Panics at the third message.
         let entry = self.0.pop()?;
         assert!(entry.id < 3, "a mistake");
         Some(entry)
@@ -129,7 +127,7 @@ fn a_thread_that_panics_leaves_nobody_waiting_and_nothing_held() {
     let (listener, url) = listener();
     let publisher_thread = publisher_thread(&url, Box::<PanickingSpool>::default());
     let shared = Arc::clone(&publisher_thread.shared);
-    // In the window, in the spool's hand and in the spool.
+    // In the window, taken from the spool, and in the spool.
     let tickets: Vec<_> = (0..4).map(|_| enqueue(&shared, "events.a")).collect();
     let thread = std::thread::spawn(move || publisher_thread.run());
     let mut scripted = ScriptedServer::accept(&listener);

@@ -1,18 +1,20 @@
-//! The spool on disk: one stream of the journal.
+//! The spool on disk: one journal stream.
 //!
-//! A message is a record with its subject, header block (its `Nats-Msg-Id` in it) and payload. Which messages are done with
-//! is written into the same stream: a record without a subject, a note, with the place of the last message that needs not be
-//! sent any more. So there is one file format, one recovery, and nothing that two files could say differently:
+//! A message is a record with its subject, header block (with its `Nats-Msg-Id`) and payload. Completed messages are
+//! recorded in the same stream: a checkpoint is a record without a subject that contains the position of the last
+//! message that needs no sending. Hence there is one file format and one recovery, and no second file that could
+//! disagree:
 //!
 //! ```text
-//!   │ message 1 │ message 2 │ message 3 │ note: 2 │ message 5 │ …     opened again: 3 and 5 are to be sent
+//!   │ message 1 │ message 2 │ message 3 │ checkpoint: 2 │ message 5 │ …     opened again: 3 and 5 are to be sent
 //! ```
 //!
-//! A note comes late (when enough is done with, or nothing happens). What lies between the last note and a crash is sent once
-//! more under its old `Nats-Msg-Id`, and the server recognises it. A note that is lost costs the same, never a message.
+//! Checkpoints are delayed (written after a number of completed messages or a pause). Messages completed between the
+//! last checkpoint and a crash are sent again under their old `Nats-Msg-Id`, and the server recognises them. A lost
+//! checkpoint has the same effect; it loses no message.
 //!
-//! Where every message stands and what it counts is kept in memory, 16 bytes each; the messages themselves as long as they
-//! fit a small cache, else they are read when their turn comes.
+//! The position and cost of every message are kept in memory, 16 bytes each; the messages themselves only as far as
+//! they fit a small cache, else they are read when they are due.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -29,54 +31,46 @@ use crate::limits::{
 use crate::outcome::{DropReason, PublishOutcome};
 use crate::spool_entry::{OutgoingMessage, SpoolEntry};
 
-/// The name of the stream.
 const STREAM: &str = "spool";
-/// Unit in which the journal writes.
 const BLOCK: u64 = 4096;
-/// Bytes of a batch's and a record's heads, rounded up.
+/// Bytes of the heads of a batch and a record, rounded up.
 const HEADERS_SIZE: u64 = 256;
 
-/// What a message counts: the blocks that it takes when it is written alone.
+/// The cost of a message: the blocks that it takes when it is written alone.
 pub(crate) fn cost(message: &OutgoingMessage) -> u64 {
     (message.subject().len() as u64 + message.size() as u64 + HEADERS_SIZE).next_multiple_of(BLOCK)
 }
 
-/// Messages on disk.
 pub(crate) struct DiskSpool<D: Disk> {
-    /// Nothing after it was closed.
+    /// `None` after `close`.
     log: Option<Log<D>>,
     reader: Option<Reader<D>>,
     batch: Batch,
     checkpoint: Batch,
-    /// Pushed and not yet committed.
     pushed: Vec<SpoolEntry>,
-    /// Place and cost of all that is committed and not popped.
+    /// Position and cost of each message that is committed and not popped.
     pending: VecDeque<(u64, u64)>,
-    /// The first ones of them, with their bytes.
+    /// The first of them, with their bytes.
     cache: VecDeque<SpoolEntry>,
     cache_size: u64,
-    /// The place of the last message.
     last: u64,
-    /// Everything before it is done with.
+    /// All positions below it are completed.
     released: u64,
-    /// What the last note says.
     checkpointed: u64,
     checkpoint_at: Option<Instant>,
     lost: Vec<u64>,
 }
 
-/// A spool that was opened, and what was found in it.
 pub(crate) struct OpenedSpool<D: Disk> {
     pub(crate) spool: DiskSpool<D>,
-    /// How many messages are to be sent, and what they count together.
+    /// Number and cost of the messages to be sent.
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// What is not as it was written.
     pub(crate) findings: Findings,
 }
 
 impl<D: Disk> DiskSpool<D> {
-    /// Opens what lies in the directory; `bytes_max` is the spool's bound.
+    /// Opens the stream in the directory; `bytes_max` is the bound of the spool.
     pub(crate) fn open(disk: D, bytes_max: u64) -> Result<OpenedSpool<D>, OpenError> {
         let (least, most) = SPOOL_SEGMENT_SIZES;
         let config = LogConfig { segment_size: (bytes_max / 8).clamp(least, most), ..LogConfig::default() };
@@ -121,7 +115,7 @@ impl<D: Disk> DiskSpool<D> {
         Ok(OpenedSpool { spool, messages, bytes, findings: recovery.findings })
     }
 
-    /// Writes those of `entries` that fit one batch, and puts what no batch takes among the refused.
+    /// Writes as many of `entries` as fit one batch; messages too large for any batch are added to `refused`.
     fn write(
         &mut self,
         entries: &mut VecDeque<SpoolEntry>,
@@ -155,7 +149,7 @@ impl<D: Disk> DiskSpool<D> {
             }
         }
         if let Err(error) = log.append(std::slice::from_mut(&mut self.batch)) {
-            // Whether they are on disk is not known, and they are told to be dropped: they must not be sent later.
+            // Whether the messages are on disk is unknown; they are reported as dropped and must not be sent later.
             while let Some(entry) = written.pop_back() {
                 entries.push_front(entry);
             }
@@ -167,7 +161,7 @@ impl<D: Disk> DiskSpool<D> {
         Ok(())
     }
 
-    /// Takes a written message into the list, and into the cache if it fits and none before it is missing there.
+    /// Adds a written message to the list, and to the cache if it fits and no earlier message is missing there.
     fn add_written(&mut self, mut entry: SpoolEntry) {
         if let Some(ticket) = &mut entry.ticket {
             ticket.mark_retained();
@@ -197,7 +191,7 @@ impl<D: Disk> DiskSpool<D> {
             match reader.read() {
                 Ok(ReadOutcome::Batch(view)) => {
                     let behind = view.last;
-                    // The list says which of the records are messages that are still to be sent.
+                    // The list tells which records are messages still to be sent.
                     let mut pending =
                         self.pending.iter().take_while(|(place, _)| *place <= behind).peekable();
                     for (sequence, record) in view.records.clone() {
@@ -213,11 +207,11 @@ impl<D: Disk> DiskSpool<D> {
                     let gone = self.pending.partition_point(|(place, _)| *place <= last);
                     self.lost.extend(self.pending.drain(..gone).map(|(_, cost)| cost));
                 }
-                // The list knows more than can be read: what it misses is gone.
+                // The list has messages that are no longer readable: they are lost.
                 Ok(ReadOutcome::End) => {
                     self.lost.extend(self.pending.drain(..).map(|(_, cost)| cost));
                 }
-                // The system may be out of something; the next call tries again.
+                // A temporary failure; the next call retries.
                 Err(_) => return,
             }
         }
@@ -268,7 +262,7 @@ impl<D: Disk> Spool for DiskSpool<D> {
     }
 
     fn release_below(&mut self, id: u64, now: Instant) {
-        // Behind the last message there are only notes, which need none themselves.
+        // Only checkpoints follow the last message, and these need no checkpoint.
         let id = id.min(self.last + 1);
         if id > self.released {
             self.released = id;
@@ -291,10 +285,10 @@ impl<D: Disk> Spool for DiskSpool<D> {
         };
         self.checkpoint.begin(log.next(), unix_ns);
         let is_pushed = self.checkpoint.push(&Record::new(b"", &checkpointed.to_le_bytes())).is_ok();
-        // A note that cannot be written costs nothing but duplicates, and the next message will find the log frozen.
+        // A failed checkpoint only causes duplicates, and the next message finds the log frozen.
         if is_pushed && log.append(std::slice::from_mut(&mut self.checkpoint)).is_ok() {
             self.checkpointed = checkpointed;
-            // Room that does not come back now comes back with the next note.
+            // Space that is not freed now is freed with the next checkpoint.
             let _ = log.retain(
                 &LogRetention { records: Some(0), ..LogRetention::default() },
                 unix_ns,
@@ -311,7 +305,7 @@ impl<D: Disk> Spool for DiskSpool<D> {
         self.checkpoint(unix_ns);
         self.reader = None;
         if let Some(log) = self.log.take() {
-            // All that is needed is durable already; a good end only spares the next opening a look.
+            // Everything needed is durable; a clean close only saves the next opening a scan.
             let _ = log.close();
         }
     }
@@ -321,12 +315,12 @@ fn message_of(record: &Record<'_>) -> OutgoingMessage {
     OutgoingMessage::new(record.subject, record.headers, record.payload)
 }
 
-/// The place that a note tells; nothing if it is a message.
+/// The position in a checkpoint; `None` for a message.
 fn checkpoint_of(record: &Record<'_>) -> Option<u64> {
     if !record.subject.is_empty() {
         return None;
     }
-    // A note of another length says nothing, and is no message either.
+    // A checkpoint of another length has no effect, and is not a message.
     Some(<[u8; 8]>::try_from(record.payload).map_or(0, u64::from_le_bytes))
 }
 

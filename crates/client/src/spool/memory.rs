@@ -7,7 +7,6 @@ use super::{Spool, extract_rejected};
 use crate::outcome::DropReason;
 use crate::spool_entry::SpoolEntry;
 
-/// Messages in memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemorySpool {
     entries: VecDeque<SpoolEntry>,

@@ -1,12 +1,12 @@
-//! Following a stream: the consumer that is asked for, what its messages and heartbeats must look like, and where to go on
-//! when they do not. A state machine without a connection.
+//! Stream following: requests consumers, checks the positions of messages and heartbeats, and decides where to continue
+//! after a gap. A state machine without I/O.
 //!
-//! The server pushes without being acknowledged, so every message's place is checked: its number among what the consumer got
-//! must be one more than the one before. After a gap, a silence or a new connection a new consumer is asked for, from
-//! the sequence behind the last message. So each message comes once and in order, or the reader hears why not.
+//! The server pushes without acknowledgements, so each message's position is checked: its consumer sequence must be one
+//! more than the previous one. After a gap, a silence or a new connection a new consumer is requested from the sequence
+//! after the last message. Each message thus arrives once and in order, or the reader receives the reason why not.
 //!
-//! Before that the stream is asked how far it goes: what it has removed meanwhile is told as missed, and a stream that ends
-//! before what was seen is another one under the same name, which is followed from its first message.
+//! Before each consumer request the stream's state is requested: removed sequences are reported as missed, and a stream
+//! that ends before a received sequence is another stream of the same name, which is followed from its first message.
 
 use std::time::SystemTime;
 
@@ -18,87 +18,82 @@ use crate::connection_error::quote;
 use crate::limits::{HEARTBEAT, INACTIVE_TIMEOUT};
 use crate::message::ReceivedMessage;
 
-/// The header of a heartbeat that says how many messages the consumer got.
+/// Heartbeat header: number of messages that the consumer has delivered.
 const LAST_CONSUMER: &str = "Nats-Last-Consumer";
-/// The header of a heartbeat whose value has to be answered, because the consumer waits for it.
+/// Heartbeat header: subject to reply to, because the consumer waits for flow control.
 const STALLED: &str = "Nats-Consumer-Stalled";
 
-/// The error of a server that has no room for another consumer now.
+/// API error: the maximum number of consumers is reached.
 const CONSUMERS_MAX_REACHED: u32 = 10026;
 
-/// From where a stream is followed.
+/// The position from which a stream is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FollowStart {
-    /// All that it keeps.
+    /// All stored messages.
     #[default]
     All,
-    /// What comes from now on.
+    /// Messages published from now on.
     New,
-    /// This sequence, or the next one that is kept.
+    /// This sequence, or the next one that is stored.
     Sequence(u64),
-    /// The first message of this time or later.
+    /// The first message at or after this time.
     Time(SystemTime),
 }
 
-/// Where a follower stands.
 #[derive(Clone, Debug)]
 pub(super) struct StreamFollower {
     stream: String,
     filter: String,
     from: FollowStart,
-    /// The stream's sequence of the last message, or the one before the first that is wanted.
+    /// Sequence of the last message, or of the one before the first requested one.
     last: Option<u64>,
-    /// When the stream began, in its server's words: one that begins anew has another beginning.
+    /// Creation time of the stream as the server formats it; differs after the stream was created again.
     created_at: Option<String>,
-    /// How many messages the consumer of now has got.
+    /// Messages received from the current consumer.
     received: u64,
-    /// The name of the consumer of now, once it is known.
+    /// Name of the current consumer, once it is known.
     consumer: Option<String>,
 }
 
-/// What a message of the consumer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PositionCheck {
-    /// The next one; before it the stream had these sequences and keeps them no longer.
+    /// The next message; the stream no longer has the sequences `missed` before it.
     Next { missed: Option<(u64, u64)> },
-    /// Not the next one: a new consumer is needed.
+    /// Not the next message: a new consumer is needed.
     Gap,
-    /// No message of a stream at all.
+    /// Not a delivery of the stream.
     Foreign,
 }
 
-/// What a server's word in between wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ControlAction {
-    /// Nothing.
+    /// No reaction.
     Ignore,
-    /// An empty message to this subject: then the server goes on.
+    /// An empty message to this subject: the server waits for it.
     Reply(String),
-    /// A new consumer: messages have been missed, or this one is gone.
+    /// A new consumer: messages were missed, or the consumer is gone.
     Restart,
-    /// Nothing: the stream does not have these sequences any more, and the consumer continues behind them.
+    /// The stream no longer has these sequences, and the consumer continues after them.
     Gap { first: u64, last: u64, cause: MissedCause },
 }
 
-/// How the stream stands to what has been seen of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StreamContinuity {
-    /// It goes on where the follower is.
+    /// The stream continues at the follower's position.
     Unchanged,
-    /// It has removed these sequences.
+    /// The stream has removed these sequences.
     Missed { first: u64, last: u64 },
-    /// It is another one than that of which this sequence was seen: it has begun anew.
+    /// The stream was created again after this sequence was received.
     Recreated { last: u64 },
 }
 
-/// What the server says to the wish for a consumer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ConsumerReply {
-    /// It is there.
+    /// The consumer exists.
     Accepted,
-    /// It may be, later.
+    /// A temporary failure, with the detail.
     RetryLater(String),
-    /// It will not be.
+    /// A permanent refusal.
     Refused { code: u16, error_code: u32, description: String },
 }
 
@@ -132,7 +127,7 @@ struct ApiResponseJson {
     error: Option<ApiErrorJson>,
     state: Option<StreamStateJson>,
     created: Option<String>,
-    /// Of a consumer.
+    /// The consumer's name, in replies to consumer requests.
     name: Option<String>,
 }
 
@@ -165,15 +160,14 @@ impl StreamFollower {
         }
     }
 
-    /// Where to ask which stream it is and how far it goes.
     pub(super) fn info_subject(&self) -> String {
         format!("$JS.API.STREAM.INFO.{}", self.stream)
     }
 
-    /// Takes the answer to it.
+    /// Applies the stream's state.
     ///
     /// # Errors
-    /// What keeps it from being one.
+    /// The reason why the reply carries no state.
     pub(super) fn handle_stream_info(
         &mut self,
         status: Option<u16>,
@@ -184,15 +178,15 @@ impl StreamFollower {
             return Err(ConsumerReply::RetryLater(format!("an answer that is none: {}", quote(payload))));
         };
         let before = std::mem::replace(&mut self.created_at, created);
-        // A server that does not tell cannot be compared.
+        // A creation time is compared only if both replies have one.
         let is_other = before.zip(self.created_at.as_ref()).is_some_and(|(before, now)| before != *now);
         let before_first = first_seq.saturating_sub(1);
         let Some(last) = self.last else {
-            // What is new counts from now on, also for the consumer after this one.
+            // `New` is resolved once, so that later consumers continue from the same position.
             self.last = (self.from == FollowStart::New).then_some(last_seq);
             return Ok(StreamContinuity::Unchanged);
         };
-        // Of a stream that was empty and is, there is nothing to begin anew.
+        // A stream that was and is empty has not been replaced in a way that matters.
         let was_empty = last == 0 && last_seq == 0;
         if !was_empty && (is_other || last_seq < last) {
             self.last = Some(before_first);
@@ -205,12 +199,11 @@ impl StreamFollower {
         Ok(StreamContinuity::Unchanged)
     }
 
-    /// Where the wish goes.
     pub(super) fn create_subject(&self) -> String {
         format!("$JS.API.CONSUMER.CREATE.{}", self.stream)
     }
 
-    /// The wish for a consumer from where the follower stands, and the beginning of its numbers.
+    /// The request for a consumer from the current position; resets the consumer sequence.
     pub(super) fn create_request(&mut self, deliver_subject: &str) -> Vec<u8> {
         self.received = 0;
         let time = |time: SystemTime| humantime::format_rfc3339_nanos(time).to_string();
@@ -240,11 +233,10 @@ impl StreamFollower {
                 mem_storage: true,
             },
         };
-        // Text and numbers alone are always JSON.
+        // Serialization of strings and numbers does not fail.
         serde_json::to_vec(&request).unwrap_or_default()
     }
 
-    /// Takes the answer to the wish.
     pub(super) fn handle_created(&mut self, status: Option<u16>, payload: &[u8]) -> ConsumerReply {
         match response(status, payload) {
             Ok(ApiResponseJson { name, .. }) => {
@@ -255,12 +247,12 @@ impl StreamFollower {
         }
     }
 
-    /// Gives the consumer of now up. Returns where its removal is asked for, if its name is known.
+    /// Abandons the current consumer. Returns the subject that deletes it, if its name is known.
     pub(super) fn drop_consumer(&mut self) -> Option<String> {
         self.consumer.take().map(|name| self.removal(&name))
     }
 
-    /// Where the removal of a consumer is asked for that was given up before the answer to its wish came.
+    /// The subject that deletes a consumer that was abandoned before the reply to its request arrived.
     pub(super) fn late_removal(&self, status: Option<u16>, payload: &[u8]) -> Option<String> {
         response(status, payload).ok()?.name.map(|name| self.removal(&name))
     }
@@ -269,7 +261,7 @@ impl StreamFollower {
         format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", self.stream)
     }
 
-    /// Judges a message by its reply subject.
+    /// Checks the position of a message by its reply subject.
     pub(super) fn check_position(&mut self, reply: Option<&str>) -> PositionCheck {
         let ack = reply.and_then(|reply| AckSubject::parse(reply.as_bytes()));
         let Some(ack) = ack.filter(|ack| ack.stream == self.stream) else { return PositionCheck::Foreign };
@@ -277,7 +269,7 @@ impl StreamFollower {
         if ack.consumer_sequence != self.received + 1 || !is_new {
             return PositionCheck::Gap;
         }
-        // With a narrower filter what lies between may be other subjects' messages.
+        // With a narrower filter, skipped sequences may belong to other subjects.
         let missed = self
             .last
             .map(|last| (last + 1, ack.stream_sequence - 1))
@@ -287,20 +279,19 @@ impl StreamFollower {
         PositionCheck::Next { missed }
     }
 
-    /// Whether a message says something about the consumer instead of being one of the stream: those name their place in it
-    /// by their reply subject, whatever else is in their headers.
+    /// Whether a message is a control message. Stream messages carry their position in the reply subject, whatever
+    /// their headers contain.
     pub(super) fn is_control(message: &ReceivedMessage, deliver: &str) -> bool {
         message.status().is_some()
             && message.subject == deliver
             && message.reply.as_deref().is_none_or(|reply| AckSubject::parse(reply.as_bytes()).is_none())
     }
 
-    /// Judges what the server says between messages.
     pub(super) fn handle_control(&mut self, headers: &[u8], reply: Option<&str>) -> ControlAction {
         let Ok(headers) = Headers::parse(headers) else { return ControlAction::Ignore };
         match headers.status().map(|status| status.code) {
             Some(100) => {}
-            // The consumer was deleted, or its place has moved.
+            // The consumer was deleted or moved.
             Some(_) => return ControlAction::Restart,
             None => return ControlAction::Ignore,
         }
@@ -323,7 +314,7 @@ impl StreamFollower {
 }
 
 impl StreamFollower {
-    /// Moves behind sequences that the server says are not there. Returns the first of them that has not been told before.
+    /// Advances past sequences that the server reports as missing. Returns the first one that was not reported before.
     fn skip_gap(&mut self, first: u64, last: u64) -> Option<u64> {
         let before = self.last.unwrap_or(0);
         if last < first || last <= before {
@@ -334,7 +325,6 @@ impl StreamFollower {
     }
 }
 
-/// Reads what the server answers about streams.
 fn response(status: Option<u16>, payload: &[u8]) -> Result<ApiResponseJson, ConsumerReply> {
     if let Some(status) = status {
         return Err(ConsumerReply::RetryLater(format!("status {status}: nobody answers for streams")));
@@ -506,7 +496,7 @@ mod tests {
         check("", None, ControlAction::Ignore);
         let gap = "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nStilling-Gap-First: 5\r\nStilling-Gap-Last: 9\r\nStilling-Gap-Cause: damaged\r\n\r\n";
         check(gap, None, ControlAction::Gap { first: 5, last: 9, cause: MissedCause::Damaged });
-        // Told twice, it counts once; what comes behind it is the next.
+        // A repeated report counts once; the message after the gap is the next one.
         check(gap, None, ControlAction::Ignore);
         assert_eq!(follow.check_position(Some(&reply(2, 10))), NEXT);
         assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 11);

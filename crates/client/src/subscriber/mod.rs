@@ -1,4 +1,4 @@
-//! The subscriber: a filter of subjects as their messages are published, or a stream from any place on.
+//! The subscriber: receives messages as they are published, or follows a stream from any position.
 
 mod follower;
 
@@ -18,37 +18,37 @@ use crate::identity;
 use crate::limits::{self, HEARTBEAT, HEARTBEATS_MISSED_MAX, SERVERS_MAX, SPAN_MAX};
 use crate::message::ReceivedMessage;
 
-/// The subscription for the answers to what is asked.
+/// The subscription for API replies.
 const ANSWERS: u64 = 1;
-/// A stream to be followed.
+/// A stream to follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FollowedStream {
     /// Its name.
     pub stream: String,
-    /// From where.
+    /// Start position.
     pub from: FollowStart,
 }
 
-/// What a subscriber may be told.
+/// Configuration of a subscriber.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubscriberConfig {
-    /// The servers. After a failure the next one is tried.
+    /// The servers. After a failure the subscriber connects to the next one.
     pub servers: Vec<ServerUrl>,
-    /// What the server's operator sees as the name of the connection.
+    /// Name of the connection, shown to the server's operator.
     pub name: Option<String>,
-    /// Which subjects.
+    /// Subject filter.
     pub filter: String,
-    /// Share the messages with all others of the same queue; not together with a stream.
+    /// Queue group that shares the messages; not available with a stream.
     pub queue: Option<String>,
-    /// Follow a stream; nothing: hear what is published from now on, at most once.
+    /// Stream to follow; `None`: receive messages published from now on, at most once.
     pub stream: Option<FollowedStream>,
-    /// When to connect again.
+    /// Waits between connection attempts.
     pub backoff: BackoffConfig,
-    /// For a connection to open and the server to greet; 5 s.
+    /// Timeout for connecting and for the server's greeting; 5 s.
     pub connect_timeout: Duration,
-    /// For the server to answer a question; 5 s.
+    /// Timeout for a reply of the server; 5 s.
     pub answer_timeout: Duration,
-    /// After so long without a word from the server it is asked whether it lives; 20 s.
+    /// Silence after which the subscriber sends a PING; 20 s.
     pub ping_interval: Duration,
 }
 
@@ -68,31 +68,31 @@ impl Default for SubscriberConfig {
     }
 }
 
-/// Why a subscriber cannot begin or go on.
+/// The reason why a subscriber cannot start or continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubscribeError {
-    /// No server is named, or more than [`SERVERS_MAX`].
+    /// No server is configured, or more than [`SERVERS_MAX`].
     Servers(usize),
-    /// The filter is none.
+    /// The filter is not valid.
     Filter(String),
-    /// A stream cannot be named so.
+    /// The stream's name is not valid.
     Stream(String),
-    /// The server does not let the stream be followed.
+    /// The server refuses to let the stream be followed.
     Refused {
         /// The stream.
         stream: String,
-        /// The kind of error, as in HTTP.
+        /// The status code, as in HTTP.
         code: u16,
-        /// The error, as nats-server numbers them.
+        /// The error number of nats-server.
         error_code: u32,
-        /// What the server says.
+        /// The server's description.
         description: String,
     },
-    /// The server does not answer for streams, or has no room for a follower, however often it is asked.
+    /// The server does not serve streams, or has no room for a consumer, after as many requests as the backoff allows.
     NoStreams {
         /// The stream.
         stream: String,
-        /// What came last.
+        /// The last answer.
         detail: String,
     },
 }
@@ -120,44 +120,45 @@ impl fmt::Display for SubscribeError {
 
 impl std::error::Error for SubscribeError {}
 
-/// What happens to a subscriber.
+/// An event of a subscriber.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubscriberEvent {
     /// A message.
     Message(ReceivedMessage),
-    /// The connection is there. Whoever follows no stream gets what is published from now on; a stream is asked for next.
+    /// The connection is established. Without a stream, messages published from now on are received; with one, the
+    /// consumer is requested next.
     Connected,
-    /// The connection is not there; it is being made again. Who follows a stream gets what comes meanwhile later, as long as
-    /// the stream keeps it; who does not may miss it.
+    /// The connection failed and will be re-established. A follower receives the messages of the meantime later, as
+    /// long as the stream keeps them; without a stream they may be lost.
     Interrupted(ConnectionError),
-    /// The stream that is followed does not have these sequences any more, and they have not come. Told before the next message.
-    /// With a filter some or all of them may be other subjects' messages. Of servers other than Stilling, what is removed while
-    /// the follower is connected is told only if the filter is `>`.
+    /// The stream no longer has these sequences, and they were not received. Reported before the next message. With a
+    /// filter some or all of them may belong to other subjects. Servers other than Stilling do not report removals;
+    /// while connected, they are noticed only if the filter is `>`.
     Missed {
-        /// The first of them.
+        /// The first missing sequence.
         first: u64,
-        /// The last of them.
+        /// The last missing sequence.
         last: u64,
-        /// Why they are gone.
+        /// Why they are missing.
         cause: MissedCause,
     },
-    /// The stream that is followed is another one than before: it lay in memory and its server began again, or it was deleted
-    /// and has begun anew. Its server says that it was made at another time, or it ends before a sequence that has come. It
-    /// is followed from its first message.
+    /// The stream was replaced: it was in memory and its server restarted, or it was deleted and created again.
+    /// Detected by another creation time, or by an end before a received sequence. It is followed from its first
+    /// message.
     Recreated {
-        /// The last sequence that came of the old one.
+        /// The last sequence received from the old stream.
         last: u64,
     },
 }
 
-/// Why a stream does not have sequences any more.
+/// The reason why a stream no longer has some sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MissedCause {
-    /// Its limits, or a request to remove them.
+    /// Retention limits, or a request to remove them.
     Removed,
-    /// Their bytes are not what was written.
+    /// Their bytes are damaged.
     Damaged,
-    /// A crash of the server has cut them off.
+    /// A crash of the server has truncated them.
     Torn,
 }
 
@@ -171,43 +172,42 @@ impl MissedCause {
     }
 }
 
-/// Receives messages, on the thread of its caller, over a connection that is made again whenever it is lost.
+/// Receives messages on the caller's thread, over a connection that is re-established after each loss.
 ///
-/// It is an iterator over messages that ends never, or with a reason.
+/// As an iterator it yields messages and errors, and does not end.
 #[derive(Debug)]
 pub struct Subscriber {
     config: SubscriberConfig,
     follower: Option<StreamFollower>,
     backoff: RetryBackoff,
     random: JitterRng,
-    /// What its inboxes begin with.
     name: String,
     connection: Option<BlockingConnection>,
     server: usize,
     retry_at: Instant,
-    /// The subscription of now; each wish for a consumer has its own.
+    /// The current subscription; each consumer request has its own.
     sid: u64,
     phase: ConsumerPhase,
-    /// Where the consumer of now delivers to.
+    /// Delivery subject of the current consumer.
     deliver: String,
-    /// The consumer of now has delivered something, or has lived until a heartbeat.
+    /// The current consumer has delivered a message or a heartbeat.
     has_progressed: bool,
-    /// Wishes that were not granted in a row.
+    /// Consumer requests refused in a row.
     refusals: u32,
-    /// The message behind what has been told as missed.
+    /// The message that follows the missing range just reported.
     queued_message: Option<ReceivedMessage>,
 }
 
-/// How far a follower's wish is.
+/// Progress of a consumer request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConsumerPhase {
-    /// To be uttered, not before this time.
+    /// To be requested, not before this time.
     Due(Instant),
-    /// The stream was asked how far it goes; the answer is late after this time.
+    /// The stream's state is requested; the reply is due by this time.
     InfoRequested(Instant),
-    /// Uttered; the answer is late after this time.
+    /// The consumer is requested; the reply is due by this time.
     CreateRequested(Instant),
-    /// Granted; the next word is late after this time.
+    /// The consumer exists; its next message or heartbeat is due by this time.
     Active(Instant),
 }
 
@@ -222,10 +222,10 @@ impl ConsumerPhase {
 }
 
 impl Subscriber {
-    /// A subscriber. It connects when it is first asked for something.
+    /// A subscriber. It connects with the first call of [`next_event`](Subscriber::next_event).
     ///
     /// # Errors
-    /// If the configuration cannot work.
+    /// [`SubscribeError`], if the configuration is not valid.
     pub fn new(mut config: SubscriberConfig) -> Result<Subscriber, SubscribeError> {
         for span in [
             &mut config.backoff.wait,
@@ -274,14 +274,14 @@ impl Subscriber {
         })
     }
 
-    /// What happens next, or nothing if nothing has until `timeout`. A connection that has to be made, or a question that the
-    /// server does not answer, may take as long as [`SubscriberConfig`] allows for it in addition. It may be called as rarely
-    /// as its caller likes: what has come meanwhile counts before anything is late. A server that sends without a pause what is
-    /// not for the caller does not extend `timeout`.
+    /// The next event, or `None` after `timeout`. Connecting and waiting for a reply of the server may take as long as
+    /// [`SubscriberConfig`] allows in addition. The interval between calls does not matter: data that has already
+    /// arrived is processed before any timeout counts. A server that continuously sends unrelated data does not extend
+    /// `timeout`.
     ///
     /// # Errors
-    /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again, over the same connection and not before
-    /// the ladder's wait.
+    /// [`SubscribeError`], if the server refuses. The next call retries, over the same connection and after the backoff
+    /// wait.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<SubscriberEvent>, SubscribeError> {
         let now = Instant::now();
         let deadline = limits::deadline(now, timeout);
@@ -307,7 +307,7 @@ impl Subscriber {
                     self.connection = Some(connection);
                     return Ok(Some(event));
                 }
-                // There may be more of what had come before the deadline.
+                // More data may have arrived before the deadline.
                 Ok(SubscriberStep::Progress) => self.connection = Some(connection),
                 Ok(SubscriberStep::Nothing) => {
                     connection.begin_wait();
@@ -374,7 +374,7 @@ impl Subscriber {
         SubscriberEvent::Interrupted(connection_error)
     }
 
-    /// Does what is due and takes what comes next. Nothing is late before all that has come is read.
+    /// Performs what is due and processes the next event. All data that has arrived is read before a timeout counts.
     fn step(
         &mut self,
         connection: &mut BlockingConnection,
@@ -400,13 +400,12 @@ impl Subscriber {
             ConnectionEvent::Message(sid, message) if sid == self.sid => {
                 self.handle_delivery(connection, message)?
             }
-            // A consumer that was given up.
+            // A delivery of a consumer that was replaced.
             ConnectionEvent::Message(..) => None,
         };
         Ok(event.map_or(SubscriberStep::Progress, SubscriberStep::Deliver))
     }
 
-    /// Nothing has come: what has been waited for may be late.
     fn handle_timeout(&mut self, connection: &mut BlockingConnection) -> Result<SubscriberStep, StepError> {
         if self.follower.is_some() && Instant::now() >= self.phase.at() {
             match self.phase {
@@ -420,8 +419,7 @@ impl Subscriber {
         Ok(SubscriberStep::Nothing)
     }
 
-    /// Gives up the consumer of now for another one. Where it has brought nothing, the next one would hardly do better at once:
-    /// the ladder's wait comes first.
+    /// Replaces the current consumer. If it delivered nothing, the backoff wait comes first.
     fn replace_consumer(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
         if std::mem::take(&mut self.has_progressed) {
             return self.request_stream_info(connection);
@@ -434,7 +432,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Has the server forget the consumer of now. What it still delivers is not listened to.
+    /// Deletes the current consumer. Its further deliveries are ignored.
     fn drop_consumer(&mut self, out: &mut Vec<u8>) {
         if self.sid > ANSWERS {
             encode_unsub(out, self.sid.to_string().as_bytes(), None);
@@ -445,14 +443,14 @@ impl Subscriber {
         self.sid += 1;
     }
 
-    /// Asks for the removal of a consumer. The answer is one to no wish.
+    /// Requests the deletion of a consumer; its reply matches no `sid` and is ignored.
     fn remove(&self, subject: &str, out: &mut Vec<u8>) {
         let reply = format!("_INBOX.{}.a.0", self.name);
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }
             .encode(out);
     }
 
-    /// Gives up the consumer of now and begins to wish for another one.
+    /// Deletes the current consumer and requests the stream's state, as the first step to a new consumer.
     fn request_stream_info(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
         let Some(follower) = &self.follower else { return Ok(()) };
         let subject = follower.info_subject();
@@ -466,7 +464,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Wishes for a consumer, with a subscription of its own for what it delivers.
+    /// Requests a consumer that delivers to a subscription of its own.
     fn request_consumer(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
         let reply = self.reply_subject();
         let Some(follower) = &mut self.follower else { return Ok(()) };
@@ -482,17 +480,15 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Where the answers to the wish of now come.
     fn reply_subject(&self) -> String {
         format!("_INBOX.{}.a.{}", self.name, self.sid)
     }
 
-    /// Where the answers to wishes come.
+    /// Filter for all reply subjects.
     fn reply_filter(&self) -> String {
         format!("_INBOX.{}.a.*", self.name)
     }
 
-    /// Takes an answer about the stream, or to the wish for a consumer.
     fn handle_api_reply(
         &mut self,
         connection: &mut BlockingConnection,
@@ -522,7 +518,7 @@ impl Subscriber {
         match created {
             ConsumerReply::Accepted => {
                 self.refusals = 0;
-                // Messages may have come before it, and have said the same.
+                // Messages may have arrived before this reply and have set the phase already.
                 self.phase = ConsumerPhase::Active(Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX);
                 Ok(None)
             }
@@ -544,8 +540,8 @@ impl Subscriber {
         }
     }
 
-    /// The stream stands so: wishes for a consumer, and tells what has happened to it. `before` is the follower who did not
-    /// know.
+    /// Requests a consumer and reports changes of the stream. `before` is the follower before the stream's state was
+    /// applied.
     fn resume_stream(
         &mut self,
         connection: &mut BlockingConnection,
@@ -560,7 +556,7 @@ impl Subscriber {
             StreamContinuity::Recreated { last } => Some(SubscriberEvent::Recreated { last }),
         };
         self.request_consumer(connection).inspect_err(|_| {
-            // The next connection finds out again what has not been told.
+            // The event was not reported: the next connection detects it again.
             if event.is_some() {
                 self.follower = Some(before);
             }
@@ -608,7 +604,7 @@ impl Subscriber {
         }
     }
 
-    /// The consumer of now is good for something.
+    /// The current consumer works.
     fn mark_progress(&mut self) {
         if !std::mem::replace(&mut self.has_progressed, true) {
             self.backoff.record_success();
@@ -616,27 +612,24 @@ impl Subscriber {
     }
 }
 
-/// What a step has brought.
 enum SubscriberStep {
     Deliver(SubscriberEvent),
-    /// Nothing for the caller.
+    /// An event that does not concern the caller.
     Progress,
-    /// Nothing until the deadline, or too little for as much as was read after it.
+    /// Nothing until the deadline, or the read limit after it was reached.
     Nothing,
 }
 
-/// Why a step was the last one for now.
 enum StepError {
-    /// The connection is no good.
     ConnectionError(ConnectionError),
-    /// The connection is good, and what is wished for is not to be had on it.
+    /// The connection is usable, but the request failed.
     Error(SubscribeError),
 }
 
 impl Iterator for Subscriber {
     type Item = Result<ReceivedMessage, SubscribeError>;
 
-    /// The next message, however long it takes. What was missed is told by [`Subscriber::next_event`] alone.
+    /// The next message, without a time limit. Missing ranges are reported by [`Subscriber::next_event`] only.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.next_event(SPAN_MAX) {

@@ -1,5 +1,5 @@
-//! A follower whose caller looks rarely, and one whose stream is not to be had: with a hand-played server, and with deadlines
-//! that are moved instead of waited for.
+//! Rarely polled followers and refused streams, with a scripted server and with deadlines that are moved instead of
+//! waited for.
 
 use std::net::TcpListener;
 
@@ -8,14 +8,12 @@ use stilling_probe::nats::{ReceivedOperation, ScriptedServer};
 
 use super::*;
 
-/// A follower of what is new in `events`, and the server's end of its connection.
 fn connected() -> (Subscriber, ScriptedServer) {
     let (mut follower, listener) = follower();
     let scripted = accept_follower(&mut follower, &listener);
     (follower, scripted)
 }
 
-/// A follower of what is new in `events`, and its server.
 fn follower() -> (Subscriber, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("nats://{}", listener.local_addr().expect("it has an address"));
@@ -45,7 +43,7 @@ fn accept_follower(follower: &mut Subscriber, listener: &TcpListener) -> Scripte
 }
 
 impl Subscriber {
-    /// Its caller looks again when something has come, and after all that it waits for should have.
+    /// Polls after data has arrived and all deadlines have passed.
     fn poll_after_deadlines(&mut self) -> Result<Option<SubscriberEvent>, SubscribeError> {
         self.connection.as_ref().expect("it is connected").wait_for_input(HANG);
         let (ConsumerPhase::Due(at)
@@ -96,7 +94,7 @@ fn one_look_takes_all_that_has_come_and_is_not_for_the_caller() {
     assert!(matches!(follower.phase, ConsumerPhase::CreateRequested(_)), "{:?}", follower.phase);
 }
 
-/// Whether it sends messages that nobody wants, or no messages: each look reads no more than 1 MiB of it.
+/// With unrelated messages or without any: each call reads at most 1 MiB.
 #[test]
 fn a_server_that_sends_without_a_pause_does_not_extend_a_look() {
     let check = |noise: &str| {
@@ -142,7 +140,7 @@ fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over
     assert_eq!(follower.backoff.exponent(), 3);
 }
 
-/// The connection breaks just when the follower has learned it: the next one tells.
+/// The connection fails just after the follower has detected the change: it is reported on the next one.
 #[test]
 fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() {
     let check = |state: &str, event: SubscriberEvent| {
@@ -178,14 +176,14 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
 
 const DELETED: &str = "NATS/1.0 409 Consumer Deleted\r\n\r\n";
 
-/// A consumer that the hand-played server has made, and where it delivers to.
+/// A consumer created by the scripted server, with its delivery subject and subscription id.
 struct TestConsumer {
     deliver: String,
     sid: String,
 }
 
 impl TestConsumer {
-    /// Grants the wish for a consumer behind sequence 9.
+    /// Accepts the request for a consumer after sequence 9.
     fn create(follower: &mut Subscriber, scripted: &mut ScriptedServer) -> TestConsumer {
         let ReceivedOperation::Sub { sid, filter } = scripted.next_operation() else {
             panic!("it subscribes first")
@@ -196,7 +194,7 @@ impl TestConsumer {
         TestConsumer { deliver: filter, sid }
     }
 
-    /// Delivers the record of a sequence, which the follower gets.
+    /// Delivers the record of a sequence and checks that the follower returns it.
     fn deliver_message(
         &self,
         follower: &mut Subscriber,
@@ -218,7 +216,7 @@ impl TestConsumer {
     }
 }
 
-/// A follower whose question about the stream is answered, so that it wishes for a consumer.
+/// A follower with an answered request for the stream's state, so that it requests a consumer.
 fn with_consumer_request() -> (Subscriber, ScriptedServer) {
     let (mut follower, mut scripted) = connected();
     assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
@@ -236,7 +234,7 @@ fn a_message_of_the_stream_is_a_message_whatever_status_its_headers_begin_with()
     consumer.deliver_message(&mut follower, &mut scripted, 10, DELETED);
     let heartbeat = "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 99\r\n\r\n";
     consumer.deliver_message(&mut follower, &mut scripted, 11, heartbeat);
-    // Nor is it one of the server's that is not sent to where those go.
+    // Nor is it a control message if its subject is not the delivery subject.
     scripted.deliver("events.a", &consumer.sid, "", DELETED, b"");
     consumer.deliver_message(&mut follower, &mut scripted, 12, "");
     assert!(matches!(follower.phase, ConsumerPhase::Active(_)), "{:?}", follower.phase);
@@ -249,7 +247,7 @@ fn a_message_of_the_stream_is_a_message_whatever_status_its_headers_begin_with()
     );
 }
 
-/// A gap is as good as a message: the consumer that told it has moved the follower on.
+/// A gap report counts as progress: it advances the follower.
 #[test]
 fn a_consumer_that_has_told_a_gap_is_replaced_at_once() {
     let (mut follower, mut scripted) = with_consumer_request();
@@ -264,7 +262,7 @@ fn a_consumer_that_has_told_a_gap_is_replaced_at_once() {
     assert_eq!(follower.backoff.exponent(), 0);
 }
 
-/// However it comes that no consumer is any good, the server is not filled with them.
+/// Unusable consumers do not accumulate on the server, whatever the reason.
 #[test]
 fn a_consumer_that_has_brought_nothing_is_removed_and_the_next_one_waited_for() {
     let (mut follower, mut scripted) = with_consumer_request();
@@ -280,7 +278,7 @@ fn a_consumer_that_has_brought_nothing_is_removed_and_the_next_one_waited_for() 
             follower.phase
         );
         assert_eq!(follower.backoff.exponent(), attempt);
-        // What the one that was given up still delivers starts nothing.
+        // Late deliveries of a replaced consumer have no effect.
         consumer.deliver_control(&mut scripted, DELETED);
         scripted.send_bytes("PING\r\n");
         assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
@@ -294,7 +292,7 @@ fn a_consumer_that_has_brought_nothing_is_removed_and_the_next_one_waited_for() 
         scripted.deliver(&info_request, "1", "", "", STATE);
         assert_eq!(follower.poll_after_deadlines(), Ok(None), "it wishes for a consumer");
     }
-    // One that brings something makes up for it.
+    // A delivery restores one step of the backoff.
     let consumer = TestConsumer::create(&mut follower, &mut scripted);
     consumer.deliver_message(&mut follower, &mut scripted, 10, "");
     assert_eq!(follower.backoff.exponent(), 2);
@@ -305,7 +303,8 @@ fn a_consumer_that_was_made_too_late_is_removed_when_its_name_is_known() {
     let (mut follower, mut scripted) = with_consumer_request();
     let ReceivedOperation::Sub { sid, .. } = scripted.next_operation() else { panic!("it subscribes first") };
     let create_request = scripted.published();
-    // A message overtakes the answer to the wish, and another one is missing: the follower wants a new consumer.
+    // A message arrives before the reply to the consumer request, and another one is missing: the follower requests a
+    // new consumer.
     for place in ["$JS.ACK.events.d.1.10.1.1.0", "$JS.ACK.events.d.1.12.3.1.0"] {
         scripted.deliver("events.a", &sid, place, "", b"x");
     }
@@ -318,7 +317,7 @@ fn a_consumer_that_was_made_too_late_is_removed_when_its_name_is_known() {
     assert_eq!(scripted.published().subject, "$JS.API.CONSUMER.DELETE.events.d");
 }
 
-/// Users may have been allowed to follow a stream before followers removed anything.
+/// A user may have permission to follow a stream but not to delete consumers.
 #[test]
 fn a_follower_that_may_not_remove_its_consumer_goes_on() {
     let (mut follower, mut scripted) = with_consumer_request();
@@ -328,7 +327,6 @@ fn a_follower_that_may_not_remove_its_consumer_goes_on() {
     consumer.deliver_message(&mut follower, &mut scripted, 10, "");
 }
 
-/// Where the follower wants its question about the stream answered.
 fn info_reply_subject(scripted: &mut ScriptedServer) -> String {
     let info_request = scripted.published();
     assert_eq!(info_request.subject, "$JS.API.STREAM.INFO.events");

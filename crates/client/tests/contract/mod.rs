@@ -1,6 +1,6 @@
-//! What a publisher and a subscriber promise together with any server that keeps the stream `events` of the subjects
-//! `events.>`. Each promise takes the server's address and uses subjects of its own, so that all of them may run against one
-//! server at once and again.
+//! Guarantees of publisher and subscriber with any server that has the stream `events` of the subjects `events.>`. Each
+//! check takes the server's address and uses subjects of its own, so that all may run against one server concurrently
+//! and repeatedly.
 
 use std::sync::LazyLock;
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,12 +11,11 @@ use stilling_client::{
 };
 use stilling_probe::HANG;
 
-/// How a publisher to `address` is configured when nothing is said.
 pub(crate) fn config(address: &str) -> PublisherConfig {
     PublisherConfig { servers: vec![address.parse().expect("an address")], ..PublisherConfig::default() }
 }
 
-/// A subject of the stream that nobody used in an earlier run.
+/// A subject of the stream that no earlier run has used.
 fn own_subject(name: &str) -> String {
     static RUN: LazyLock<u128> = LazyLock::new(|| UNIX_EPOCH.elapsed().map_or(0, |span| span.as_nanos()));
     format!("events.{name}.{}", *RUN)
@@ -26,7 +25,6 @@ fn server(address: &str) -> ServerUrl {
     address.parse().expect("an address")
 }
 
-/// A follower of the stream.
 pub(crate) fn follower(address: &str, filter: &str, from: FollowStart) -> Subscriber {
     let stream = Some(FollowedStream { stream: "events".to_owned(), from });
     let config = SubscriberConfig {
@@ -38,7 +36,7 @@ pub(crate) fn follower(address: &str, filter: &str, from: FollowStart) -> Subscr
     Subscriber::new(config).expect("it can work")
 }
 
-/// One whose subscription the server has.
+/// A subscriber after the server has processed its subscription.
 pub(crate) fn listener(address: &str, filter: &str) -> Subscriber {
     let config =
         SubscriberConfig { servers: vec![server(address)], filter: filter.to_owned(), ..Default::default() };
@@ -47,7 +45,6 @@ pub(crate) fn listener(address: &str, filter: &str) -> Subscriber {
     subscriber
 }
 
-/// The next message of a subscriber.
 #[track_caller]
 pub(crate) fn next(subscriber: &mut Subscriber) -> stilling_client::ReceivedMessage {
     for _ in 0..100 {
@@ -60,7 +57,7 @@ pub(crate) fn next(subscriber: &mut Subscriber) -> stilling_client::ReceivedMess
     panic!("no message came")
 }
 
-/// A confirmed message is in the stream when `send` returns, and is the next one there.
+/// A confirmed message is in the stream when `send` returns, as its next record.
 pub(crate) fn confirmed_messages_are_in_the_stream_in_order(address: &str) {
     let publisher = Publisher::new(config(address)).expect("it can work");
     let mut last = 0;
@@ -80,7 +77,7 @@ pub(crate) fn confirmed_messages_are_in_the_stream_in_order(address: &str) {
     assert!(counts.is_balanced() && counts.delivered == 20, "{counts:?}");
 }
 
-/// Row 0.32: what was given, what was acknowledged and what the stream has are the same.
+/// Row 0.32: the messages submitted, acknowledged and stored are the same.
 pub(crate) fn many_messages_on_their_way_all_arrive_once(address: &str) {
     const COUNT: u64 = 5000;
     let publisher = Publisher::new(config(address)).expect("it can work");
@@ -96,7 +93,7 @@ pub(crate) fn many_messages_on_their_way_all_arrive_once(address: &str) {
     }
 }
 
-/// Row 0.18: without waiting, everything arrives all the same.
+/// Row 0.18: messages sent without waiting arrive.
 pub(crate) fn messages_sent_without_waiting_arrive(address: &str) {
     let publisher = Publisher::new(PublisherConfig { mode: PublishMode::NoWait, ..config(address) })
         .expect("it can work");
@@ -107,7 +104,7 @@ pub(crate) fn messages_sent_without_waiting_arrive(address: &str) {
     assert_eq!((counts.delivered, counts.held), (500, 0), "{counts:?}");
 }
 
-/// Row 0.3: one-way messages reach whoever listens.
+/// Row 0.3: one-way messages reach a subscriber.
 pub(crate) fn one_way_messages_reach_a_listener(address: &str) {
     let mut listener = listener(address, "plain.>");
     let publisher = Publisher::new(PublisherConfig { mode: PublishMode::OneWay, ..config(address) })
@@ -126,7 +123,7 @@ pub(crate) fn one_way_messages_reach_a_listener(address: &str) {
     }
 }
 
-/// A stream is followed from any place on, and each message says where it stands.
+/// A stream is followed from any position, and each message carries its position.
 pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     let publisher = Publisher::new(config(address)).expect("it can work");
     let sequences: Vec<u64> = (0..10_u8)
@@ -149,7 +146,7 @@ pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     check(FollowStart::Time(UNIX_EPOCH), 0);
     let mut new = follower(address, &own_subject("places"), FollowStart::New);
     while !matches!(new.next_event(HANG), Ok(Some(SubscriberEvent::Connected))) {}
-    // The wish is uttered with the next look; what is published until it is granted may be there or not.
+    // The request is sent with the next poll; messages published until it is accepted may or may not be received.
     let mut number = 100;
     let first = loop {
         number += 1;
@@ -166,7 +163,6 @@ pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     assert!(first.payload[0] > 100, "only what is new");
 }
 
-/// A large message comes as it went.
 pub(crate) fn a_large_message_arrives_whole(address: &str) {
     let payload: Vec<u8> = (0..1_000_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let publisher = Publisher::new(config(address)).expect("it can work");
@@ -182,7 +178,7 @@ pub(crate) fn a_large_message_arrives_whole(address: &str) {
     );
 }
 
-/// What is sent to a subject that no stream keeps is dropped, with that reason.
+/// A message to a subject without a stream is dropped with that reason.
 pub(crate) fn a_subject_without_a_stream_is_named(address: &str) {
     let config = PublisherConfig {
         no_stream_timeout: Duration::from_millis(50),
@@ -194,7 +190,7 @@ pub(crate) fn a_subject_without_a_stream_is_named(address: &str) {
     assert_eq!(outcome, PublishOutcome::Dropped(stilling_client::DropReason::NoStream));
 }
 
-/// A question is answered, and one that nobody hears is told so at once.
+/// A request gets its reply, and one without a subscriber fails at once.
 pub(crate) fn a_request_is_answered_or_told_that_nobody_listens(address: &str) {
     let mut requester = Requester::new(server(address), None);
     assert_eq!(requester.request("nobody.listens", b"?", HANG), Err(RequesterError::NoResponders));
@@ -216,7 +212,7 @@ pub(crate) fn a_request_is_answered_or_told_that_nobody_listens(address: &str) {
     });
 }
 
-/// A spool's directory is emptied into the stream by the next publisher, once and in order.
+/// The next publisher delivers the content of a spool's directory, once and in order.
 pub(crate) fn what_a_publisher_leaves_in_its_directory_the_next_one_delivers(address: &str) {
     let directory = tempfile::tempdir().expect("a directory");
     let spool_mode = SpoolMode::Directory(directory.path().join("spool"));

@@ -1,4 +1,4 @@
-//! A link with a hand-played server and a clock that stands still until it is moved.
+//! A link with a scripted server and a manual clock.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,17 @@ use crate::spool::memory::MemorySpool;
 use crate::spool_entry::{OutgoingMessage, SpoolEntry};
 use crate::ticket::{OutcomeSender, OutcomeSlot, PublishTicket};
 
-/// One server, and no chance.
 pub(super) fn config() -> PublisherConfig {
     let server: ServerUrl = "nats://127.0.0.1:1".parse().expect("an address");
     PublisherConfig { servers: vec![server], seed: Some(1), ..PublisherConfig::default() }
 }
 
-/// A stream's acknowledgement.
 pub(super) fn stored(sequence: u64, duplicate: bool) -> Vec<u8> {
     let mut json = Vec::new();
     stilling_wire::nats::PubAck { stream: "s".into(), sequence, duplicate }.encode(&mut json);
     json
 }
 
-/// What the link published.
 #[derive(Clone, Debug)]
 pub(super) struct CapturedPublish {
     pub(super) subject: String,
@@ -39,7 +36,7 @@ pub(super) struct LinkFixture {
     pub(super) link: PublisherLink,
     pub(super) now: Instant,
     pub(super) commands: LinkCommands,
-    /// The socket takes nothing.
+    /// The socket accepts nothing.
     pub(super) is_stuck: bool,
     numbers: u64,
     decoder: ClientDecoder,
@@ -103,7 +100,7 @@ impl LinkFixture {
         self.turn();
     }
 
-    /// One turn, and all of its output taken.
+    /// One turn, with all of its output accepted.
     fn turn(&mut self) {
         self.link.check_timeouts(self.now);
         let commands = self.link.turn(self.now, 0);
@@ -154,7 +151,7 @@ impl LinkFixture {
         self.input.drain(..at);
     }
 
-    /// Moves time to when the link wants to be called, until something has happened.
+    /// Advances the clock to the link's deadlines until `look` returns a value.
     pub(super) fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut LinkFixture) -> Option<T>) -> T {
         for _ in 0..1000 {
             self.turn();
@@ -166,7 +163,7 @@ impl LinkFixture {
         panic!("it never happened: {what}")
     }
 
-    /// When the link next wants to connect.
+    /// The time of the next connection attempt.
     pub(super) fn until_connect(&mut self) -> Instant {
         self.until("it connects", |fixture| fixture.commands.connect.is_some().then_some(fixture.now))
     }
@@ -186,7 +183,6 @@ impl LinkFixture {
         self.turn();
     }
 
-    /// Lets it in.
     pub(super) fn complete_handshake(&mut self) {
         self.until_connect();
         self.accept_handshake();
@@ -197,7 +193,7 @@ impl LinkFixture {
         self.accept_handshake_with(info);
     }
 
-    /// Lets in the one that connects now.
+    /// Completes the handshake of the current attempt.
     pub(super) fn accept_handshake(&mut self) {
         self.accept_handshake_with("{\"headers\":true,\"max_payload\":1048576}");
     }
@@ -214,7 +210,7 @@ impl LinkFixture {
     }
 
     pub(super) fn server_sends(&mut self, bytes: &[u8]) {
-        // In two pieces, as it may come.
+        // In two pieces, as a socket may deliver it.
         let (first, second) = bytes.split_at(bytes.len() / 2);
         self.link.received(self.now, first);
         self.link.received(self.now, second);
@@ -240,7 +236,7 @@ impl LinkFixture {
         self.turn();
     }
 
-    /// Lets time pass, with turns where the link wants them.
+    /// Advances the clock, with turns at the link's deadlines.
     pub(super) fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         for _ in 0..1000 {
@@ -263,7 +259,6 @@ impl LinkFixture {
         std::mem::take(&mut self.published)
     }
 
-    /// How far it is from its best pace.
     pub(super) fn exponent(&self) -> u32 {
         self.link.backoff.exponent()
     }
@@ -286,7 +281,7 @@ impl LinkFixture {
         PublisherCounts { submitted: self.submitted, held, held_bytes, ..self.counts }
     }
 
-    /// Nothing is held, and so much was delivered and dropped.
+    /// Checks that nothing is held, and the numbers of delivered and dropped messages.
     #[track_caller]
     pub(super) fn check_nothing_held(&mut self, delivered: u64, dropped: u64) -> PublisherCounts {
         let counts = self.counts();

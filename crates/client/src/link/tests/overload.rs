@@ -1,5 +1,5 @@
-//! A crowd of publishers and a server that takes less than they give: the crowd backs off, the server stays busy and not more,
-//! and when the flood is over all is delivered and the pace is the old one.
+//! Many publishers and a server below their rate: the publishers back off, the server stays busy without more, and
+//! after the overload all messages are delivered and the rate is restored.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,15 +7,14 @@ use std::time::Duration;
 use super::fixture::{CapturedPublish, LinkFixture, config, stored};
 use crate::config::PublisherConfig;
 
-/// Publishers.
 const PUBLISHERS: usize = 20;
-/// Between two looks at everybody.
+/// Milliseconds between two steps of all publishers.
 const STEP_MS: u64 = 10;
 
 struct OverloadScenario {
     publishers: Vec<LinkFixture>,
     queue: VecDeque<(usize, CapturedPublish)>,
-    /// Messages that the server can take in one step, and that may wait for it.
+    /// Messages that the server accepts in one step, and that may wait for it.
     capacity: usize,
     queue_max: usize,
     sequence: u64,
@@ -25,7 +24,7 @@ struct OverloadScenario {
 }
 
 impl OverloadScenario {
-    /// One step in which `offered` messages are given in all.
+    /// One step with `offered` messages submitted in total.
     fn step(&mut self, offered: usize) {
         for _ in 0..offered {
             let publisher = self.random.next_u64() as usize % PUBLISHERS;
@@ -56,8 +55,9 @@ impl OverloadScenario {
     }
 }
 
-/// Rows 0.17, 0.26, 0.28 and 0.29: nothing is lost in the flood, the server is used all the time, and after the flood what is
-/// pending goes to nothing, at the server's full rate, and every publisher is at rest again within five seconds of that.
+/// Rows 0.17, 0.26, 0.28 and 0.29: nothing is lost in the overload, the server is always busy, and afterwards the
+/// backlog drains at the server's full rate, and every publisher is back at its configured backoff within five seconds
+/// of that.
 #[test]
 fn a_flooded_server_recovers_because_its_publishers_back_off() {
     let publishers = (0..PUBLISHERS as u64)
@@ -75,14 +75,14 @@ fn a_flooded_server_recovers_because_its_publishers_back_off() {
     for fixture in &mut scenario.publishers {
         fixture.complete_handshake();
     }
-    // Ten seconds of three times what the server takes.
+    // Ten seconds at three times the server's rate.
     for _ in 0..1000 {
         scenario.step(30);
     }
     let (taken, refused, backlog) = (scenario.sequence, scenario.refused, scenario.held());
     assert!(taken >= 9_500, "the server is busy all the time: {taken} of 10000");
     assert!(refused < taken, "it is not asked in vain all the time: {refused} refusals for {taken}");
-    // Then half of what it takes: the backlog goes at the rate that is left.
+    // Then half of its rate: the backlog drains with the other half.
     let mut steps = 0;
     while scenario.held() > 50 {
         scenario.step(5);

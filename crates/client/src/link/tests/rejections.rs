@@ -1,4 +1,4 @@
-//! Messages that nobody takes cost themselves, not the others, and are not lost before their time.
+//! Messages without a stream do not delay others, and are not dropped before their time.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::outcome::{DropReason, PublishOutcome};
 
 const NO_RESPONDERS_HEADERS: &str = "NATS/1.0 503\r\n\r\n";
 
-/// Gives a message and expects it to be on its way at once.
+/// Submits a message and expects it to be sent at once.
 fn submit_accepted(fixture: &mut LinkFixture, sequence: u64) {
     fixture.submit_without_ticket("kept", b"y");
     let published = fixture.published();
@@ -21,7 +21,7 @@ fn submit_accepted(fixture: &mut LinkFixture, sequence: u64) {
     fixture.answer(one, "", &stored(sequence, false));
 }
 
-/// Gives a message and has the server say that nobody takes it.
+/// Submits a message that the server rejects for lack of a stream.
 fn submit_rejected(fixture: &mut LinkFixture) {
     fixture.submit_without_ticket("nobody", b"x");
     let published = fixture.published();
@@ -29,7 +29,7 @@ fn submit_rejected(fixture: &mut LinkFixture) {
     fixture.answer(one, NO_RESPONDERS_HEADERS, b"");
 }
 
-/// Row 0.17: a window's worth of others, and another one, go past it.
+/// Row 0.17: more other messages than the window holds pass it.
 #[test]
 fn one_message_that_nobody_takes_holds_up_none_of_those_behind_it() {
     let mut fixture = LinkFixture::new(config());
@@ -48,8 +48,8 @@ fn one_message_that_nobody_takes_holds_up_none_of_those_behind_it() {
     fixture.check_nothing_held(1001, 0);
 }
 
-/// They come ever on: as many lie aside as may, the next ones fill the row, and then all wait. Nothing is lost before its time,
-/// and then everything goes on.
+/// A continuous series of them: the maximum is parked, the next ones fill the window, and then all wait. None is
+/// dropped before its time, and then everything continues.
 #[test]
 fn messages_that_nobody_takes_may_come_ever_on() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig {
@@ -83,7 +83,7 @@ fn messages_that_nobody_takes_may_come_ever_on() {
     fixture.check_nothing_held(REJECTED_MAX as u64 + 1, held);
 }
 
-/// Row 0.17: a stream elects its leader, or its server starts again, while messages come as fast as they can.
+/// Row 0.17: a stream elects its leader, or its server restarts, while messages are submitted at full rate.
 #[test]
 fn a_stream_that_comes_back_in_time_gets_every_message_however_fast_they_came() {
     for starts_again in [false, true] {
@@ -145,7 +145,7 @@ fn beyond_its_part_of_the_spool_what_nobody_takes_keeps_its_place_in_the_row() {
 
 #[test]
 fn on_disk_no_message_keeps_the_room_of_too_many_behind_it() {
-    // The rig's own spool lies in memory; only the link looks at what it is told to be.
+    // The fixture's own spool is in memory; only the link uses the configured mode.
     let mut fixture = LinkFixture::new(crate::PublisherConfig {
         spool_mode: SpoolMode::Directory("/nowhere".into()),
         ..config()
@@ -161,7 +161,7 @@ fn on_disk_no_message_keeps_the_room_of_too_many_behind_it() {
     assert_eq!(submit_rejected.outcome(), Some(PublishOutcome::Dropped(DropReason::NoStream)));
 }
 
-/// Bytes, too: a connection that was lost in between does not begin the count anew.
+/// The bound on bytes; a lost connection in between does not reset the count.
 #[test]
 fn on_disk_no_message_keeps_more_than_a_part_of_the_spool_behind_it() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());
@@ -191,7 +191,7 @@ fn on_disk_no_message_keeps_more_than_a_part_of_the_spool_behind_it() {
     submit_accepted(&mut fixture, 1);
 }
 
-/// Also what makes room in a full spool passes it.
+/// Messages dropped for room count as having passed it.
 #[test]
 fn on_disk_what_is_dropped_for_room_passes_what_nobody_takes() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());
@@ -213,13 +213,13 @@ fn on_disk_what_is_dropped_for_room_passes_what_nobody_takes() {
     assert_eq!(submit_rejected.outcome(), Some(PublishOutcome::Dropped(DropReason::NoStream)));
 }
 
-/// A server's refusal when a stream's disk hangs.
 fn hung() -> Vec<u8> {
     let error = format!(r#"{{"code":503,"err_code":10023,"description":"{DISK_HUNG}"}}"#);
     format!(r#"{{"error":{error},"stream":"hung","seq":0}}"#).into_bytes()
 }
 
-/// Row 0.17: the disk answers after a minute; until then the other streams go on at their pace, and nothing is lost.
+/// Row 0.17: the disk responds after a minute; until then the other streams continue at their rate, and nothing is
+/// lost.
 #[test]
 fn a_stream_whose_disk_hangs_holds_up_no_other_and_gets_its_messages_in_the_end() {
     let mut fixture = LinkFixture::new(config());
@@ -245,7 +245,7 @@ fn a_stream_whose_disk_hangs_holds_up_no_other_and_gets_its_messages_in_the_end(
     fixture.check_nothing_held(sequence, 0);
 }
 
-/// It is not dropped for the room that it keeps: what comes waits for it.
+/// It is not dropped for the space that it keeps: new messages wait for it.
 #[test]
 fn on_disk_others_pass_a_stream_whose_disk_hangs_up_to_their_part_of_the_spool() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());
@@ -272,7 +272,7 @@ fn on_disk_others_pass_a_stream_whose_disk_hangs_up_to_their_part_of_the_spool()
     fixture.check_nothing_held(passed + 2, 0);
 }
 
-/// What lay aside when the connection ended goes to the next server with all the others, in its order.
+/// Messages parked when the connection ended are sent to the next server with all the others, in order.
 #[test]
 fn the_next_server_is_asked_again_for_what_the_last_one_did_not_take() {
     let mut fixture = LinkFixture::new(config());

@@ -1,5 +1,5 @@
-//! What the spool promises about crashes and damage: nothing that was committed and not settled is forgotten, nothing comes
-//! twice within one life, nothing comes that was not given, and the order stays.
+//! Crashes and damage of the spool: no committed, uncompleted message is lost, none is delivered twice in one run, no
+//! foreign one appears, and the order holds.
 
 use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 
@@ -58,7 +58,7 @@ fn what_was_not_settled_is_there_again_after_a_crash() {
     assert_eq!((last.messages, last.bytes), (0, 0));
 }
 
-/// A note that follows a note would never end.
+/// A checkpoint that triggers a checkpoint would never end.
 #[test]
 fn when_all_is_settled_and_noted_nothing_is_to_be_done() {
     let mut spool = open(&SimulatedDisk::new()).spool;
@@ -113,13 +113,14 @@ fn settled_segments_go_and_a_message_that_no_batch_takes_is_refused() {
     assert_eq!(pop_all(&mut spool), [2]);
 }
 
-/// The power goes at every point, with every other set of unsynced writes: what commit has returned for is there.
+/// Power failures at every point, with every set of unsynced writes: committed messages remain.
 #[test]
 fn a_crash_at_any_point_forgets_nothing_that_was_committed() {
     let disk = SimulatedDisk::recording();
     let mut spool = open(&disk).spool;
     let start = disk.history().points();
-    // At each point of the history: numbers committed, and numbers that may be missing because a note was begun.
+    // At each point of the history: messages committed, and messages that may be missing because a checkpoint had
+    // begun.
     let mut promises = vec![(start, 0, 0)];
     let mut promise = |committed, settled| promises.push((disk.history().points(), committed, settled));
     push(&mut spool, 0..3, 100);
@@ -156,7 +157,7 @@ fn a_crash_at_any_point_forgets_nothing_that_was_committed() {
     }
 }
 
-/// A spool with ten messages, the first four of them noted as done with.
+/// A spool with ten messages, the first four of them covered by a checkpoint.
 fn damaged() -> (SimulatedDisk, String, Vec<u8>) {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
@@ -168,7 +169,7 @@ fn damaged() -> (SimulatedDisk, String, Vec<u8>) {
             spool.checkpoint(1);
         }
     }
-    // As after a kill: the file is not cut to what is written.
+    // As after a kill: the file is not cut to its content.
     drop(spool);
     let (name, mut bytes) = disk.files().remove(0);
     let end = bytes.len() - bytes.iter().rev().take_while(|byte| **byte == 0).count();
@@ -188,20 +189,20 @@ fn check_damaged(disk: &SimulatedDisk, least: usize, what: &dyn Fn() -> String) 
     assert!(wanted >= least, "{}: {found:?} and {findings}", what());
 }
 
-/// Every truncation: what lies before the cut is there.
+/// Every truncation: messages before the cut remain.
 #[test]
 fn a_spool_that_was_cut_anywhere_opens_with_what_is_before_the_cut() {
     let (disk, name, bytes) = damaged();
     for size in (0..=bytes.len()).step_by(7).chain([bytes.len()]) {
         disk.put(&name, bytes[..size].to_vec());
-        // One block of head, one batch in a block each; the note is the seventh batch.
+        // One block of header, one batch per block; the checkpoint is the seventh batch.
         let batches = (size / 4096).saturating_sub(1);
         let messages = if batches >= 7 { batches - 1 } else { batches };
         check_damaged(&disk, messages.saturating_sub(4), &|| format!("cut to {size}"));
     }
 }
 
-/// Every byte changed: at most the message whose batch it is in is gone, and a damaged note only costs duplicates.
+/// Every changed byte: at most the message of its batch is lost, and a damaged checkpoint only causes duplicates.
 #[test]
 fn a_flipped_bit_anywhere_costs_at_most_one_message() {
     let (disk, name, bytes) = damaged();
@@ -228,7 +229,7 @@ fn a_disk_that_fails_refuses_what_is_not_safe_and_delivers_what_is() {
     assert_eq!(pop_all(&mut spool), [0, 1]);
 }
 
-/// A disk that does not read loses no message: opening fails, and what was opened is asked again.
+/// An unreadable disk loses no message: opening fails, and an open spool retries.
 #[test]
 fn messages_that_cannot_be_read_now_are_not_lost() {
     let disk = SimulatedDisk::new();
@@ -261,7 +262,7 @@ fn messages_that_cannot_be_read_now_are_not_lost() {
     assert!(failed >= 6, "{failed} openings failed");
 }
 
-/// A full disk refuses what is submitted meanwhile, with the reason, and nothing afterwards.
+/// A full disk refuses messages submitted meanwhile, with the reason, and none afterwards.
 #[test]
 fn a_spool_takes_messages_again_when_the_disk_has_room() {
     let disk = SimulatedDisk::new();

@@ -1,7 +1,8 @@
-//! `async_nats_idle ADDRESS SECONDS`: ordered consumers of async-nats after a silence, for `cargo xtask bench idle-consumers`.
+//! `async_nats_idle ADDRESS SECONDS`: ordered consumers of async-nats after a silence, for `cargo xtask bench
+//! idle-consumers`.
 //!
-//! Prints `KIND MICROSECONDS kept|reset` for each kind of consumer: the delay of the first message after the silence, and whether
-//! the consumer is the same.
+//! Prints `KIND MICROSECONDS kept|reset` for each kind of consumer: the delay of the first message after the silence,
+//! and whether the consumer is the same.
 #![allow(clippy::print_stdout, reason = "a program for a benchmark")]
 #![forbid(unsafe_code)]
 
@@ -19,7 +20,6 @@ type ExampleResult<T = ()> = Result<T, Box<dyn Error>>;
 
 const SUBJECT: &str = "events.async_nats.idle";
 
-/// How long a message may take before the program gives up.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExampleResult {
@@ -70,7 +70,6 @@ async fn idle(address: &str, silence: Duration) -> ExampleResult {
     Ok(())
 }
 
-/// A message that an ordered consumer delivered.
 #[derive(Debug)]
 struct ArrivalDelay {
     kind: &'static str,

@@ -17,7 +17,6 @@ use stilling_bench::http::{
 };
 use stilling_engine::driver::choice::DriverChoice;
 
-/// The options of `bench`.
 #[derive(Args)]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
@@ -26,79 +25,77 @@ pub(crate) struct BenchArguments {
 
 #[derive(Subcommand)]
 enum BenchSubcommand {
-    /// Load an HTTP server and check every byte of its answers
+    /// Load an HTTP server and check every byte of its responses
     Http(Box<HttpArguments>),
-    /// Send one-way messages and account for every one of them
+    /// Send one-way messages and account for each of them
     Collect(Box<collect::CollectArguments>),
-    /// Kill a server under load and compare what it acknowledged with what it has
+    /// Kill a server under load and compare its acknowledgements with its stream
     Crash(Box<crash::CrashBenchArguments>),
 }
 
-/// The options of `bench http`.
 #[derive(Args)]
 struct HttpArguments {
-    /// Where the requests go, such as http://127.0.0.1:9000/test/fast
+    /// URL of the requests, such as http://127.0.0.1:9000/test/fast
     #[arg(value_parser = url())]
     url: Url,
-    /// Connections open at once, over all threads
+    /// Concurrent connections over all threads
     #[arg(short, long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
     /// Threads, each with an engine of its own
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// End after so many requests
+    /// End after N requests
     #[arg(short = 'n', long, value_name = "N", group = "length", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// End after so many seconds [default: 10]
+    /// End after S seconds [default: 10]
     #[arg(short, long, value_name = "S", group = "length", value_parser = seconds())]
     duration: Option<Duration>,
-    /// Answer one request per connection, then hold all connections idle for so many seconds
+    /// Send one request per connection, then hold all connections idle for S seconds
     #[arg(long, value_name = "S", group = "length", conflicts_with_all = ["rate", "steps", "close", "pipeline"], value_parser = seconds())]
     hold: Option<Duration>,
-    /// A connection for each request; else connections are kept
+    /// Open a connection for each request instead of keeping connections
     #[arg(long)]
     close: bool,
     /// Requests in flight per connection
     #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "close", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pipeline: u16,
-    /// Requests per second in all, begun by the clock and not by the answers; latency counts from
-    /// the moment at which a request should have begun
+    /// Open loop: requests per second in all, started by the clock; latency counts from the intended start of a request
     #[arg(short, long, value_name = "R", value_parser = rate())]
     rate: Option<f64>,
-    /// An open loop whose rate changes: requests per second and seconds, such as 400:2,8000:5,400:5; each
-    /// step has figures of its own
+    /// Open loop with a changing rate: requests per second and seconds, such as 400:2,8000:5,400:5; each step is
+    /// reported separately
     #[arg(long, value_name = "R:S,…", conflicts_with_all = ["rate", "length", "warmup"])]
     steps: Option<RateSteps>,
     /// Requests per thread that may wait for a free connection in an open loop; more are dropped and counted
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     backlog: u32,
-    /// Seconds of requests that are not counted, before those that are
+    /// Seconds of uncounted requests before the measurement
     #[arg(long, value_name = "S", default_value = "0", value_parser = seconds_or_none())]
     warmup: Duration,
-    /// Seconds for a connection to open, an answer to come, a due request to wait
+    /// Maximum seconds for a connect, a response, or a due request in the backlog
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds())]
     timeout: Duration,
-    /// The method, in capitals
+    /// HTTP method, in capitals
     #[arg(short, long, value_name = "NAME", default_value = "GET")]
     method: String,
-    /// Bytes of each request's body
+    /// Bytes of each request body
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
     body_size: u32,
-    /// The status that is a success
+    /// Status of a successful response
     #[arg(long, value_name = "STATUS", default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
     expect_status: u16,
-    /// The body of every answer: a file's content if there is such a file, else the text itself
-    /// [default: what a first request gets]
+    /// Expected body of every response: the content of FILE if it exists, else the text [default: the body of a first
+    /// request]
     #[arg(long, value_name = "FILE|TEXT")]
     expect_body: Option<String>,
-    /// How to talk to the kernel; auto takes io_uring where it is allowed
+    /// Kernel interface; auto uses io_uring where it is allowed
     #[arg(long, value_enum, default_value_t = HttpBenchDriver::Auto)]
     driver: HttpBenchDriver,
-    /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files
-    /// then holds for each thread, not for all together
+    /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files then
+    /// applies per thread, not to all together
     #[arg(long)]
     direct_descriptors: bool,
-    /// Spread the connections over N local addresses from this one on, such as 127.0.1.1/20
+    /// Spread the connections over N local addresses starting with this one, such as 127.0.1.1/20
     #[arg(long, value_name = "ADDRESS/N")]
     source: Option<SourceAddresses>,
     /// Print one JSON object instead of the table
@@ -148,7 +145,7 @@ fn rate() -> impl TypedValueParser<Value = f64> {
 }
 
 impl BenchArguments {
-    /// Runs the load. A report with failures is an error, after it has been printed.
+    /// Runs the load. A report with failures is printed, then returned as an error.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         match self.what {
             BenchSubcommand::Http(options) => options.run(),
@@ -163,7 +160,7 @@ impl HttpArguments {
         let json = self.json;
         let plan = self.plan()?;
         if let Err(contradiction) = plan.check() {
-            // The same end as for options that clap itself refuses.
+            // The same output as for a conflict that clap detects.
             let mut command = crate::StillingArguments::command();
             command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
             return Err(Box::new(crate::WrongUsage));
@@ -222,7 +219,7 @@ fn file_or_text(argument: String) -> std::io::Result<Vec<u8>> {
     if Path::new(&argument).exists() { std::fs::read(&argument) } else { Ok(argument.into_bytes()) }
 }
 
-/// Runs the plan, with a bar on a terminal's standard error.
+/// Runs the plan, with a progress bar if standard error is a terminal.
 fn run_with_progress(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
     if !std::io::stderr().is_terminal() {
         return run_announced(plan);
@@ -252,12 +249,12 @@ fn run_with_progress(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError>
     report
 }
 
-/// Runs the plan for a program, which is told once when all connections are held: then it can measure.
+/// Runs the plan and prints one line when all connections are held, so that a calling program can start to measure.
 fn run_announced(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
     let mut announced = false;
     http::run_watched(plan, |progress| {
         if progress.holding && !std::mem::replace(&mut announced, true) {
-            // A closed standard error does not matter to the figures.
+            // A closed standard error does not affect the figures.
             let _ = writeln!(std::io::stderr(), "holding {} connections", progress.open);
         }
     })
@@ -268,7 +265,7 @@ fn style(counter: &str) -> ProgressStyle {
     ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// One line for the shell: what was not right.
+/// The kinds of failures in one line, for standard error.
 fn failure_summary(report: &HttpBenchReport) -> String {
     if report.failures_total == 0 {
         return "no request succeeded".to_owned();
@@ -281,7 +278,6 @@ fn failure_summary(report: &HttpBenchReport) -> String {
     format!("{} failures: {}", report.failures_total, kinds.join("; "))
 }
 
-/// The report for people.
 fn table(report: &HttpBenchReport) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| {
@@ -340,7 +336,6 @@ fn table(report: &HttpBenchReport) -> String {
     out
 }
 
-/// A step in one line.
 fn step_row(step: &HttpStepReport) -> String {
     format!(
         "{} s: {:.2} right/s; of {} due {} right, {} shed, {} failed, {} not sent",

@@ -1,4 +1,4 @@
-//! `stilling check`: what `serve` would open, what is wrong with that, and what is not wise. Nothing is opened.
+//! `stilling check`: prints what `serve` would open, with errors and warnings. Opens nothing.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,10 +13,10 @@ use crate::settings::units::{write_bytes, write_seconds};
 use crate::settings::{Diagnostic, Diagnostics, SettingSources};
 use crate::warnings::warnings;
 
-/// Prints what `serve` would open and what is wrong or unwise about it.
+/// Prints what `serve` would open, with errors and warnings.
 ///
 /// # Errors
-/// Everything that keeps a server from starting or from storing anything.
+/// Anything that prevents a server from starting or from storing messages.
 pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<(), Box<dyn Error>> {
     let resolved = arguments.resolve(sources)?;
     let ResolvedSettings { config, sources, .. } = &resolved;
@@ -45,11 +45,11 @@ pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<
         out += "nothing is wrong\n";
     }
     std::io::stdout().write_all(out.as_bytes())?;
-    // Not `Diagnostics`: the settings are right, the machine does not suit them.
+    // Not `Diagnostics`: the settings are valid, the machine does not meet them.
     if wrong.is_empty() { Ok(()) } else { Err(Diagnostics(wrong).to_string().into()) }
 }
 
-/// A running server that has the streams already; it is no fault of the settings.
+/// A warning if a running server holds the streams; the settings are valid.
 fn in_use(ResolvedSettings { config, sources, .. }: &ResolvedSettings) -> Option<Diagnostic> {
     let data = DataFolder::inspect(&config.hub).ok().flatten()?;
     let (stream, process) = data.holder()?;
@@ -59,7 +59,6 @@ fn in_use(ResolvedSettings { config, sources, .. }: &ResolvedSettings) -> Option
     Some(Diagnostic::new(&sources.origin("data"), reason))
 }
 
-/// Where settings come from.
 fn settings(sources: &SettingSources) -> String {
     match &sources.file {
         Some(path) => format!("settings   {}\n", path.display()),

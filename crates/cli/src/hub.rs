@@ -1,4 +1,4 @@
-//! The options of the hub: where NATS clients and syslog come in, where streams are kept, which there are, who may use them.
+//! Options of the hub: NATS and syslog listeners, streams and their storage, users.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,14 +16,13 @@ use crate::settings::{Diagnostic, SettingOrigin, SettingSources, SettingTable, r
 /// The NATS listener when no listener is named.
 pub(crate) const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
 
-/// The options of the hub.
 #[derive(Args)]
 #[command(next_help_heading = "Messages")]
 pub(crate) struct HubArguments {
     /// Listen for NATS clients on this address; repeatable [default: 127.0.0.1:4222, if no listener is named]
     #[arg(long, value_name = "ADDRESS", value_parser = address())]
     nats: Vec<SocketAddr>,
-    /// Where the hub runs, which all messages pass; auto gives it a thread of its own where there are more than two cores
+    /// Thread of the hub, which all messages pass; auto uses a dedicated thread on more than two cores
     #[arg(long, value_enum, default_value_t = HubThreadOption::Auto)]
     hub_thread: HubThreadOption,
     /// Receive syslog datagrams on this address; repeatable [default: nowhere]
@@ -32,32 +31,32 @@ pub(crate) struct HubArguments {
     /// Listen for syslog connections on this address; repeatable [default: nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = address())]
     syslog_tcp: Vec<SocketAddr>,
-    /// Receive syslog datagrams on a Unix socket with this path, as /dev/log is one; repeatable [default: nowhere]
+    /// Receive syslog datagrams on a Unix socket with this path, such as /dev/log; repeatable [default: nowhere]
     #[arg(long, value_name = "PATH")]
     syslog_unix: Vec<PathBuf>,
-    /// Who may send syslog over the network, such as 10.0.0.0/8; repeatable [default: loopback addresses]
+    /// Address range that may send syslog over the network, such as 10.0.0.0/8; repeatable [default: loopback
+    /// addresses]
     #[arg(long, value_name = "RANGE")]
     syslog_source: Vec<SourceRange>,
-    /// The subject of a syslog message; {facility}, {severity}, {host} and {app} stand for what it says
+    /// Subject of syslog messages; {facility}, {severity}, {host} and {app} are replaced by fields of the message
     #[arg(long, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
     syslog_subject: SubjectTemplate,
-    /// The folder of streams on disk; it appears at the first durable publish
+    /// Folder of the streams on disk; created at the first durable publish
     #[arg(long, value_name = "FOLDER", default_value = "./stilling-data")]
     data: PathBuf,
-    /// How streams are written: auto goes past the page cache (O_DIRECT) where the volume allows it, buffered never does
+    /// Write method of streams: auto bypasses the page cache (O_DIRECT) where the volume allows it, buffered never does
     #[arg(long, value_enum, default_value_t = WriteMethodOption::Auto)]
     write_method: WriteMethodOption,
-    /// Keep what is published to these subjects: NAME=FILTERS[:disk|memory|none][:key=value]…; repeatable [default:
+    /// Store what is published to these subjects: NAME=FILTERS[:disk|memory|none][:key=value]…; repeatable [default:
     /// events=events.>:disk]
     #[arg(long, value_name = "NAME=FILTERS")]
     stream: Vec<String>,
-    /// Let nobody in but users: NAME:password-env=VARIABLE[:publish=FILTERS][:subscribe=FILTERS]; repeatable [default:
-    /// everybody who reaches a listener]
+    /// Require credentials of a user: NAME:password-env=VARIABLE[:publish=FILTERS][:subscribe=FILTERS]; repeatable
+    /// [default: no credentials are required]
     #[arg(long, value_name = "NAME:KEY=VALUE")]
     user: Vec<String>,
 }
 
-/// How streams are written to disk.
 #[derive(Clone, Copy, ValueEnum)]
 enum WriteMethodOption {
     /// O_DIRECT with RWF_DSYNC where the volume allows it, else buffered
@@ -66,33 +65,28 @@ enum WriteMethodOption {
     Buffered,
 }
 
-/// Where the hub runs.
 #[derive(Clone, Copy, ValueEnum)]
 enum HubThreadOption {
-    /// On a thread of its own where there are more than two cores, else in the first accept thread
+    /// A dedicated thread on more than two cores, else the first accept thread
     Auto,
-    /// In the first accept thread
+    /// The first accept thread
     Shard,
-    /// On a thread of its own
+    /// A dedicated thread
     Own,
 }
 
-/// What the options come to.
 pub(crate) struct HubSettings {
-    /// For the server.
     pub(crate) config: MessagingConfig,
-    /// Where the hub runs.
     pub(crate) thread: stilling::HubThread,
-    /// What is allowed and not wise.
     pub(crate) warnings: Vec<Diagnostic>,
-    /// Streams and users as a file would have them.
+    /// Streams and users in the form of the file.
     pub(crate) tables: String,
     streams: ParsedTables<StreamConfig>,
     users: ParsedTables<UserConfig>,
 }
 
 impl HubArguments {
-    /// Whether one of its listeners is named.
+    /// Returns whether an option names one of the hub's listeners.
     pub(crate) fn names_a_listener(&self) -> bool {
         !(self.nats.is_empty()
             && self.syslog_udp.is_empty()
@@ -100,7 +94,7 @@ impl HubArguments {
             && self.syslog_unix.is_empty())
     }
 
-    /// What the options come to. `listens_by_default`: no listener is named anywhere.
+    /// Resolves the options. `listens_by_default`: no listener is named anywhere.
     pub(crate) fn resolve(
         self,
         listens_by_default: bool,
@@ -130,7 +124,7 @@ impl HubArguments {
             syslog_unix: self.syslog_unix,
             syslog_sources: self.syslog_source,
             syslog_subject: self.syslog_subject,
-            // A server in the background changes its folder.
+            // The server changes its working directory when it daemonizes.
             data: std::path::absolute(&self.data).unwrap_or(self.data),
             write_method: match self.write_method {
                 WriteMethodOption::Auto => WriteMethodChoice::Auto,
@@ -160,7 +154,7 @@ impl HubArguments {
 }
 
 impl HubSettings {
-    /// A problem with where it was said.
+    /// Adds the origin of the setting to a problem.
     pub(crate) fn diagnostic(&self, problem: SettingError, sources: &SettingSources) -> Diagnostic {
         let origin = match problem.setting {
             SettingKey::Option("listen") => sources.listen_origin(),
@@ -168,13 +162,13 @@ impl HubSettings {
             SettingKey::Stream { index, key } => self.streams.origin_of(index, key),
             SettingKey::User { index, key } => self.users.origin_of(index, key),
         };
-        // Nobody can see from a reason alone what a default belongs to.
+        // A default has no origin to print, so the full problem names the setting.
         let reason = if origin == SettingOrigin::Default { problem.to_string() } else { problem.reason };
         Diagnostic { origin, reason }
     }
 }
 
-/// The tables of a name: words, or else those of the file.
+/// The tables of a name: from words, or else from the file.
 fn read(
     words: &[String],
     name: &'static str,

@@ -1,9 +1,9 @@
-//! `stilling journal`: what a server has written, looked at without it.
+//! `stilling journal`: inspects the files of a server without a server.
 //!
-//! All of it only reads, takes no lock and leaves nothing behind, so it may be used beside a server that writes. What it
-//! sees then is what had been written when it looked; that the last write is still under way is not taken for damage.
+//! The commands only read, take no lock and leave nothing behind, so they are safe beside a server that writes. They
+//! see what is written when they read; an unfinished last write is not reported as damage.
 //!
-//! Exit status: 0; 1 if records cannot be shown or bytes are not what was written; 2 if something cannot be read at all.
+//! Exit status: 0; 1 if records cannot be shown or bytes are damaged; 2 if something cannot be read.
 
 mod cat;
 mod ls;
@@ -22,15 +22,14 @@ use stilling_journal::{Disk, OpenError};
 
 use crate::settings::nearest::nearest;
 
-/// Bytes that are not what was written.
+/// Bytes differ from what was written.
 pub(crate) const EXIT_DAMAGED: u8 = 1;
-/// What was asked about cannot be read.
+/// The requested path or stream cannot be read.
 pub(crate) const EXIT_UNREADABLE: u8 = 2;
 
-/// Looks at a directory that changes while it is looked at. More: it is told as an error.
+/// Attempts to read a directory that changes meanwhile. Exceeded: the command fails with an error.
 const INSPECTIONS_MAX: usize = 10;
 
-/// The options of `journal`.
 #[derive(Args)]
 pub(crate) struct JournalArguments {
     #[command(subcommand)]
@@ -43,7 +42,7 @@ enum JournalCommand {
     Ls(ls::LsArguments),
     /// Print the records of a stream
     Cat(cat::CatArguments),
-    /// Read every byte and say what is not as it was written: exit status 0 intact, 1 damaged, 2 cannot be read
+    /// Read every byte and report damage: exit status 0 intact, 1 damaged, 2 cannot be read
     Verify(verify::VerifyArguments),
 }
 
@@ -55,7 +54,7 @@ impl JournalArguments {
             JournalCommand::Verify(arguments) => arguments.run(),
         };
         match outcome {
-            // Whoever read it has enough.
+            // The reader has closed the pipe: not an error.
             Err(JournalError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err(stop) => Err(stop.into()),
             Ok(()) => Ok(()),
@@ -63,19 +62,17 @@ impl JournalArguments {
     }
 }
 
-/// Why there is nothing more to be said.
+/// Failure of a command.
 #[derive(Debug)]
 pub(crate) enum JournalError {
-    /// Something is damaged; what, has been printed, unless words are left.
+    /// Something is damaged; `None` if the details are already printed.
     Damaged(Option<String>),
-    /// Something cannot be read, and what may help.
+    /// Something cannot be read; the text includes a remedy.
     Unreadable(String),
-    /// The output takes nothing more.
     Output(io::Error),
 }
 
 impl JournalError {
-    /// The exit status that says so.
     pub(crate) fn status(&self) -> u8 {
         match self {
             JournalError::Damaged(_) => EXIT_DAMAGED,
@@ -83,7 +80,7 @@ impl JournalError {
         }
     }
 
-    /// Whether there is something to be printed.
+    /// Returns whether there is a message to print.
     pub(crate) fn has_message(&self) -> bool {
         !matches!(self, JournalError::Damaged(None))
     }
@@ -107,7 +104,6 @@ impl From<io::Error> for JournalError {
     }
 }
 
-/// A stream's directory.
 struct StreamDirectory {
     name: String,
     disk: FileDisk,
@@ -123,7 +119,7 @@ impl StreamDirectory {
         Ok(StreamDirectory { name, disk })
     }
 
-    /// Looks at it; again, if a server has removed a file in between.
+    /// Reads the directory, again if a server removes a file meanwhile.
     fn inspect(&self) -> Result<Inspection<FileDisk>, JournalError> {
         let mut attempts = 0;
         loop {
@@ -136,7 +132,7 @@ impl StreamDirectory {
         }
     }
 
-    /// In whose hands it is, in words.
+    /// The process that holds the stream, as text.
     fn holder(&self) -> Option<String> {
         self.disk.holder().map(|process| format!("in use by process {process}"))
     }
@@ -150,15 +146,13 @@ fn is_gone(error: &OpenError) -> bool {
     matches!(error, OpenError::Disk { source, .. } if source.kind() == ErrorKind::NotFound)
 }
 
-/// What a path names.
 enum PathTarget {
-    /// A stream's directory.
     OneStream(StreamDirectory),
-    /// A directory with streams, by their names.
+    /// A directory of streams, sorted by name.
     StreamFolder(Vec<StreamDirectory>),
 }
 
-/// Says what a path names, or what is wrong with it.
+/// Resolves a path, or explains why it names no stream.
 fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
     let refused = |error: io::Error| JournalError::Unreadable(describe_path_error(path, &error));
     let is_directory = fs::metadata(path).map_err(refused)?.is_dir();
@@ -182,7 +176,7 @@ fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
     Ok(PathTarget::StreamFolder(streams))
 }
 
-/// The one stream that a path names.
+/// The single stream that a path names.
 fn stream(path: &Path) -> Result<StreamDirectory, JournalError> {
     match resolve_path(path)? {
         PathTarget::OneStream(stream) => Ok(stream),
@@ -198,12 +192,12 @@ fn stream(path: &Path) -> Result<StreamDirectory, JournalError> {
     }
 }
 
-/// The directories of streams in a directory, by their names.
+/// The stream directories in a directory, sorted by name.
 fn streams_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut streams = Vec::new();
     for entry in fs::read_dir(path)? {
         let inside = entry?.path();
-        // One that cannot be read is told when it is asked about.
+        // An unreadable directory counts as a stream; the error appears when it is read.
         if inside.is_dir() && FileDisk::holds_stream(&inside).unwrap_or(true) {
             streams.push(inside);
         }
@@ -212,7 +206,7 @@ fn streams_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(streams)
 }
 
-/// Why a path cannot be read, and what may have been meant.
+/// Why a path cannot be read, with the nearest existing name.
 fn describe_path_error(path: &Path, error: &io::Error) -> String {
     let shown = path.display();
     match error.kind() {
@@ -241,7 +235,7 @@ fn describe_path_error(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// A time as people read it; nothing is known of zero.
+/// A time as RFC 3339, or `-` for an unknown time (0).
 fn time(time_ns: u64) -> String {
     if time_ns == 0 {
         return "-".to_owned();

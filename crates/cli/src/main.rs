@@ -1,4 +1,4 @@
-//! The `stilling` command: what a user types, and what they read when something is wrong.
+//! The `stilling` command: arguments, output and exit status.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +22,10 @@ use settings::SettingsError;
 
 /// `EX_USAGE` of sysexits(3): the command line is wrong.
 const EXIT_USAGE: u8 = 64;
-/// `EX_TEMPFAIL` of sysexits(3): it is not done yet, and nothing is lost.
+/// `EX_TEMPFAIL` of sysexits(3): not complete yet, nothing is lost.
 const EXIT_SPOOLED: u8 = 75;
 
-/// The server that stays calm when everyone talks at once.
+/// A server for bursts of messages and requests
 #[derive(Parser)]
 #[command(name = "stilling", version, arg_required_else_help = true)]
 struct StillingArguments {
@@ -35,23 +35,23 @@ struct StillingArguments {
 
 #[derive(Subcommand)]
 enum CliCommand {
-    /// Serve HTTP: fast answers in the I/O threads, slow ones in workers
+    /// Serve HTTP, NATS and syslog
     Serve(Box<serve::ServeArguments>),
-    /// Say what serve would open with these options and settings, and what is wrong or not wise; open nothing
+    /// Show what serve would open with these options and settings, with errors and warnings; opens nothing
     Check(Box<serve::ServeArguments>),
-    /// Print everything that can be chosen, with its key, its variable and its default
+    /// Print all settings with their keys, variables and defaults
     Options,
-    /// Generate load and check what comes back
+    /// Generate load and check the results
     Bench(bench::BenchArguments),
-    /// Publish messages to a server that speaks the NATS protocol
+    /// Publish messages to a NATS server
     Pub(Box<publish::PublishArguments>),
-    /// Print messages of such a server, as they come or from a stream
+    /// Print messages of a NATS server, live or from a stream
     Sub(Box<subscribe::SubscribeArguments>),
-    /// Look at what a server has written: list, print, verify; only reads
+    /// Inspect the files of a server: list, print, verify; read-only
     Journal(journal::JournalArguments),
 }
 
-/// Options that are each fine and contradict each other; the explanation has been printed.
+/// Valid options that contradict each other; the explanation is already printed.
 #[derive(Debug)]
 struct WrongUsage;
 
@@ -63,7 +63,7 @@ impl std::fmt::Display for WrongUsage {
 
 impl std::error::Error for WrongUsage {}
 
-/// An argument that the command line's parser takes and the command cannot: a subject with an empty token.
+/// An argument that passes the parser but not the command, such as a subject with an empty token.
 #[derive(Debug)]
 struct InvalidArgument(String);
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     let (cli, sources) = match settings::load_settings(std::env::args_os().collect(), &variables) {
         Ok(gathered) => gathered,
         Err(SettingsError::Usage(error, notes)) => {
-            // Help goes to stdout and is no error; everything else goes to stderr with the usage.
+            // Help is no error and goes to stdout; everything else goes to stderr with the usage.
             let _ = error.print();
             let _ = std::io::stderr().write_all(notes.as_bytes());
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // It has been explained already.
+        // The explanation is already printed.
         Err(error) if error.is::<WrongUsage>() => ExitCode::from(EXIT_USAGE),
         Err(error) if error.is::<journal::JournalError>() => {
             let stop = error.downcast_ref::<journal::JournalError>();

@@ -1,4 +1,4 @@
-//! `stilling pub`: messages from the command line or standard input, and what became of them.
+//! `stilling pub`: publishes messages from the command line or standard input and reports their outcome.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -20,60 +20,57 @@ use stilling_wire::nats::{Subject, SubjectLimits};
 
 use crate::WrongUsage;
 
-/// Bytes of a message from standard input. Longer: it is refused before anything is sent.
+/// Maximum bytes of a message from standard input. Longer: it is rejected before anything is sent.
 const INPUT_SIZE_MAX: u64 = 64 * 1024 * 1024;
 
-/// How long a message is tried while no stream keeps its subject; shorter if the timeout is. Then it is dropped.
+/// Maximum time to retry a message that no stream stores; at most half the timeout. Exceeded: the message is dropped.
 const NO_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a connection that cannot be made is looked at, to say so. A connection to a server that runs is made within
-/// this time, without a word.
+/// Interval of checks for a connection error to report. A connection that succeeds within it reports nothing.
 const TROUBLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The options of `pub`.
 #[derive(Args)]
 pub(crate) struct PublishArguments {
-    /// Where to publish; without it what waits in the spool's directory is delivered and nothing else
+    /// Subject to publish to; without it, only messages in the spool are delivered
     #[arg(required_unless_present = "spool", value_parser = subject())]
     subject: Option<String>,
     /// The message; - reads it from standard input [default: empty]
     payload: Option<String>,
-    /// A server, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is tried when one
-    /// fails
+    /// Server address, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is
+    /// used when one fails
     #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
     server: Vec<ServerUrl>,
-    /// How to send
+    /// Delivery mode
     #[arg(short, long, value_enum, default_value_t = ModeOption::Confirmed)]
     mode: ModeOption,
-    /// Keep messages in this directory until they are delivered; what earlier calls have left there goes first. One
-    /// process at a time
+    /// Keep messages in this directory until they are delivered, those of earlier calls first; one process at a time
     #[arg(long, value_name = "DIRECTORY")]
     spool: Option<PathBuf>,
-    /// Bytes of messages that wait or are with the server; a message counts some more, in a directory at least 4096
+    /// Maximum bytes of undelivered messages, with overhead per message; a directory holds at least 4096 per message
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
     spool_size: u64,
-    /// What happens to a message that finds the spool full
+    /// Policy for a message when the spool is full
     #[arg(long, value_enum, default_value_t = OverflowOption::Wait)]
     overflow: OverflowOption,
-    /// Messages that may be with the server without its answer; 1 keeps their order in every case
+    /// Maximum messages sent without an acknowledgement; 1 keeps their order in every case
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     unacknowledged: u32,
-    /// Send the message so many times
+    /// Send the message N times
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Send messages of so many bytes instead of a payload
+    /// Send messages of this size instead of a payload
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["payload", "lines"], value_parser = clap::value_parser!(u32).range(0..=67_108_864))]
     size: Option<u32>,
-    /// Send at most so many messages per second [default: as fast as they are taken]
+    /// Maximum messages per second [default: as fast as they are accepted]
     #[arg(short, long, value_name = "R", value_parser = rate())]
     rate: Option<f64>,
     /// Read standard input to its end; each line is a message
     #[arg(short, long, conflicts_with_all = ["payload", "count"])]
     lines: bool,
-    /// A header of each message; repeatable
+    /// Header of each message; repeatable
     #[arg(short = 'H', long, value_name = "NAME:VALUE", value_parser = header())]
     header: Vec<(String, String)>,
-    /// Seconds for what is left to be delivered, when everything has been given
+    /// Maximum seconds to deliver the remaining messages after the last one is submitted
     #[arg(short, long, value_name = "S", default_value = "10", value_parser = seconds())]
     timeout: Duration,
     /// Print one JSON object instead of text
@@ -83,25 +80,25 @@ pub(crate) struct PublishArguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ModeOption {
-    /// Every message is acknowledged, and sent again until it is
+    /// Each message is acknowledged, and sent again until it is
     Confirmed,
-    /// The same, but a full spool drops messages instead of holding them up
+    /// As confirmed, but a full spool drops messages instead of blocking
     NoWait,
-    /// Nothing is acknowledged: at most once, for subjects that no stream keeps
+    /// No acknowledgements: at most once, for subjects that no stream stores
     OneWay,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OverflowOption {
-    /// It waits for room, as long as the timeout; then it is dropped
+    /// Wait for space, up to the timeout; then drop the message
     Wait,
-    /// The oldest one that waits is dropped
+    /// Drop the oldest waiting message
     DropOldest,
-    /// It is dropped itself
+    /// Drop the new message
     DropNewest,
 }
 
-/// Messages wait in the spool's directory: not delivered, and not lost. `EX_TEMPFAIL` of sysexits(3).
+/// Undelivered messages in the spool's directory; none is lost. `EX_TEMPFAIL` of sysexits(3).
 #[derive(Debug)]
 pub(crate) struct MessagesSpooled(String);
 
@@ -113,7 +110,7 @@ impl fmt::Display for MessagesSpooled {
 
 impl Error for MessagesSpooled {}
 
-/// Prints why the server cannot be reached, once for each reason, until the messages are delivered or given up.
+/// Prints why the server is unreachable, once per reason, until the messages are delivered or dropped.
 fn report_trouble(publisher: &Publisher, ended: Receiver<()>) {
     let mut reported = None;
     while ended.recv_timeout(TROUBLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
@@ -152,7 +149,7 @@ fn rate() -> impl TypedValueParser<Value = f64> {
     })
 }
 
-/// A positive number of seconds up to a year.
+/// Parses a number of seconds from 0 to a year.
 pub(crate) fn seconds() -> impl TypedValueParser<Value = Duration> {
     clap::builder::StringValueParser::new().try_map(|text| {
         let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
@@ -164,14 +161,13 @@ pub(crate) fn seconds() -> impl TypedValueParser<Value = Duration> {
     })
 }
 
-/// What became of the messages, as far as it is told one by one.
+/// Outcome of the messages that have a ticket.
 #[derive(Default)]
 struct PublishSummary {
-    /// The last one that was stored.
+    /// Stream, sequence and duplicate flag of the last stored message.
     last: Option<(String, u64, bool)>,
-    /// Why the first one was dropped.
     first_drop: Option<DropReason>,
-    /// Lines that were not even given to the publisher.
+    /// Lines that were too long to submit.
     too_long: u64,
 }
 
@@ -190,7 +186,7 @@ impl PublishSummary {
 }
 
 impl PublishArguments {
-    /// Publishes and says what became of it. Whatever was not delivered is an error.
+    /// Publishes and reports the outcome. Undelivered messages are an error.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         if self.mode == ModeOption::OneWay && self.spool.is_some() {
             let words = "one-way messages are not kept: leave out --spool, or choose another --mode";
@@ -224,12 +220,12 @@ impl PublishArguments {
         let mut counts = publisher.close(Duration::ZERO);
         counts.submitted += summary.too_long;
         counts.dropped += summary.too_long;
-        // What no directory keeps was dropped by closing.
+        // Closing has dropped all messages that no directory stores.
         self.print(&counts, &summary, begun.elapsed())?;
         self.check_delivery(&counts, summary.first_drop, connection_error)
     }
 
-    /// Whatever was dropped, or waits in the spool, is an error.
+    /// Returns an error for dropped messages and for messages in the spool.
     fn check_delivery(
         self,
         counts: &PublisherCounts,
@@ -284,13 +280,13 @@ impl PublishArguments {
             },
             unacknowledged: self.unacknowledged as usize,
             send_timeout: self.timeout,
-            // So that there is time left to say it.
+            // Leaves time to report the drop.
             no_stream_timeout: NO_STREAM_TIMEOUT.min(self.timeout / 2),
             ..PublisherConfig::default()
         }
     }
 
-    /// Gives all messages to the publisher, at the rate that is asked for. Returns the tickets of those that are open.
+    /// Submits all messages at the requested rate. Returns the tickets of the open ones.
     fn publish_all(
         &self,
         publisher: &Publisher,
@@ -386,16 +382,15 @@ impl PublishArguments {
     }
 }
 
-/// A line of the input.
 #[derive(PartialEq, Eq, Debug)]
 enum InputLine {
-    /// Without its end.
+    /// Without its line end.
     Whole(Vec<u8>),
-    /// It has so many bytes, and all of them were skipped.
+    /// A line of this many bytes, all skipped.
     TooLong(u64),
 }
 
-/// The next line, of which no more than `size_max` bytes are kept; nothing at the end of the input.
+/// Returns the next line with at most `size_max` bytes, or `None` at the end of the input.
 fn next_line(input: &mut impl BufRead, size_max: u64) -> std::io::Result<Option<InputLine>> {
     let mut line = Vec::new();
     if input.by_ref().take(size_max + 1).read_until(b'\n', &mut line)? == 0 {
@@ -431,7 +426,6 @@ fn messages(count: u64) -> String {
     if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
 }
 
-/// The mean of the times from submission to acknowledgement.
 fn mean_latency(counts: &PublisherCounts) -> Duration {
     let timed = counts.delivered.min(counts.submitted).max(1);
     counts.send_time_sum.div_f64(timed as f64)
@@ -503,7 +497,7 @@ mod tests {
     #[test]
     fn a_line_that_is_too_long_is_skipped_to_its_end_and_cut_nowhere() {
         let check = |text: &str, expected: &[InputLine]| {
-            // A small buffer, so that lines come in pieces.
+            // A small buffer splits the lines.
             let mut input = std::io::BufReader::with_capacity(3, text.as_bytes());
             let lines: Vec<InputLine> =
                 std::iter::from_fn(|| next_line(&mut input, 5).expect("memory can be read")).collect();

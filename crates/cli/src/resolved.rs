@@ -1,4 +1,4 @@
-//! Everything that is chosen for a server, settled: its configuration and where each part comes from.
+//! Resolved settings of a server: its configuration and the origin of each part.
 
 use std::net::SocketAddr;
 
@@ -10,22 +10,18 @@ use crate::settings::{Diagnostic, SettingSources};
 /// The HTTP listener when no listener is named.
 const HTTP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 9000);
 
-/// Everything that is chosen.
 pub(crate) struct ResolvedSettings {
-    /// What it comes to.
     pub(crate) config: ServeConfig,
-    /// Where it was said.
     pub(crate) sources: SettingSources,
-    /// What a file would have to say for the same.
+    /// The same settings in the form of the file.
     pub(crate) toml: String,
-    /// What is allowed and not wise.
     pub(crate) warnings: Vec<Diagnostic>,
-    /// No listener is named, so none of the defaults is closed by that.
+    /// No listener is named, so the default listeners open.
     pub(crate) opens_defaults: bool,
 }
 
 impl ResolvedSettings {
-    /// Protocols that are not served because a listener of another one is named: one named listener closes all defaults.
+    /// Protocols without a listener: one named listener closes all defaults.
     pub(crate) fn not_opened(&self) -> Vec<String> {
         let ServeConfig { listen, hub, .. } = &self.config;
         let defaults = [("http", listen, "listen", HTTP_DEFAULT), ("nats", &hub.nats, "nats", NATS_DEFAULT)];

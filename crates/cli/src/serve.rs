@@ -20,19 +20,19 @@ use crate::settings::units::{address, bytes, read_seconds};
 use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources};
 use crate::warnings::warnings;
 
-/// What help says at its end.
+/// End of the help text.
 const SOURCES_HELP: &str = "\
 Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
 Options win over variables, variables over the file. `stilling options` lists all, `stilling check` tries them.";
 
-/// The options of `serve`. Those with a capital short name are named as in server-demo.
+/// Options of `serve`. Capital short names are those of server-demo.
 #[derive(Args)]
 #[command(disable_help_flag = true, after_help = SOURCES_HELP)]
 pub(crate) struct ServeArguments {
     /// Read settings from this file [default: stilling.toml in the current folder, if there is one]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Print what happens to standard output: settings at the start, counters at the end
+    /// Print the settings at the start and the counters at the end to standard output
     #[arg(short, long)]
     verbose: bool,
     /// Detach from the terminal and run in the background
@@ -45,41 +45,41 @@ pub(crate) struct ServeArguments {
     /// Listen on this address, such as 0.0.0.0:80 or [::]:9000; port 0 takes a free one; repeatable
     #[arg(short, long, value_name = "ADDRESS", value_parser = address())]
     listen: Vec<SocketAddr>,
-    /// Take over from the server whose control socket this is, without losing a connection; then listen there
-    /// for the next. Each service needs a path of its own. With --daemonize the path is looked up before the
-    /// server changes to /, a command of --app is run after that
+    /// Take over from the server with this control socket without losing a connection, then listen there for the next
+    /// server. Each service needs its own path. With --daemonize the path is resolved before the server changes to /,
+    /// and a command of --app starts after that
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
-    /// Accept threads, each with listeners of its own [default: number of cores]
+    /// Accept threads, each with its own listeners [default: number of cores]
     #[arg(short = 'A', long, value_name = "N", value_parser = at_least_one())]
     accept_threads: Option<u32>,
-    /// Simultaneous connections per accept thread; more wait in the backlog
+    /// Maximum concurrent connections per accept thread; more wait in the backlog
     #[arg(short = 'C', long, value_name = "N", default_value_t = 100_000, value_parser = at_least_one())]
     accept_capacity: u32,
     /// Worker threads; 0 runs slow work in the accept threads [default: number of accept threads]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     worker_threads: Option<u32>,
-    /// How long slow work takes, in milliseconds
+    /// Duration of slow work in milliseconds
     #[arg(short = 'D', long, value_name = "MS", default_value_t = 30)]
     slow_duration: u32,
-    /// How to talk to the kernel; auto takes io_uring where it is allowed
+    /// Kernel interface; auto uses io_uring where it is allowed
     #[arg(long, value_enum, default_value_t = ServeDriver::Auto)]
     driver: ServeDriver,
-    /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files
-    /// then holds for each accept thread, not for all together
+    /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files then
+    /// applies per accept thread, not to all together
     #[arg(long)]
     direct_descriptors: bool,
-    /// Keep each accept thread on a core of its own: for machines that do nothing else
+    /// Pin each accept thread to a core: for dedicated machines
     #[arg(long)]
     pin: bool,
-    /// Answer /status, /metrics, /livez and /readyz on this address alone, and nothing else there; off: nowhere [default:
+    /// Serve /status, /metrics, /livez and /readyz on this address only, and nothing else there; off: nowhere [default:
     /// on every address]
     #[arg(long, value_name = "ADDRESS|off", value_parser = admin())]
     admin: Option<Admin>,
-    /// Answer /test/* on addresses that are not loopback, too
+    /// Serve /test/* on non-loopback addresses, too
     #[arg(long)]
     demo: bool,
-    /// Let everyone publish by /publish/* without credentials on addresses that are not loopback, too
+    /// Allow publishing by /publish/* without credentials on non-loopback addresses, too
     #[arg(long)]
     open_publish: bool,
     #[command(flatten)]
@@ -97,27 +97,28 @@ pub(crate) struct ServeArguments {
     help: Option<bool>,
 }
 
-/// How the number of worker threads follows the work; by default all are started at once and no more.
+/// Growth of the worker pool; by default all threads start at once and their number stays fixed.
 #[derive(Args)]
 #[command(next_help_heading = "Elastic workers")]
 struct ElasticArguments {
-    /// How many of the accept threads may do slow work themselves at the same time, when no worker thread is free,
-    /// one job each; a busy one serves nobody else until it is done
+    /// Maximum accept threads that run slow work at the same time when no worker thread is free, one job each; a busy
+    /// one serves no other connection until the job ends
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
     accept_workers: u32,
-    /// Per cent of the worker threads that are to be free; when fewer are, more are started; 0: never
+    /// Percent of the worker threads to keep free; below that more are started; 0: never
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=50))]
     free_threshold: u8,
-    /// With a free threshold: how many worker threads are started at a time, in per cent of those that are there
+    /// With a free threshold: worker threads started at a time, in percent of the running ones
     #[arg(long, value_name = "PERCENT", default_value_t = 50, requires = "free_threshold", value_parser = clap::value_parser!(u8).range(1..=50))]
     spawn_hunk: u8,
-    /// With a free threshold: by how many per cent each hunk is smaller than the one before, until the first size is reached again
+    /// With a free threshold: percent by which each hunk is smaller than the previous one, until the pool is back at
+    /// its initial size
     #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "free_threshold", value_parser = clap::value_parser!(u8).range(0..=90))]
     spawn_factor: u8,
-    /// With a free threshold: most worker threads that the pool ever grows to; then jobs wait in the queue
+    /// With a free threshold: maximum worker threads; then jobs wait in the queue
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "free_threshold", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     worker_limit: u32,
-    /// With a free threshold: seconds that the workers have to be more than needed before a hunk of them ends
+    /// With a free threshold: seconds of surplus before a hunk of worker threads ends
     #[arg(long, value_name = "S", default_value_t = 10.0, requires = "free_threshold", value_parser = seconds())]
     shrink_after: f64,
 }
@@ -134,64 +135,67 @@ impl ElasticArguments {
     }
 }
 
-/// A program behind the server.
+/// Worker processes behind the server.
 #[derive(Args)]
 #[command(next_help_heading = "Worker processes")]
 struct AppArguments {
-    /// Start this command as worker processes and let them answer everything but /status, /metrics, /livez and
-    /// /readyz. It must speak HTTP/1.1 on the Unix socket whose path stands for {socket}, and in STILLING_SOCKET
+    /// Start this command as worker processes that answer everything but /status, /metrics, /livez and /readyz. It must
+    /// serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
     app: Option<String>,
-    /// Worker processes
+    /// Number of worker processes
     #[arg(long, value_name = "N", default_value_t = 1, requires = "app", value_parser = clap::value_parser!(u32).range(1..=1024))]
     processes: u32,
-    /// Requests that a worker process is given at once; the others wait in the queue
+    /// Maximum concurrent requests per worker process; more wait in the queue
     #[arg(long, value_name = "N", default_value_t = 1, requires = "app", value_parser = clap::value_parser!(u32).range(1..=1024))]
     app_concurrency: u32,
     /// Requests after which a worker process is replaced; 0: never
     #[arg(long, value_name = "N", default_value_t = 0, requires = "app")]
     app_requests_max: u64,
-    /// For a worker process to answer a request, or to go on with it, in seconds; then 504, or the answer breaks off,
-    /// and the process is killed and started again if it hangs
+    /// For a worker process to answer a request or to continue its answer, in seconds; then the answer is 504 or breaks
+    /// off, and a hung process is killed and restarted
     #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
     app_timeout: f64,
-    /// For a worker process to accept connections after its start, in seconds; then it is killed and started again
+    /// For a worker process to accept connections after its start, in seconds; then it is killed and restarted
     #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
     app_start_timeout: f64,
-    /// For a worker process that is to be replaced to finish its requests, in seconds; then it gets SIGTERM all the same
+    /// For a worker process that is replaced to finish its requests, in seconds; then it gets SIGTERM anyway
     #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
     app_drain_timeout: f64,
-    /// For a worker process to end after SIGTERM, in seconds; then it is killed
+    /// For a worker process to exit after SIGTERM, in seconds; then it is killed
     #[arg(long, value_name = "S", default_value_t = 10.0, requires = "app", value_parser = seconds())]
     app_stop_timeout: f64,
 }
 
-/// What is accepted at most.
+/// Limits of requests, answers and buffers.
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArguments {
-    /// Jobs that may wait for a worker; more are answered 503
+    /// Maximum jobs that wait for a worker; more are answered 503
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_queue: u32,
-    /// Bytes of a request's head; more are answered 431
+    /// Maximum bytes of a request head; more are answered 431
     #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = bytes(256..=49_152))]
     max_head_size: u64,
-    /// Header fields of a request; more are answered 431
+    /// Maximum header fields of a request; more are answered 431
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     max_headers: u16,
-    /// Bytes of a request's body; more are answered 413
+    /// Maximum bytes of a request body; more are answered 413
     #[arg(long, value_name = "BYTES", default_value_t = 1_048_576, value_parser = bytes(0..))]
     max_body_size: u64,
-    /// Bytes of requests that wait for bodies, or for workers or worker processes, per accept thread; more are answered 503
+    /// Maximum bytes of requests that wait for bodies, workers or worker processes, per accept thread; more are
+    /// answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_requests_held: u64,
-    /// Bytes of answers and pages that wait for slow clients, per accept thread; further requests are answered 503
+    /// Maximum bytes of answers and pages that wait for slow clients, per accept thread; further requests are answered
+    /// 503
     #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = bytes(65_536..=1_099_511_627_776))]
     max_answers_held: u64,
-    /// Bytes of unfinished input held per accept thread
+    /// Maximum bytes of unfinished input per accept thread
     #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
     max_input_held: u64,
-    /// Bytes of blocks that hold unsent output per accept thread; when full, connections that hold most are closed
+    /// Maximum bytes of blocks with unsent output per accept thread; when full, the connections that hold most are
+    /// closed
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_output_held: u64,
     /// Bytes of the kernel's send buffer per connection [default: the system's tuning]
@@ -202,34 +206,35 @@ struct LimitArguments {
     congestion: Option<String>,
 }
 
-/// How long a client may take, in seconds.
+/// Timeouts of clients and jobs.
 #[derive(Args)]
 #[command(next_help_heading = "Timeouts (seconds)")]
 struct TimeoutArguments {
-    /// From the connection to its first byte
+    /// From the connect to the first byte
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     first_byte_timeout: f64,
-    /// For a request's whole head
+    /// For a whole request head
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     head_timeout: f64,
-    /// For a request's body before its rate counts
+    /// For a request body before its minimum rate applies
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     body_timeout: f64,
-    /// Least rate of a body after that, in bytes per second; also at which a client takes a worker process's answer. At
-    /// least 32 KiB/s count while the process waits for the client, which it does for what is too long to be held
+    /// Minimum rate of a body after that, in bytes per second; also of a client that reads the answer of a worker
+    /// process. At least 32 KiB/s apply while the process waits for the client, which happens for answers too long to
+    /// be held
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = bytes(1..))]
     min_body_rate: u64,
     /// Between two requests of a connection
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     idle_timeout: f64,
-    /// For a client to take some of an answer, and 1 KiB of it per second beyond that
+    /// For a client to take some of an answer, and beyond that 1 KiB of it per second
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     write_timeout: f64,
     /// For a job to wait for a worker; then 503
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     queue_timeout: f64,
-    /// Wait that is bearable: once even the shortest wait of late is longer than this, jobs that have waited for
-    /// twice as long are answered 503; auto is as long as jobs take on average and at least 5 ms
+    /// Acceptable wait: when even the shortest recent wait is longer, jobs that have waited twice as long are answered
+    /// 503; auto: the mean duration of jobs, at least 5 ms
     #[arg(long, value_name = "S|auto|off", default_value = "auto", value_parser = queue_target())]
     queue_target: QueueTargetChoice,
     /// For a job to be taken and done; then 503, and the connection closes
@@ -254,7 +259,7 @@ fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=16_000_000)
 }
 
-/// A positive time up to a year; a bare number is seconds.
+/// Parses a time from 1 ms to a year; a bare number is seconds.
 fn seconds() -> impl TypedValueParser<Value = f64> {
     clap::builder::StringValueParser::new().try_map(|text| {
         let seconds = read_seconds(&text)?;
@@ -266,7 +271,7 @@ fn seconds() -> impl TypedValueParser<Value = f64> {
     })
 }
 
-/// A pool that grows begins with at least one thread, and not above its limit.
+/// Checks that a growing pool begins with at least one thread and not above its limit.
 fn contradiction(config: &ServeConfig) -> Option<String> {
     let (threads, growth) = (config.worker_threads, config.growth);
     let Growth { free_threshold, threads_max, .. } = growth;
@@ -290,7 +295,6 @@ fn admin() -> impl TypedValueParser<Value = Admin> {
     })
 }
 
-/// What `--queue-target` says.
 #[derive(Clone, Copy)]
 struct QueueTargetChoice(Option<QueueTarget>);
 
@@ -320,7 +324,7 @@ impl LimitArguments {
         config.answers_held_max = size(self.max_answers_held);
         config.send_buffer = self.send_buffer.map(size);
         config.congestion = self.congestion;
-        // Its range ends far below.
+        // The option's range ends far below `u32::MAX`.
         config.limits.head_size_max = u32::try_from(self.max_head_size).unwrap_or(u32::MAX);
         config.limits.headers_max = self.max_headers;
         config.limits.body_size_max = self.max_body_size;
@@ -363,7 +367,6 @@ impl AppArguments {
 }
 
 impl ServeArguments {
-    /// Serves until the end.
     pub(crate) fn run(self, sources: SettingSources) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
         let resolved = self.resolve(sources)?;
@@ -376,7 +379,7 @@ impl ServeArguments {
         for warning in warnings(&resolved, server.exposures()) {
             log_line(&format!("warning: {warning}"));
         }
-        // Before the banner: who has read it may send a signal.
+        // Before the banner: a reader of it may send a signal at once.
         server.watch_signals()?;
         let mut out = std::io::stdout().lock();
         let listeners = server.banner().iter().take_while(|line| line.starts_with("listening ")).count();
@@ -387,7 +390,7 @@ impl ServeArguments {
         out.flush()?;
         drop(out);
         if daemonize {
-            // The listeners are open and no thread runs yet: the child inherits all that counts.
+            // The listeners are open and no thread runs yet, so the child inherits everything it needs.
             nix::unistd::daemon(false, false)?;
         }
         let overview = server.run()?;
@@ -397,7 +400,7 @@ impl ServeArguments {
         Ok(())
     }
 
-    /// Everything that is chosen, as far as it fits together.
+    /// Resolves all settings and checks that they fit together.
     ///
     /// # Errors
     /// [`Diagnostics`].
@@ -406,7 +409,7 @@ impl ServeArguments {
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
         let is_named = self.port.is_some() || !self.listen.is_empty() || self.hub.names_a_listener();
         let is_passed = are_listeners_passed()?;
-        // A parent that passes listeners has chosen where to listen.
+        // A parent that passes listeners has chosen the addresses.
         let listens_by_default = !is_named && !is_passed;
         let listen = match self.port {
             Some(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
@@ -461,7 +464,7 @@ impl ServeArguments {
     }
 }
 
-/// Values of the options whose defaults depend on the machine or on other options.
+/// Values of options with defaults that depend on the machine or on other options.
 fn computed(config: &ServeConfig) -> ComputedDefaults {
     fn texts<T: ToString>(values: &[T]) -> Vec<String> {
         values.iter().map(T::to_string).collect()
@@ -478,8 +481,7 @@ fn computed(config: &ServeConfig) -> ComputedDefaults {
     computed
 }
 
-/// Writes a line to the log.
 fn log_line(line: &str) {
-    // One write, so that lines of several processes do not mix. Without anybody to tell it to, the server serves on.
+    // One write, so that lines of several processes do not mix. A failed write does not stop the server.
     let _ = std::io::stderr().write_all(format!("stilling: {line}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! `stilling sub`: messages as they are published, or a stream from any place on, one line each.
+//! `stilling sub`: prints messages as they are published, or a stream from any position, one line each.
 
 use std::error::Error;
 use std::io::{ErrorKind, Write};
@@ -17,34 +17,33 @@ use stilling_client::{
 use crate::InvalidArgument;
 use crate::publish::{seconds, server};
 
-/// The options of `sub`.
 #[derive(Args)]
 pub(crate) struct SubscribeArguments {
-    /// Which subjects: * stands for one token, > for all that follow
+    /// Subjects to receive: * matches one token, > all that follow
     filter: String,
-    /// A server, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is tried when one
-    /// fails
+    /// Server address, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is
+    /// used when one fails
     #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
     server: Vec<ServerUrl>,
-    /// Follow this stream: each message comes once, and what the stream removed before it came is told
+    /// Follow this stream: each message arrives once, and messages removed before delivery are reported
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
-    /// From where: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
+    /// Start position: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
     #[arg(long, value_name = "PLACE", requires = "stream", default_value = "all", value_parser = place())]
     from: FollowStart,
-    /// Share the messages with all others of the same queue
+    /// Share the messages with all other subscribers of this queue
     #[arg(short, long, value_name = "NAME", conflicts_with = "stream")]
     queue: Option<String>,
-    /// End after so many messages
+    /// End after N messages
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so many seconds without a message [default: never]
+    /// End after S seconds without a message [default: never]
     #[arg(short, long, value_name = "S", value_parser = seconds())]
     timeout: Option<Duration>,
-    /// Print payloads alone, each with a line end
+    /// Print payloads only, each with a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Print a JSON object for each message: its payload is data if it is JSON, else text, else base64
+    /// Print one JSON object per message: its payload is data if it is JSON, else text, else base64
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +69,7 @@ fn place() -> impl TypedValueParser<Value = FollowStart> {
 }
 
 impl SubscribeArguments {
-    /// Prints messages until there have been enough, or nobody reads them any more.
+    /// Prints messages until the count is reached, the timeout passes or the output closes.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         let stream = self.stream.clone().map(|stream| FollowedStream { stream, from: self.from });
         let mut subscriber = Subscriber::new(SubscriberConfig {
@@ -89,13 +88,13 @@ impl SubscribeArguments {
             match subscriber.next_event(left)? {
                 Some(SubscriberEvent::Message(message)) => {
                     match self.print(&mut out, &message) {
-                        // Whoever read it has enough.
+                        // The reader has closed the pipe: not an error.
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
                         printed => printed?,
                     }
                     (seen, last) = (seen + 1, Instant::now());
                 }
-                // Said once, however often it is so.
+                // Each reason is printed once.
                 Some(SubscriberEvent::Interrupted(trouble)) if said.as_ref() != Some(&trouble) => {
                     writeln!(std::io::stderr(), "stilling: waiting: {trouble}")?;
                     said = Some(trouble);
@@ -149,7 +148,7 @@ impl SubscribeArguments {
     }
 }
 
-/// Text as it is, but for what would move a terminal's cursor.
+/// Escapes control characters, which would move a terminal's cursor.
 pub(crate) fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -162,7 +161,7 @@ pub(crate) fn on_one_line(text: &str) -> String {
     line
 }
 
-/// The same object that browsers get.
+/// The same object that browsers receive.
 fn as_json(message: &ReceivedMessage) -> serde_json::Value {
     let mut object = json!({ "subject": message.subject });
     if let Some(place) = &message.position {
@@ -177,7 +176,7 @@ fn as_json(message: &ReceivedMessage) -> serde_json::Value {
     object
 }
 
-/// Puts a payload into its object: as data if it is JSON, else as text, else as base64.
+/// Adds a payload to its object: as data if it is JSON, else as text, else as base64.
 pub(crate) fn put_payload(object: &mut serde_json::Value, payload: &[u8]) {
     match std::str::from_utf8(payload) {
         Ok(text) => match serde_json::from_str::<serde_json::Value>(text) {

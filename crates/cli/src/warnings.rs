@@ -1,4 +1,4 @@
-//! What is allowed and unwise in the settings of a server.
+//! Warnings about allowed but unwise settings of a server.
 
 use stilling::settings::{Durability, MessagingConfig, SourceRange};
 use stilling::{DataFolder, Exposure};
@@ -8,7 +8,7 @@ use crate::settings::Diagnostic;
 use crate::settings::SettingSources;
 use crate::settings::units::write_bytes;
 
-/// Everything that is allowed and unwise, for `check` and for a server that starts.
+/// All warnings, for `check` and for a starting server.
 pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> Vec<Diagnostic> {
     let ResolvedSettings { config, sources, warnings, .. } = resolved;
     let mut all = warnings.clone();
@@ -30,7 +30,6 @@ pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> V
     all
 }
 
-/// Unwise settings that concern syslog.
 fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Diagnostic> {
     let mut warnings = Vec::new();
     let only_loopback = config.syslog_sources.iter().all(SourceRange::is_loopback);

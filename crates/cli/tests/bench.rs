@@ -1,4 +1,4 @@
-//! `stilling bench` as a user meets it: the table, the JSON, the exit status.
+//! `stilling bench`: table, JSON, exit status.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader};
@@ -14,10 +14,10 @@ fn stilling(arguments: &str) -> Command {
     command
 }
 
-/// A server process that ends with its test.
+/// A server process, killed on drop.
 struct BenchTargetServer {
     child: Child,
-    /// Its output; a closed pipe would end it.
+    /// Standard output; a closed pipe would end the process.
     _out: BufReader<ChildStdout>,
     url: String,
 }
@@ -58,7 +58,7 @@ fn a_good_run_prints_a_table_and_exits_with_0() {
     assert_eq!(outcome.status.code(), Some(0), "{out}{}", text(&outcome.stderr));
     assert!(out.contains("right answers         1000 ("), "{out}");
     assert!(out.lines().any(|line| line.starts_with("latency (ms)")), "{out}");
-    // A bar is for terminals.
+    // A progress bar needs a terminal.
     assert_eq!(text(&outcome.stderr), "");
 }
 
@@ -73,7 +73,7 @@ fn json_is_one_object_with_figures_and_parameters() {
     assert_eq!(json["parameters"]["requests"], 1000);
 }
 
-/// Row 5.4: a load that rises and falls is one run, with figures for each step and each tenth of a second.
+/// Row 5.4: a changing load is one run, with figures for each step and each tenth of a second.
 #[test]
 fn steps_have_figures_of_their_own_in_json_and_in_the_table() {
     let server = BenchTargetServer::start();
@@ -158,7 +158,7 @@ fn a_body_is_expected_as_text_or_from_a_file() {
     check("", 0);
     check("--expect-body=", 0);
     check("--expect-body=x", 1);
-    // No text, but an empty file: the body of an answer to HEAD.
+    // An empty file: the body of a response to HEAD.
     check("--expect-body=/dev/null", 0);
     check(&format!("--expect-body={}/tests/bench.rs", env!("CARGO_MANIFEST_DIR")), 1);
 }
@@ -172,7 +172,7 @@ fn a_program_that_holds_connections_says_when_it_does() {
     assert_eq!((&json["ok"], &json["held"]), (&20.into(), &20.into()));
 }
 
-/// Row 0.23: wrong usage of the message generator ends like any other, and a server that is not there is named.
+/// Row 0.23: wrong usage of the message generator exits like any other, and an unreachable server is named.
 #[test]
 fn a_collect_run_that_cannot_be_is_explained() {
     let run = |arguments: &str| stilling(arguments).output().expect("the binary runs");
@@ -194,7 +194,7 @@ fn a_collect_run_that_cannot_be_is_explained() {
     assert!(said.contains("cannot connect to 127.0.0.1:1"), "{said}");
 }
 
-/// Row 0.30: the first Ctrl+C asks for the end, and a run that a silent server holds up goes on waiting; the second one ends
+/// Row 0.30: the first Ctrl+C requests the end, and a run that waits for a silent server continues; the second one ends
 /// the program.
 #[test]
 fn a_second_interrupt_ends_the_program_at_once() {
@@ -202,12 +202,12 @@ fn a_second_interrupt_ends_the_program_at_once() {
     let address = listener.local_addr().expect("it is bound");
     let mut command = stilling(&format!("bench collect {address} --seconds 3600"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    // One connection shows that there is a server; over the next one the generator waits for what it says of itself.
+    // The first connection is a probe; on the second one the generator waits for the server's greeting.
     let _silent = [listener.accept(), listener.accept()].map(|accepted| accepted.expect("it connects"));
     let process = Pid::from_raw(child.id().cast_signed()).expect("a child has a number");
     for _ in 0..2 {
         kill_process(process, Signal::INT).expect("it has not been waited for");
-        // Two that wait at once would be one.
+        // Two pending signals would count as one.
         eventually("the signal has been taken", || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
             let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:\t"));

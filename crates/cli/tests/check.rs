@@ -1,4 +1,4 @@
-//! `stilling check` and `stilling options` as a user meets them, and settings from files as the binary finds them.
+//! `stilling check`, `stilling options`, and settings from files.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// What the command said in a folder with this `stilling.toml`: its status, output and errors.
+/// Status, output and errors of the command in a folder with this `stilling.toml`.
 struct CommandOutput {
     status: Option<i32>,
     out: String,
@@ -41,7 +41,7 @@ fn told(said: &CommandOutput, lines: &[&str]) {
     }
 }
 
-/// Row 4.19: each command explains itself, and a wrong word is a usage error (`EX_USAGE`) everywhere.
+/// Row 4.19: each command has help, and an unknown option is a usage error (`EX_USAGE`) everywhere.
 #[test]
 fn every_command_has_help_and_refuses_unknown_options() {
     let folder = folder("");
@@ -72,7 +72,7 @@ fn every_command_has_help_and_refuses_unknown_options() {
     }
 }
 
-/// Row 4.19: one named listener closes the defaults of the other protocols, and says how to open them.
+/// Row 4.19: one named listener closes the defaults of the other protocols, and the output shows how to open them.
 #[test]
 fn a_default_that_is_closed_is_named() {
     let folder = folder("");
@@ -88,7 +88,7 @@ fn a_default_that_is_closed_is_named() {
     assert_eq!(lines("--syslog-udp 127.0.0.1:1").len(), 2);
 }
 
-/// Row 4.19: without a file and options, what will be opened is said, and that is well.
+/// Row 4.19: without a file and options the default listeners are shown, without a warning.
 #[test]
 fn the_defaults_are_well() {
     let folder = folder("");
@@ -197,7 +197,7 @@ fn what_is_not_wise_is_warned_of() {
     }
 }
 
-/// What strangers reach without credentials is named before anything is opened, and again by the server.
+/// Listeners that are reachable from other machines without credentials cause a warning of `check` and of `serve`.
 #[test]
 fn what_strangers_reach_is_warned_of_by_check_and_by_serve() {
     let folder = folder(
@@ -279,7 +279,7 @@ fn a_folder_that_cannot_hold_streams_is_an_error_before_the_first_message() {
             said.err
         );
     }
-    // A file system of 16 MiB, which only the commands inside see.
+    // A file system of 16 MiB, visible only to the commands inside.
     let script = r#"mount -t tmpfs -o size=16m none "$0" && exec "$@""#;
     for (command, start) in [("check", "stilling: --data: `"), ("serve", "stilling: cannot store streams: `")]
     {
@@ -299,7 +299,7 @@ fn a_folder_that_cannot_hold_streams_is_an_error_before_the_first_message() {
     assert!(!folder.path().join("streams").exists());
 }
 
-/// A folder in use keeps a second server from starting; `check` names the process and is content.
+/// A folder in use prevents a second server from starting; `check` names the process and succeeds.
 #[test]
 fn a_folder_in_use_is_an_error_of_a_second_server() {
     let folder = folder("");
@@ -320,7 +320,7 @@ fn a_folder_in_use_is_an_error_of_a_second_server() {
     assert!(said.err.contains(&format!("is in use by process {process}")), "{}", said.err);
 }
 
-/// The page of the documentation is what the binary says; `cargo xtask configuration --write` makes it so.
+/// The page of the documentation is the output of the binary; `cargo xtask configuration --write` updates it.
 #[test]
 fn the_page_of_the_documentation_is_current() {
     let folder = folder("");

@@ -1,5 +1,4 @@
-//! `stilling pub` and `stilling sub` as a user meets them, with a played server: what they print, their exit status, and what
-//! is left when they are killed.
+//! `stilling pub` and `stilling sub` against a fake server: output, exit status, and state after a kill.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use stilling_probe::eventually;
 use stilling_probe::nats::{FakeNatsServer, InjectedFault};
 
-/// `EX_TEMPFAIL`: it waits and is not lost.
+/// `EX_TEMPFAIL`: messages wait and are not lost.
 const EXIT_SPOOLED: Option<i32> = Some(75);
 
 fn stilling(arguments: &str) -> Command {
@@ -30,7 +29,7 @@ fn ended(output: Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Runs it with something on standard input.
+/// Runs the command with `input` on standard input.
 fn fed(arguments: &str, input: &str) -> (Option<i32>, String, String) {
     let mut child = stilling(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
     child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
@@ -51,7 +50,7 @@ fn one_message_is_told_its_place() {
     );
 }
 
-/// Row 0.32: the figures that are printed are what the server has.
+/// Row 0.32: the printed figures match the server's records.
 #[test]
 fn many_messages_are_told_in_figures() {
     let server = FakeNatsServer::start();
@@ -100,7 +99,7 @@ fn what_is_wrong_is_said_with_what_helps() {
         1,
         "no server listens at nats://127.0.0.1:1: start it",
     );
-    // The wait is reported, before the end of it.
+    // The wait is reported before it ends.
     check("pub -s nats://127.0.0.1:1 events.a x -t 3", 1, "waiting: no server listens at nats://127.0.0.1:1");
     check("pub --spool here -m one-way events.a x", 64, "one-way messages are not kept");
     check("sub --from yesterday --stream events events.>", 64, "a span back such as 10m");
@@ -117,7 +116,7 @@ fn what_is_wrong_is_said_with_what_helps() {
     );
 }
 
-/// Row 0.31: the subscriber, then the server's message.
+/// Row 0.31: the subscriber starts before the message is published.
 #[test]
 fn what_is_published_while_somebody_listens_is_printed() {
     let server = FakeNatsServer::start();
@@ -158,7 +157,7 @@ fn a_spool_keeps_what_the_next_call_delivers() {
     assert_eq!((status, out.as_str()), (Some(0), "nothing waits\n"));
 }
 
-/// A publisher that is fed numbered lines until it is killed.
+/// A publisher that reads numbered lines until it is killed.
 struct FedPublisher {
     child: Child,
     feeder: Option<std::thread::JoinHandle<()>>,
@@ -184,8 +183,8 @@ impl FedPublisher {
     }
 }
 
-/// Row 0.4: killed at any moment, a publisher leaves a spool from which the next one goes on: of each life's messages a beginning
-/// arrives, without a gap, each once and in order, and nothing is locked.
+/// Row 0.4: a publisher that is killed at any moment leaves a spool from which the next one continues: of each
+/// process's messages a prefix arrives without a gap, each once and in order, and no lock remains.
 #[test]
 fn a_killed_publisher_leaves_no_gap_no_double_and_no_lock() {
     const LIVES: u32 = 12;
@@ -195,7 +194,7 @@ fn a_killed_publisher_leaves_no_gap_no_double_and_no_lock() {
         format!("pub -s {} --spool {} --spool-size 1000000 --lines events.a", server.url(), spool.display());
     for life in 0..LIVES {
         let publisher = FedPublisher::start(&arguments, life);
-        // At another place of its work each time.
+        // A different moment in each round.
         let wanted = 1 + (life as usize * 37) % 200;
         let mark = format!("{life} ");
         let of_this_life =

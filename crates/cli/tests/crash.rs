@@ -1,5 +1,6 @@
-//! SIGKILL of the server at random moments under load, two hundred times in each test run: what it acknowledged is there,
-//! once, in order, at the place it told, and nothing that nobody sent. `cargo xtask crash` does it more often.
+//! SIGKILL of the server at random moments under load, two hundred times per test run: every acknowledged message
+//! exists once, in order, at its acknowledged position, and no other message exists. `cargo xtask crash` does it more
+//! often.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout)]
 
@@ -12,42 +13,40 @@ use std::time::{Duration, SystemTime};
 use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, CrashTarget};
 use stilling_bench::collect::{CollectError, JetStreamApi, ReplayedMessage};
 
-/// Kills on each driver.
 const KILLS: u32 = 100;
 
-/// Kills on each driver where retention has a small bound.
+/// Kills per driver with a small retention limit.
 const KILLS_BOUNDED: u32 = 20;
 
-/// Times that a client is killed on each driver.
+/// Kills of a client per driver.
 const CLIENT_KILLS: usize = 6;
 
-/// Messages that a client is given before each kill.
+/// Messages given to a client before each kill.
 const LINES: usize = 3000;
 
-/// Times that a client is killed on each driver while the server's descriptors and memory are watched.
+/// Kills of a client per driver while the server's descriptors and memory are watched.
 const WATCHED_CLIENT_KILLS: u64 = 250;
 
-/// Kills before the first look: then everything that is opened or allocated once is there.
+/// Kills before the first measurement, after which all lasting resources are open or allocated.
 const WARM_UP_KILLS: u64 = 50;
 
-/// Times that a server is killed under one client whose descriptors and memory are watched.
+/// Kills of a server under one client with watched descriptors and memory.
 const WATCHED_SERVER_KILLS: u64 = 20;
 
-/// Bytes by which resident memory may grow between the looks: less than what would remain of each kill if one buffer of
-/// 64 KiB did (200 × 64 KiB = 12.5 MiB; 18 kills of a server, each with 1,000 messages of 1 KiB: 18 MiB).
+/// Bytes by which resident memory may grow between the measurements: less than a leak of one 64 KiB buffer per kill
+/// (200 × 64 KiB = 12.5 MiB; 18 kills of a server, each with 1,000 messages of 1 KiB: 18 MiB).
 const GROWTH_MAX: u64 = 8 << 20;
 
-/// The shipped server.
 struct KillableServer {
     driver: &'static str,
-    /// Where it listens for NATS clients; port 0: the system's choice.
+    /// NATS address; port 0: chosen by the system.
     listen: SocketAddr,
     data: PathBuf,
     options: &'static [&'static str],
     child: Option<Child>,
-    /// Kept open, so that it can go on talking; what it says at its start fits into the pipe.
+    /// Kept open for later output; the output of a start fits into the pipe.
     out: Option<BufReader<ChildStdout>>,
-    /// How it ended when nobody had killed it, and its last words.
+    /// Status and last output of a process that exited by itself.
     last_output: Vec<String>,
 }
 
@@ -71,7 +70,7 @@ impl CrashTarget for KillableServer {
             words.push(line);
         }
         self.last_output = words;
-        // The judge asks whether it runs when nobody answers at this address.
+        // No server listens at this address, so the crash test checks whether the process runs.
         Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
     }
 
@@ -113,7 +112,6 @@ impl KillableServer {
     }
 }
 
-/// Kills the server again and again; the accounts are the message of whatever fails.
 fn check(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -124,7 +122,7 @@ fn check(driver: &'static str) {
     verified(&data);
 }
 
-/// The same with a bound that retention reaches, through the page cache.
+/// [`check`] with a limit that retention reaches, through the page cache.
 fn check_bounded(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -151,7 +149,7 @@ fn plan(folder: &Path) -> CrashPlan {
     CrashPlan { timeout: Duration::from_secs(60), direct, ..CrashPlan::default() }
 }
 
-/// Other moments in every run; a failure prints which.
+/// Different moments in every run; a failure prints the seed.
 fn seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
     u64::from(since.subsec_nanos()) ^ since.as_secs()
@@ -168,7 +166,7 @@ fn judge(target: &mut KillableServer, plan: &CrashPlan) -> CrashReport {
     report
 }
 
-/// After the last kill the journal is whole, or has at its end what the kill cut off.
+/// After the last kill the journal is intact or ends with a torn write.
 fn verified(data: &Path) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
     let output = command.args(["journal", "verify"]).arg(data).output().expect("the binary runs");
@@ -184,14 +182,14 @@ fn what_uring_acknowledged_survives_a_hundred_kills() {
     check("uring");
 }
 
-/// The same, where io_uring is refused.
+/// The same without io_uring.
 #[test]
 fn what_poll_acknowledged_survives_a_hundred_kills() {
     check("poll");
 }
 
-/// What retention removes of a stream with a small bound it may remove, no descriptor is left open when segments come and
-/// go, and the buffered method is the buffered one.
+/// Retention with a small limit removes only what it may, no descriptor stays open when segments come and go, and the
+/// buffered method uses the page cache.
 #[test]
 fn retention_takes_no_more_than_its_bound_on_uring() {
     check_bounded("uring");
@@ -202,7 +200,7 @@ fn retention_takes_no_more_than_its_bound_on_poll() {
     check_bounded("poll");
 }
 
-/// `stilling pub` with a spool; its input stays open, so that it ends by a kill alone.
+/// `stilling pub` with a spool; its input stays open, so that only a kill ends it.
 fn publisher(server: SocketAddr, spool: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
     command.args(["pub", "--server", &format!("nats://{server}"), "--timeout", "60", "--spool"]).arg(spool);
@@ -210,7 +208,6 @@ fn publisher(server: SocketAddr, spool: &Path) -> Command {
     command
 }
 
-/// The payloads of the stream, in order.
 fn stored(server: SocketAddr) -> Vec<String> {
     let mut api = JetStreamApi::connect(server, Duration::from_secs(60)).expect("the server listens");
     let mut payloads = Vec::new();
@@ -222,8 +219,8 @@ fn stored(server: SocketAddr) -> Vec<String> {
     payloads
 }
 
-/// Kills clients in the middle of what they publish. What had reached the spool is in the stream once, when another
-/// client has delivered the rest: of each client's lines the first so many, and none twice.
+/// Kills clients while they publish. After another client has delivered the rest, every spooled line is in the stream
+/// once: of each client's lines a prefix, and none twice.
 fn check_clients(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
     let (data, spool) = (folder.path().join("data"), folder.path().join("spool"));
@@ -239,11 +236,11 @@ fn check_clients(driver: &'static str) {
         let mut input = child.stdin.take().expect("it is piped");
         let lines: String = (0..LINES).map(|line| format!("{round}-{line}\n")).collect();
         let feeder = std::thread::spawn(move || {
-            // The client may be dead before it has read everything.
+            // The client may die before it has read everything.
             let _ = std::io::Write::write_all(&mut input, lines.as_bytes());
             input
         });
-        // Somewhere between the first message and the last.
+        // Between the first message and the last.
         wanted += 1 + round * LINES / CLIENT_KILLS;
         stilling_probe::eventually("so many are stored", || (stored(address).len() >= wanted).then_some(()));
         child.kill().and_then(|()| child.wait()).expect("it is killed");
@@ -268,7 +265,7 @@ fn check_clients(driver: &'static str) {
     server.kill().expect("it ran to the end");
 }
 
-/// Row 0.4: a client that is killed loses nothing that it had kept, and nothing is there twice.
+/// Row 0.4: a killed client loses no spooled message, and none is stored twice.
 #[test]
 fn what_killed_clients_had_kept_is_stored_once_on_uring() {
     check_clients("uring");
@@ -279,7 +276,6 @@ fn what_killed_clients_had_kept_is_stored_once_on_poll() {
     check_clients("poll");
 }
 
-/// A process's descriptors and resident memory.
 #[derive(Clone, Copy, Debug)]
 struct ServerResources {
     descriptors: usize,
@@ -292,7 +288,7 @@ impl ServerResources {
         ServerResources { descriptors, resident: crash::resident_bytes(process).expect("it runs") }
     }
 
-    /// Waits until a process holds no more descriptors than before, and returns what it holds then.
+    /// Waits until a process holds no more descriptors than before, and returns its resources at that time.
     #[track_caller]
     fn as_before(self, process: u32) -> ServerResources {
         let what = format!("no more than {} descriptors are open", self.descriptors);
@@ -309,10 +305,10 @@ impl ServerResources {
     }
 }
 
-/// Kills clients of a running server, each in the middle of a message.
+/// Kills clients of a running server, each while it sends a message.
 fn check_leaks_of_killed_clients(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
-    // The ids of messages are not remembered, so that their number does not matter.
+    // The server keeps no message ids, so that their number does not matter.
     let options = &["--stream", "events=events.>:disk:dedup-time=0"];
     let mut server = KillableServer::new(driver, &folder.path().join("data"), options);
     let address = server.start().expect("the server starts");
@@ -327,7 +323,7 @@ fn check_leaks_of_killed_clients(driver: &'static str) {
         if kill == WARM_UP_KILLS {
             before = rested.map(|rested: ServerResources| rested.as_before(process));
         }
-        // Its input goes on for ever, so the kill meets it in the middle of what it writes.
+        // The endless input guarantees that the kill interrupts a write.
         let yes = Command::new("yes").arg("x".repeat(1000)).stdout(Stdio::piped()).spawn();
         let mut yes = yes.expect("`yes` starts");
         let mut client = Command::new(env!("CARGO_BIN_EXE_stilling"));
@@ -355,11 +351,11 @@ fn killed_clients_leave_nothing_open_at_the_server_on_poll() {
     check_leaks_of_killed_clients("poll");
 }
 
-/// Kills the server under one client that goes on through all its lives.
+/// Kills the server repeatedly under one client that keeps running.
 fn check_leaks_of_killed_servers(driver: &'static str) {
     const EACH: u64 = 1000;
     let folder = tempfile::tempdir().expect("a folder");
-    // An address of its own, so that no other test takes the port while the server is away.
+    // An address of its own, so that no other test takes the port while the server is down.
     let [.., high, low] = std::process::id().to_be_bytes();
     let network = if driver == "uring" { 252 } else { 253 };
     let listen = SocketAddr::from(([127, network, high, low], 4222));
@@ -374,7 +370,7 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
         .expect("the client starts");
     let mut input = client.stdin.take().expect("it is piped");
     let process = client.id();
-    // The spool's newest file is not open all the time.
+    // The spool's newest file is not always open.
     let mut before: Option<ServerResources> = None;
     for kill in 0..WATCHED_SERVER_KILLS {
         if kill <= 2 {
@@ -388,7 +384,7 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
             input
         });
         let mut api = JetStreamApi::connect(address, Duration::from_secs(60)).expect("the server listens");
-        // In the middle of what it is given.
+        // In the middle of the submitted messages.
         let some = kill * EACH + EACH / 2;
         stilling_probe::eventually("half of it is stored", || {
             (api.stream_state("events").ok()?.last >= some).then_some(())
@@ -414,7 +410,8 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
     server.kill().expect("it ran to the end");
 }
 
-/// Row 0.4: a client whose server is killed goes on, leaks neither descriptors nor memory, and meets no stale lock.
+/// Row 0.4: a client continues after kills of its server, leaks neither descriptors nor memory, and finds no stale
+/// lock.
 #[test]
 fn a_client_outlives_killed_servers_and_holds_no_more_than_before_on_uring() {
     check_leaks_of_killed_servers("uring");
@@ -425,8 +422,8 @@ fn a_client_outlives_killed_servers_and_holds_no_more_than_before_on_poll() {
     check_leaks_of_killed_servers("poll");
 }
 
-/// Row 2.6: the active segment is written past the page cache where the volume allows it, and through it where the
-/// operator wants that.
+/// Row 2.6: the active segment bypasses the page cache where the volume allows it, unless the buffered method is
+/// configured.
 #[test]
 fn segments_are_written_past_the_page_cache_where_that_works() {
     for (driver, options, wanted) in [

@@ -1,5 +1,4 @@
-//! `stilling journal` as an operator meets it: with what a real server wrote, beside one that is writing, and with
-//! bytes that went bad.
+//! `stilling journal` with the files of a real server: after it, beside it while it writes, and with damaged bytes.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -24,13 +23,11 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// `stilling journal WHAT PATH …`.
 fn journal(what: &str, path: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     let path = path.to_str().expect("text");
     run(&[&["journal", what, path], more].concat())
 }
 
-/// A server with its streams in a folder.
 struct JournalServer {
     child: Child,
     _out: BufReader<ChildStdout>,
@@ -78,7 +75,7 @@ impl Drop for JournalServer {
     }
 }
 
-/// The stream's files, in order.
+/// The stream's segment files, in order.
 fn segments(stream: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(stream)
         .expect("a folder")
@@ -89,7 +86,7 @@ fn segments(stream: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Rows 0.32 and 2.15: what a server has written can be listed, read and judged without it and beside it.
+/// Rows 0.32 and 2.15: the files of a server can be listed, printed and verified without it and beside it.
 fn check_listed_printed_and_judged(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -145,7 +142,7 @@ fn what_a_server_on_poll_wrote_is_listed_printed_and_judged() {
     check_listed_printed_and_judged("poll");
 }
 
-/// While a server writes, every look ends well: nothing of it is taken for damage, and order holds.
+/// While a server writes, every command succeeds: no damage is reported, and the order is right.
 fn check_beside_a_writer(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -188,7 +185,7 @@ fn a_server_on_poll_that_writes_is_never_taken_for_damage() {
     check_beside_a_writer("poll");
 }
 
-/// Flipped bits and cut files of a server's journal of two lives, the first of which was killed.
+/// Flipped bits and cut files in the journal of two server runs, the first of which was killed.
 fn check_damage(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -212,7 +209,7 @@ fn check_damage(driver: &str) {
     for file in &files {
         let name = file.file_name().expect("a name").to_str().expect("text");
         let whole = fs::read(file).expect("a file");
-        // What counts ends with the last byte that is not zero; of the older one the rest was cut off.
+        // The used part ends with the last non-zero byte; the older file is truncated there.
         let end = whole.iter().rposition(|byte| *byte != 0).expect("there is something");
         for bit in (0..30).map(|step| step * (end * 8 / 30) + step % 8) {
             let mut bytes = whole.clone();
@@ -220,7 +217,7 @@ fn check_damage(driver: &str) {
             fs::write(file, bytes).expect("it can be written");
             let (status, out, errors) = journal("verify", &data, &[]);
             assert_eq!((status, errors.as_str()), (Some(1), ""), "{name}, bit {bit}: {out}");
-            // The place that is told is that of the batch with the bit; a header's is the whole file.
+            // The reported position is that of the batch with the bit; damage in a header affects the whole file.
             let told = out.lines().find(|line| line.starts_with(&format!("{name}: ")));
             let told = told.unwrap_or_else(|| panic!("{name}, bit {bit}: {out}"));
             if bit / 8 >= 4096 {
@@ -238,7 +235,7 @@ fn check_damage(driver: &str) {
         fs::write(file, &whole).expect("it can be written");
     }
     assert!(lost > 30, "{lost} flips cost records");
-    // A damaged record is told where it would stand, and at the end.
+    // A damaged record is reported at its position and at the end.
     let mut bytes = fs::read(&files[0]).expect("a file");
     bytes[4096 + 200] ^= 1;
     fs::write(&files[0], bytes).expect("it can be written");
@@ -262,7 +259,7 @@ fn a_flipped_bit_of_a_server_on_poll_is_told_with_its_place() {
     check_damage("poll");
 }
 
-/// Markers of losses, sequences that retention has removed, and payloads that are not text.
+/// Loss markers, sequences removed by retention, and payloads that are not text.
 #[test]
 fn what_is_not_there_is_shown_where_it_would_stand() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -303,7 +300,7 @@ fn what_is_not_there_is_shown_where_it_would_stand() {
     assert!(out.starts_with("3 "), "{out}");
 }
 
-/// Whoever reads only the beginning has enough.
+/// A closed pipe is not an error.
 #[test]
 fn a_reader_that_goes_away_ends_it_quietly() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -354,7 +351,7 @@ fn what_cannot_be_read_is_said_with_what_helps() {
     let (status, _, errors) = run(&["journal", "cat", "x", "--from", "yesterday"]);
     assert_eq!(status, Some(64));
     assert!(errors.contains("a span back such as 10m"), "{errors}");
-    // A whole header of a later version.
+    // A valid header of a later version.
     let file = segments(&data.join("events")).remove(0);
     let mut bytes = fs::read(&file).expect("a file");
     bytes[8] = 9;
@@ -369,7 +366,7 @@ fn what_cannot_be_read_is_said_with_what_helps() {
     assert!(errors.contains("open it with the version of stilling that wrote it"), "{errors}");
 }
 
-/// `stilling serve` under strace: the `read`th read of the file `segment` and the one after it fail.
+/// `stilling serve` under strace: the `read`th read of the file `segment` and the next one fail.
 fn start_with_failing_reads(driver: &str, data: &Path, segment: &Path, read: u32) -> Output {
     let inject = format!("inject=pread64:error=EIO:when={read}..{}", read + 1);
     let mut command = Command::new("strace");
@@ -379,8 +376,8 @@ fn start_with_failing_reads(driver: &str, data: &Path, segment: &Path, read: u32
     command.output().expect("strace runs; install it (`cargo xtask test` does)")
 }
 
-/// Invariant 6: what the disk could not read at a start is neither torn nor gone. The server does not start, says why, and
-/// finds everything when the disk reads again.
+/// Invariant 6: bytes that the disk cannot read at a start are neither torn nor gone. The server does not start,
+/// reports the reason, and finds everything when the disk reads again.
 fn check_unreadable(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -415,7 +412,7 @@ fn a_server_on_poll_that_cannot_read_its_journal_loses_nothing_of_it() {
     check_unreadable("poll");
 }
 
-/// `verify` and `cat` say that they could not look.
+/// `verify` and `cat` report unreadable files.
 #[test]
 fn what_cannot_be_read_is_no_verdict() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -431,7 +428,7 @@ fn what_cannot_be_read_is_no_verdict() {
     for what in ["verify", "cat"] {
         let mut command = Command::new("strace");
         command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-P"]).arg(&segment);
-        // Behind the header and the look at the last segment.
+        // Skips the reads of the header and of the last segment.
         command.args(["-e", "inject=pread64:error=EIO:when=3+"]);
         command.arg(env!("CARGO_BIN_EXE_stilling")).args(["journal", what]).arg(&stream);
         let outcome = command.output().expect("strace runs; install it (`cargo xtask test` does)");
@@ -441,7 +438,7 @@ fn what_cannot_be_read_is_no_verdict() {
     }
 }
 
-/// Nothing is acknowledged into a folder that another program has removed.
+/// No message is acknowledged when another program has removed the folder.
 fn check_removed(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -462,7 +459,7 @@ fn a_server_on_poll_acknowledges_nothing_into_a_removed_folder() {
     check_removed("poll");
 }
 
-/// Rows 2.15, 0.32: a last batch that went bad may have been acknowledged, and is told also after later starts.
+/// Rows 2.15, 0.32: a damaged last batch may have been acknowledged, and is reported also after later starts.
 fn check_damaged_end(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");

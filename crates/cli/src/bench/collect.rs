@@ -1,5 +1,5 @@
-//! `stilling bench collect`: one-way messages from many clients. It prints the reports of BBQ's test-server and
-//! test-client line by line, and below them what those did not look at: whether every message is accounted for.
+//! `stilling bench collect`: one-way messages from many clients. Prints the reports of BBQ's test-server and
+//! test-client line by line, followed by an accounting of every message.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -18,70 +18,69 @@ use stilling_bench::collect::{
 
 use super::seconds;
 
-/// The options of `bench collect`.
 #[derive(Args)]
 pub(super) struct CollectArguments {
-    /// Where the server listens
+    /// Address of the server
     #[arg(default_value = "127.0.0.1:4222", value_name = "ADDRESS")]
     to: SocketAddr,
-    /// What it speaks
+    /// Protocol of the server
     #[arg(long, value_enum, default_value_t = ProtocolOption::Nats)]
     protocol: ProtocolOption,
     /// Publishing connections
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
     clients: u16,
-    /// Threads that share them [default: one for each client, at most one for each core]
+    /// Threads shared by the clients [default: one per client, at most one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Bytes of each message
     #[arg(short, long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     size: u32,
-    /// A run for each of these sizes, and a table of them
+    /// Run once for each of these sizes and print a table
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', conflicts_with_all = ["size", "json"], value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     sizes: Vec<u32>,
-    /// Messages in flight on each connection; without waiting, messages per write
+    /// Messages in flight per connection; with --unconfirmed, messages per write
     #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     window: u32,
-    /// End after so many messages
+    /// End after N messages
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
-    /// End after so many seconds, or when the messages are sent [default: 10, without --messages]
+    /// End after S seconds, or when the messages are sent [default: 10, without --messages]
     #[arg(short = 'd', long, value_name = "S", value_parser = seconds())]
     seconds: Option<Duration>,
-    /// Do not wait for acknowledgements: faster, and nobody says what became of a message
+    /// Do not wait for acknowledgements: faster, but losses show only as a difference
     #[arg(long)]
     unconfirmed: bool,
-    /// A connection for each message
+    /// Open a connection for each message
     #[arg(long)]
     per_message: bool,
-    /// Client N publishes to SUBJECT.N; for Redis, the stream's key
+    /// Client N publishes to SUBJECT.N; the key of the stream for Redis
     #[arg(long, value_name = "SUBJECT", default_value = "events")]
     subject: String,
-    /// The stream that is to acknowledge, and whose growth is what the server received
+    /// The stream that acknowledges; its growth is the number of received messages
     #[arg(long, value_name = "NAME", default_value = "events")]
     stream: String,
-    /// No stream: subjects alone
+    /// Use core subjects without a stream
     #[arg(long, conflicts_with = "stream", requires = "unconfirmed")]
     core: bool,
-    /// Make the stream first, of everything below the subject
+    /// Create the stream first, for all subjects below SUBJECT
     #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "core")]
     make_stream: Option<StorageOption>,
-    /// Connections that read along and check every byte; publishers wait when they are too far ahead
+    /// Connections that receive and check every byte; publishers wait when they are too far ahead
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
     subscribers: u16,
-    /// A file into which the server writes each message as a line
+    /// File to which the server writes each message as a line
     #[arg(long, value_name = "FILE")]
     arrives_in: Option<PathBuf>,
-    /// Where the server tells its own figures, such as http://127.0.0.1:9000/metrics
+    /// URL of the server's own figures, such as http://127.0.0.1:9000/metrics
     #[arg(long, value_name = "URL")]
     monitor: Option<Monitor>,
-    /// Seconds to wait for the server to exist
+    /// Seconds to wait for the server to start
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds())]
     wait: Duration,
-    /// Seconds for a connection to open, an acknowledgement or a delivery to come
+    /// Maximum seconds for a connect, an acknowledgement or a delivery
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds())]
     timeout: Duration,
-    /// Print one JSON object instead
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
@@ -96,7 +95,6 @@ enum ProtocolOption {
     Syslog,
 }
 
-/// Where a stream keeps its messages.
 #[derive(Clone, Copy, ValueEnum)]
 pub(super) enum StorageOption {
     /// On disk
@@ -123,7 +121,7 @@ impl CollectArguments {
             command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
             return Err(Box::new(crate::WrongUsage));
         }
-        // The first Ctrl+C ends the load, the second one the program.
+        // The first Ctrl+C ends the load, the second one ends the program.
         let stop: Arc<AtomicBool> = Arc::default();
         signal_hook::flag::register_conditional_shutdown(SIGINT, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(SIGINT, Arc::clone(&stop))?;
@@ -154,7 +152,7 @@ impl CollectArguments {
         CollectPlan {
             protocol,
             clients: self.clients,
-            // No machine has more cores than a plan may have threads.
+            // At most the number of threads that a plan accepts.
             threads: self.threads.unwrap_or(threads.min(1024) as u16),
             size: self.size,
             window: self.window,
@@ -175,7 +173,7 @@ impl CollectArguments {
     }
 }
 
-/// A report with failures is an error, after it has been printed.
+/// Returns an error for a report with failures, after it is printed.
 fn check_report(report: &CollectRunReport) -> Result<(), Box<dyn Error>> {
     if report.is_good() {
         return Ok(());
@@ -194,7 +192,6 @@ fn check_report(report: &CollectRunReport) -> Result<(), Box<dyn Error>> {
     Err(format!("{} failures: {}", report.failures_total, kinds.join("; ")).into())
 }
 
-/// A run for each size, and a line about each.
 fn run_sizes(plan: &CollectPlan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     writeln!(
@@ -204,7 +201,7 @@ fn run_sizes(plan: &CollectPlan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Resul
     )?;
     let mut first_wrong = None;
     for (number, size) in sizes.iter().enumerate() {
-        // The stream is made once.
+        // The first run creates the stream.
         let make_stream = plan.make_stream.filter(|_| number == 0);
         let report = collect::run_until(&CollectPlan { size: *size, make_stream, ..plan.clone() }, stop)?;
         let ms = |us: f64| us / 1e3;
@@ -225,7 +222,7 @@ fn run_sizes(plan: &CollectPlan, sizes: &[u32], stop: &Arc<AtomicBool>) -> Resul
     first_wrong.map_or(Ok(()), |words| Err(words.into()))
 }
 
-/// Rows 0.23 to 0.32: the two reports of BBQ's stress programs, and what they did not look at.
+/// Rows 0.23 to 0.32: the two reports of BBQ's stress programs, then the additional lines.
 fn lines(report: &CollectRunReport) -> String {
     let mut out = String::new();
     let seconds = report.elapsed_s.max(f64::MIN_POSITIVE);
@@ -274,7 +271,7 @@ fn lines(report: &CollectRunReport) -> String {
     out
 }
 
-/// What BBQ's programs did not look at.
+/// Lines that BBQ's programs do not have.
 fn additional_lines(report: &CollectRunReport) -> String {
     let mut out = String::new();
     let account = report.accounting;
@@ -329,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    /// The figures of BBQ's own report, as far as they are counts and times.
+    /// The figures of BBQ's own report where they are counts or times.
     fn report() -> CollectRunReport {
         CollectRunReport {
             parameters: CollectParameters {

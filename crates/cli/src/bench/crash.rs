@@ -1,4 +1,4 @@
-//! `stilling bench crash`: kills a server under load, again and again, and compares what it acknowledged with what it has.
+//! `stilling bench crash`: kills a server under load repeatedly and compares its acknowledgements with its stream.
 
 use std::error::Error;
 use std::io::Write;
@@ -14,13 +14,12 @@ use super::collect::StorageOption;
 use super::seconds;
 use crate::settings::units::bytes;
 
-/// The options of `bench crash`.
 #[derive(Args)]
 pub(super) struct CrashBenchArguments {
-    /// How often the server is killed
+    /// Number of kills
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
-    /// Decides the moments
+    /// Seed of the random moments
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Publishing connections, each with a thread
@@ -35,48 +34,47 @@ pub(super) struct CrashBenchArguments {
     /// Client N publishes to SUBJECT.N
     #[arg(long, value_name = "SUBJECT", default_value = "events")]
     subject: String,
-    /// The stream
+    /// Name of the stream
     #[arg(long, value_name = "NAME", default_value = "events")]
     stream: String,
-    /// Most acknowledgements between a start and a kill; most lives have at most 2000
+    /// Maximum acknowledgements between a start and a kill; most runs of the server get at most 2000
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     acks: u64,
-    /// What the server was told to keep of the stream: older records may be gone [default: everything is to be there]
+    /// Retention that the server is configured with: older records may be missing [default: every record must exist]
     #[arg(long, value_name = "BYTES", value_parser = bytes(1..))]
     retention_bytes: Option<u64>,
-    /// The folder of the stream's segments, to judge what retention removed [default: what is gone may be gone]
+    /// Folder of the stream's segments, to check what retention removed [default: removed records are not checked]
     #[arg(long, value_name = "FOLDER", requires = "retention_bytes")]
     stream_folder: Option<PathBuf>,
-    /// How segments have to be written; direct counts where the volume of --data allows it [default: either way]
+    /// Required write method of segments; direct applies where the volume of --data allows it [default: any]
     #[arg(long, value_enum, value_name = "METHOD")]
     write_method: Option<SegmentWriteMethod>,
-    /// Compare the server's descriptors and memory before and after a load in one life of so many; 0: in none
+    /// Compare the server's descriptors and memory before and after a load in every Nth run of the server; 0: never
     #[arg(long, value_name = "N", default_value_t = 10)]
     descriptors_every: u32,
-    /// Make the stream at the first start
+    /// Create the stream at the first start
     #[arg(long, value_enum, value_name = "WHERE")]
     make_stream: Option<StorageOption>,
-    /// Where the server keeps its data: {data} of its command
+    /// Data folder of the server: {data} in its command
     #[arg(long, value_name = "FOLDER")]
     data: PathBuf,
-    /// Where the server listens: {address} and {port} of its command [default: a free port of 127.0.0.1]
+    /// Address of the server: {address} and {port} in its command [default: a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Seconds for the server to start, to answer, to go on
+    /// Maximum seconds for the server to start, to answer or to make progress
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds())]
     timeout: Duration,
-    /// Print one JSON object instead
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// The server's command, in which {address}, {port} and {data} are replaced
+    /// Command of the server, in which {address}, {port} and {data} are replaced
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// How segments are written.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SegmentWriteMethod {
-    /// Past the page cache (O_DIRECT)
+    /// Bypass the page cache (O_DIRECT)
     Direct,
     /// Through the page cache
     Buffered,
@@ -86,7 +84,7 @@ impl CrashBenchArguments {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
         let address = match self.listen {
             Some(address) => address,
-            // Not every server can say which port it took.
+            // Not every server reports the port that it bound.
             None => TcpListener::bind("127.0.0.1:0")?.local_addr()?,
         };
         let plan = CrashPlan {

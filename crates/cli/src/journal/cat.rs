@@ -1,7 +1,7 @@
-//! `stilling journal cat`: a stream's records on standard output, in the memory of one read.
+//! `stilling journal cat`: prints a stream's records with the memory of one read.
 //!
-//! It ends with what had been written when it began. Sequences that are not there are told where they would stand, and
-//! why; markers of losses are records of a stream and are shown as what they are.
+//! The output ends with the records written before the command started. A gap is printed at its position with its
+//! cause; loss markers are records of a stream and are printed as such.
 
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::PathBuf;
@@ -16,38 +16,37 @@ use stilling_wire::nats::{Filter, Headers, Subject, SubjectLimits};
 use super::{INSPECTIONS_MAX, JournalError, StreamDirectory, stream, time};
 use crate::subscribe::{on_one_line, put_payload};
 
-/// The options of `cat`.
 #[derive(Args)]
 pub(super) struct CatArguments {
     /// The stream's folder: DIRECTORY/STREAM
     #[arg(value_name = "STREAM")]
     path: PathBuf,
-    /// Begin with this sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m [default: the first that is
-    /// kept]
+    /// Start at this sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m [default: the first
+    /// stored record]
     #[arg(long, value_name = "PLACE", value_parser = place())]
     from: Option<StartAt>,
-    /// End with this sequence, or before the first record that is later than a time [default: the last]
+    /// End with this sequence, or before the first record later than a time [default: the last]
     #[arg(long, value_name = "PLACE", value_parser = place())]
     to: Option<StartAt>,
-    /// How records are printed
+    /// Output format of records
     #[arg(long, value_enum, default_value_t = RecordFormat::Text)]
     format: RecordFormat,
-    /// Only records of these subjects: * stands for one token, > for all that follow
+    /// Only records of these subjects: * matches one token, > all that follow
     #[arg(long, value_name = "FILTER", value_parser = filter())]
     subject: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RecordFormat {
-    /// A line each: sequence, time, subject, payload; other lines begin with #
+    /// One line each: sequence, time, subject, payload; other lines begin with #
     Text,
-    /// A JSON object each: the payload is data if it is JSON, else text, else base64
+    /// One JSON object each: the payload is data if it is JSON, else text, else base64
     Json,
-    /// Payloads alone, each with a line end; all else goes to standard error
+    /// Payloads only, each with a line end; everything else goes to standard error
     Raw,
 }
 
-/// Records were taken from clients that kept to tighter bounds.
+/// Maximum limits: the server applied its own, narrower ones to every stored record.
 const LIMITS: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
 
 fn place() -> impl TypedValueParser<Value = StartAt> {
@@ -91,7 +90,7 @@ impl CatArguments {
         }
     }
 
-    /// Prints what was asked for; returns how many records are damaged.
+    /// Prints the requested records; returns the number of damaged records.
     fn print_all(&self, stream: &StreamDirectory, out: &mut impl Write) -> Result<u64, JournalError> {
         let filter = self.subject.as_ref().map(|text| Filter::parse(text.as_bytes(), &LIMITS));
         let filter = filter.transpose().map_err(|error| JournalError::Unreadable(error.to_string()))?;
@@ -134,7 +133,7 @@ impl CatArguments {
                     }
                     false
                 }
-                // A server has removed the segment in between.
+                // A server removed the segment meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound && attempts < INSPECTIONS_MAX => true,
                 Err(error) => {
                     return Err(JournalError::Unreadable(format!(
@@ -150,7 +149,7 @@ impl CatArguments {
         }
     }
 
-    /// Whether what was asked for has ended before it.
+    /// Returns whether a record lies behind the end of the requested range.
     fn is_past_end(&self, sequence: u64, time_ns: u64) -> bool {
         match self.to {
             Some(StartAt::Sequence(to)) => sequence > to,
@@ -233,7 +232,7 @@ impl CatArguments {
     }
 }
 
-/// Bytes as one line that moves no cursor.
+/// Bytes as one line without control characters.
 fn escape_line(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => on_one_line(text),
@@ -241,7 +240,7 @@ fn escape_line(bytes: &[u8]) -> String {
     }
 }
 
-/// Headers by their names, each with all its values.
+/// Headers as an object: each name with all its values.
 fn fields(headers: &[u8]) -> Value {
     let mut object = Map::new();
     let Ok(parsed) = Headers::parse(headers) else {

@@ -7,7 +7,6 @@ use clap::Args;
 
 use super::{JournalError, PathTarget, StreamDirectory, resolve_path, time};
 
-/// The options of `ls`.
 #[derive(Args)]
 pub(super) struct LsArguments {
     /// A server's data directory, or a stream in it
@@ -27,7 +26,7 @@ impl LsArguments {
                 for stream in streams {
                     match row(&stream) {
                         Ok(line) => lines.push(line),
-                        // The others are still worth a line.
+                        // The other streams are still listed.
                         Err(stop) => unreadable = Some(stop),
                     }
                 }
@@ -39,7 +38,6 @@ impl LsArguments {
     }
 }
 
-/// A stream in one line.
 fn row(stream: &StreamDirectory) -> Result<Vec<String>, JournalError> {
     let inspection = stream.inspect()?;
     let list = inspection.list();
@@ -65,7 +63,6 @@ fn row(stream: &StreamDirectory) -> Result<Vec<String>, JournalError> {
     ])
 }
 
-/// A stream's segments.
 fn segments(stream: &StreamDirectory) -> Result<Vec<Vec<String>>, JournalError> {
     let heads = ["segment", "records", "first", "last", "bytes", "from", "until"];
     let mut lines = vec![heads.map(str::to_owned).to_vec()];
@@ -83,7 +80,7 @@ fn segments(stream: &StreamDirectory) -> Result<Vec<Vec<String>>, JournalError> 
     Ok(lines)
 }
 
-/// Columns as wide as they have to be; numbers to the right.
+/// Formats columns of minimum width; numbers are right-aligned.
 fn table(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! `stilling journal verify`: every byte is read and judged.
+//! `stilling journal verify`: reads and checks every byte.
 //!
-//! What was found is looked for a second time before it is told, because a server may be writing: a write that was under
-//! way has come to its end then, or stands at another place.
+//! A finding is reported only if a second read confirms it: on the first one a server may be in the middle of a write,
+//! which is complete or elsewhere by the second.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,10 +13,9 @@ use stilling_journal::inspect::VerifyReport;
 
 use super::{INSPECTIONS_MAX, JournalError, PathTarget, StreamDirectory, is_gone, resolve_path};
 
-/// How long a write may take to come to its end before it is looked at again.
+/// Delay before a second read of a finding, so that an unfinished write completes.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The options of `verify`.
 #[derive(Args)]
 pub(super) struct VerifyArguments {
     /// A server's data directory, or a stream in it
@@ -45,7 +44,7 @@ impl VerifyArguments {
                     }
                 }
                 Err(JournalError::Unreadable(words)) => {
-                    // The others are judged all the same.
+                    // The other streams are still verified.
                     writeln!(std::io::stderr(), "stilling: {}: {words}", stream.name)?;
                     stop = Some(JournalError::Unreadable("not everything could be read".to_owned()));
                 }
@@ -72,7 +71,7 @@ fn verdict(stream: &StreamDirectory) -> Result<VerifyReport, JournalError> {
     Ok(verdict)
 }
 
-/// Reads everything; again, if a server has removed a file in between.
+/// Reads everything, again if a server removes a file meanwhile.
 fn verify_stream(stream: &StreamDirectory) -> Result<VerifyReport, JournalError> {
     let mut attempts = 0;
     loop {

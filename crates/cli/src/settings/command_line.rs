@@ -1,5 +1,5 @@
-//! The command line read before the other sources: which options it sets, and everything that is wrong with it. The parser
-//! itself stops at the first error, so a refused option is taken out and the rest is parsed again.
+//! First pass over the command line: the options that it sets, and all its errors. The parser stops at the first error,
+//! so each refused option is removed and the rest is parsed again.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,21 +13,18 @@ use clap::{ArgMatches, Command, Id};
 use super::definitions::SettingDefinition;
 use super::{Diagnostic, SettingOrigin, SettingsError};
 
-/// The options on the command line.
 pub(super) struct CommandLine {
-    /// The command line without what was refused.
+    /// The command line without the refused options.
     pub(super) words: Vec<OsString>,
-    /// Names of the options that it sets.
     pub(super) names: HashSet<String>,
-    /// The file that `--config` names.
     pub(super) config: Option<PathBuf>,
 }
 
-/// Reads the command line of a command. Each refused option is added to `wrong`. Whether options fit together can only be
-/// judged with all sources, so that is not checked here.
+/// Reads the command line of a command and adds each refused option to `wrong`. Conflicts between options depend on all
+/// sources, so they are not checked here.
 ///
 /// # Errors
-/// Help, or an error of the parser that belongs to no single option.
+/// Help, or a parser error that belongs to no single option.
 pub(super) fn read(
     root: &Command,
     name: &str,
@@ -62,14 +59,13 @@ pub(super) fn read(
     }
 }
 
-/// One refused option and the words of the command line that it consists of.
 struct RefusedOption {
     diagnostic: Diagnostic,
     first: usize,
     count: usize,
 }
 
-/// Finds the words that an error of the parser is about; `None` if it is about no option, or asks for help.
+/// Finds the words of a parser error; `None` if the error is about no option or is a request for help.
 fn refusal(
     error: &clap::Error,
     words: &[OsString],
@@ -81,9 +77,9 @@ fn refusal(
         _ => None,
     };
     let shown = text(ContextKind::InvalidArg)?;
-    // Shown with the name of its value: "--worker-threads <N>".
+    // The parser shows the option with its value name: "--worker-threads <N>".
     let option = shown.split(' ').next()?;
-    // The words of the command itself come first.
+    // The program and the command.
     let known = 2;
     match error.kind() {
         ErrorKind::UnknownArgument => {
@@ -119,8 +115,8 @@ fn refusal(
     }
 }
 
-/// Where an option is set to a value, and the number of words: `--name value`, `--name=value`, `-n value`, `-nvalue`,
-/// `-n=value`, or a bare `--name` for an empty value.
+/// Finds the words that set an option to a value: `--name value`, `--name=value`, `-n value`, `-nvalue`, `-n=value`, or
+/// a bare `--name` for an empty value. Returns the first word and the number of words.
 fn assignment(
     definition: &SettingDefinition<'_>,
     value: &str,

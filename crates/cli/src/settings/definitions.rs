@@ -1,8 +1,8 @@
-//! The table of what can be chosen: the options of the command line themselves. Each is a key of the file and a variable of
-//! the environment, too, by rules and not by lists, so none can be left out.
+//! The table of settings: the options of the command line. Each is also a key of the file and a variable of the
+//! environment by a naming rule, so none can be missing.
 //!
 //! ```text
-//!   --max-queue 100     STILLING_MAX_QUEUE=100     max-queue = 100
+//! --max-queue 100     STILLING_MAX_QUEUE=100     max-queue = 100
 //! ```
 
 use std::error::Error as _;
@@ -10,35 +10,27 @@ use std::num::{IntErrorKind, ParseIntError};
 
 use clap::{Arg, ArgAction, Command};
 
-/// What the names of variables begin with.
+/// Prefix of the variables.
 pub(super) const PREFIX: &str = "STILLING_";
 
-/// Options that say where to read, or that something else is wanted: no keys of a file.
+/// Options that select the source of settings: no keys of a file.
 const NO_KEYS: [&str; 1] = ["config"];
 
-/// One thing that can be chosen.
 pub(super) struct SettingDefinition<'a> {
-    /// The option without its dashes, and the key.
+    /// Name of the option without dashes, and of the key.
     pub(super) name: &'a str,
-    /// The variable.
     pub(super) variable: String,
-    /// How many values it takes.
     pub(super) kind: ValueCount,
     arg: &'a Arg,
 }
 
-/// How many values something takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ValueCount {
-    /// True or false.
     Switch,
-    /// One.
     One,
-    /// Any number.
     List,
 }
 
-/// Everything that can be chosen for a command.
 pub(super) fn definitions(command: &Command) -> Vec<SettingDefinition<'_>> {
     command.get_arguments().filter_map(SettingDefinition::of).collect()
 }
@@ -49,7 +41,7 @@ impl<'a> SettingDefinition<'a> {
             ArgAction::SetTrue => ValueCount::Switch,
             ArgAction::Set => ValueCount::One,
             ArgAction::Append => ValueCount::List,
-            // To ask for help is not a choice.
+            // A request for help is no setting.
             _ => return None,
         };
         let name = arg.get_long()?;
@@ -57,43 +49,38 @@ impl<'a> SettingDefinition<'a> {
         Some(SettingDefinition { name, variable, kind, arg })
     }
 
-    /// Whether it is a key of the file.
     pub(super) fn is_key(&self) -> bool {
         !NO_KEYS.contains(&self.name)
     }
 
-    /// The id that clap knows it by.
     pub(super) fn id(&self) -> &str {
         self.arg.get_id().as_str()
     }
 
-    /// The option's one letter.
     pub(super) fn short(&self) -> Option<char> {
         self.arg.get_short()
     }
 
-    /// Whether it is left out of help and documentation.
+    /// Returns whether the option is left out of help and documentation.
     pub(super) fn is_hidden(&self) -> bool {
         self.arg.is_hide_set()
     }
 
-    /// The chapter of the help.
     pub(super) fn heading(&self) -> &str {
         self.arg.get_help_heading().unwrap_or("Server")
     }
 
-    /// Whether it means something only for a pool that grows.
+    /// Returns whether the setting affects only a growing pool.
     pub(super) fn is_about_growth(&self) -> bool {
         self.name != "accept-workers"
     }
 
-    /// How its value is called.
     pub(super) fn value_name(&self) -> String {
         let names = self.arg.get_value_names().unwrap_or_default();
         names.iter().map(clap::builder::Str::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// What it is, and its default.
+    /// The description and the default.
     pub(super) fn help_text(&self) -> (String, String) {
         let help = self.arg.get_help().map(ToString::to_string).unwrap_or_default();
         match help.split_once(" [default: ") {
@@ -106,7 +93,7 @@ impl<'a> SettingDefinition<'a> {
         }
     }
 
-    /// Whether a value can be taken, judged by the option's own parser.
+    /// Checks a value with the option's own parser.
     pub(super) fn accepts(&self, value: &str) -> Result<(), String> {
         if self.kind == ValueCount::Switch {
             return switch(value).map(drop);
@@ -133,7 +120,7 @@ impl<'a> SettingDefinition<'a> {
         })
     }
 
-    /// How the command line says a value; a switch that is off is not said.
+    /// The value as a command-line argument; `None` for a switch that is off.
     pub(super) fn to_argument(&self, value: &str) -> Option<String> {
         match self.kind {
             ValueCount::Switch => switch(value).unwrap_or(false).then(|| format!("--{}", self.name)),
@@ -160,7 +147,7 @@ mod tests {
         crate::StillingArguments::command().find_subcommand("serve").expect("it is there").clone()
     }
 
-    /// Every option but those that ask for help is a choice, so it has a key and a variable.
+    /// Every option except help has a key and a variable.
     #[test]
     fn every_option_can_be_chosen_in_every_source() {
         let command = serve();

@@ -1,7 +1,7 @@
-//! Settings from the environment. An empty variable is not set.
+//! Settings from the environment. An empty variable counts as not set.
 //!
-//! A variable that begins with `STILLING_` and is no setting never stops the start: scripts use such names for their own
-//! purposes, and Kubernetes sets some of them (service links). Each is a warning.
+//! An unknown variable with the prefix `STILLING_` is a warning, not an error: scripts use such names for their own
+//! purposes, and Kubernetes sets some of them (service links).
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use super::definitions::{PREFIX, SettingDefinition, ValueCount};
 use super::nearest::nearest;
 use super::{Diagnostic, SettingEntry, SettingOrigin};
 
-/// Settings of the environment; errors go to `wrong`, variables that are not read to `warnings`.
+/// Reads the settings of the environment. Errors go to `wrong`, unknown variables to `warnings`.
 pub(super) fn read(
     variables: &[(OsString, OsString)],
     definitions: &[SettingDefinition<'_>],
@@ -64,9 +64,10 @@ pub(super) fn read(
     entries
 }
 
-/// Whether a variable has a form that Kubernetes sets in each container for each service of the namespace, here a service
-/// whose name is or begins with `stilling` (Kubernetes documentation, "Accessing the Service", environment variables):
-/// `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`, `X_PORT=tcp://…` and `X_PORT_80_TCP[_PROTO|_PORT|_ADDR]`.
+/// Returns whether a variable has the form of a Kubernetes service link: in each container for each service of the
+/// namespace, here a service with a name that is or begins with `stilling` (Kubernetes documentation, "Accessing the
+/// Service", environment variables): `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`, `X_PORT=tcp://…` and
+/// `X_PORT_80_TCP[_PROTO|_PORT|_ADDR]`.
 fn is_service_link(name: &str, value: &str) -> bool {
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let has_port = || {
@@ -82,7 +83,7 @@ fn is_service_link(name: &str, value: &str) -> bool {
         || has_port().unwrap_or(false)
 }
 
-/// The items of a list: between blanks, and between commas where an item has none.
+/// Splits a list at white space, and at commas unless its items contain commas.
 fn split(definition: &SettingDefinition<'_>, value: &str) -> Vec<String> {
     let has_commas = super::TABLES.contains(&definition.name);
     let is_between = |letter: char| letter.is_whitespace() || (letter == ',' && !has_commas);

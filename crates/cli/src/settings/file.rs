@@ -1,4 +1,4 @@
-//! Settings from a file, each with its line. Everything that is wrong in it is told, not only the first thing.
+//! Settings from a file, each with its line. All errors in the file are reported, not only the first.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,10 +10,10 @@ use super::definitions::{SettingDefinition, ValueCount};
 use super::nearest::nearest;
 use super::{Diagnostic, Diagnostics, SettingEntry, SettingOrigin, SettingTable, TABLES};
 
-/// Bytes of a file of settings. A longer one is refused.
+/// Maximum bytes of a settings file. A longer file is rejected.
 pub(super) const FILE_SIZE_MAX: u64 = 1024 * 1024;
 
-/// What a file says: its keys, and its tables by their names, in the order of the file.
+/// Keys and tables of a file, in the order of the file.
 #[derive(Default)]
 pub(super) struct FileSettings {
     pub(super) entries: Vec<SettingEntry>,
@@ -23,7 +23,7 @@ pub(super) struct FileSettings {
 /// Reads a file as text.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why it cannot be read.
 pub(super) fn text(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let refused = |error: io::Error| match error.kind() {
@@ -40,10 +40,10 @@ pub(super) fn text(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("`{shown}` is not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
 }
 
-/// Reads settings.
+/// Reads the settings of a file.
 ///
 /// # Errors
-/// If it is no TOML. What is wrong with single keys is added to `wrong`.
+/// The text is no TOML. Errors of single keys are added to `wrong`.
 pub(super) fn read(
     path: &Path,
     text: &str,
@@ -53,7 +53,7 @@ pub(super) fn read(
     let line_index = TomlLineIndex { path, text };
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        // The parser's words may take more than one line.
+        // The parser's message may have several lines.
         let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
         Diagnostics(vec![Diagnostic::new(&line_index.origin_at(at), format!("this is no TOML: {reason}"))])
     })?;
@@ -84,7 +84,7 @@ pub(super) fn read(
     Ok(content)
 }
 
-/// The texts of a key that is an option, if all of them can be taken; else everything that is wrong.
+/// The values of an option as texts, or all errors in them.
 fn option_values(
     definition: &SettingDefinition<'_>,
     value: &DeValue<'_>,
@@ -112,7 +112,6 @@ fn option_values(
     if refusals.is_empty() { Ok(values) } else { Err(refusals) }
 }
 
-/// Knows the line of every byte.
 struct TomlLineIndex<'a> {
     path: &'a Path,
     text: &'a str,
@@ -124,7 +123,7 @@ impl TomlLineIndex<'_> {
         SettingOrigin::line(self.path, before.iter().filter(|byte| **byte == b'\n').count() + 1)
     }
 
-    /// The entries of a table as they stand in the file: the parser sorts them by name.
+    /// The entries of a table in the order of the file; the parser sorts them by name.
     fn in_order<'v, 'i>(&self, table: &'v DeTable<'i>) -> Vec<(String, SettingOrigin, &'v DeValue<'i>)> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -135,7 +134,7 @@ impl TomlLineIndex<'_> {
         entries.into_iter().map(entry).collect()
     }
 
-    /// The tables of a list of tables, each with where it begins.
+    /// The tables of an array of tables, each with its origin.
     fn tables<'v, 'i>(&self, value: &'v DeValue<'i>) -> Option<Vec<(SettingOrigin, &'v DeTable<'i>)>> {
         let DeValue::Array(items) = value else { return None };
         let table = |item: &'v toml::Spanned<DeValue<'i>>| match item.get_ref() {
@@ -161,7 +160,7 @@ impl TomlLineIndex<'_> {
     }
 }
 
-/// The texts of a value, and whether they are a list; else what it is.
+/// The texts of a value and whether it is a list, or the name of its wrong type.
 fn values(value: &DeValue<'_>) -> Result<(Vec<String>, bool), &'static str> {
     let one = |value: &DeValue<'_>| match value {
         DeValue::String(text) => Ok(text.to_string()),

@@ -1,17 +1,17 @@
-//! Settings from four sources, each stronger than the one before: what is built in, a file, the environment, the command
-//! line.
+//! Settings from four sources in increasing precedence: defaults, a file, the environment, the command line.
 //!
-//! There is one table of what can be chosen: the options of the command line. What a file or the environment says becomes
-//! options that were not typed, and goes through the same parser; so no range, conflict or default is known twice. What this
-//! adds is where a setting was said, for whoever has to change it.
+//! The options of the command line define all settings. Values of the file and the environment become additional
+//! arguments for the same parser, so every range, conflict and default is defined once. This module adds the origin of
+//! each setting, for messages.
 //!
 //! ```text
 //!   stilling.toml ─► file ────────┐
-//!   STILLING_…    ─► environment ─┼─► what was not typed ─► clap ─► serve::Arguments
-//!   --…           ────────────────┘         └─► Sources: where each was said
+//!   STILLING_…    ─► environment ─┼─► additional arguments ─► clap ─► serve::ServeArguments
+//!   --…           ────────────────┘         └─► SettingSources: origin of each setting
 //! ```
 //!
-//! A list is taken whole from the strongest source that has it. `[[stream]]` and `[[user]]` are lists, too.
+//! A list comes whole from the source with the highest precedence that has it. `[[stream]]` and `[[user]]` are lists,
+//! too.
 
 mod command_line;
 mod definitions;
@@ -39,19 +39,18 @@ pub(crate) use origin::{Diagnostic, Diagnostics, SettingOrigin};
 pub(crate) use page::page;
 pub(crate) use tables::SettingTable;
 
-/// The file that is read unless another is named, if it exists.
+/// Settings file that is read by default, if it exists.
 const FILE: &str = "stilling.toml";
 
-/// Commands that take settings.
 const COMMANDS: [&str; 2] = ["serve", "check"];
 
-/// What there may be several of, each a table in the file and a word elsewhere.
+/// Repeatable settings: a table each in the file, a word each elsewhere.
 const TABLES: [&str; 2] = ["stream", "user"];
 
-/// Options of which each takes the place of the other: the stronger source has its way.
+/// Options that replace each other: the source with the higher precedence wins.
 const MUTUALLY_EXCLUSIVE: [[&str; 2]; 1] = [["port", "listen"]];
 
-/// One setting as it was said.
+/// A setting as it appears in its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingEntry {
     name: String,
@@ -78,54 +77,49 @@ impl SettingEntry {
     }
 }
 
-/// Where everything was said.
 #[derive(Default)]
 pub(crate) struct SettingSources {
-    /// The file that was read.
     pub(crate) file: Option<PathBuf>,
-    /// Variables that look like settings and are not read.
+    /// Variables that look like settings but are unknown.
     pub(crate) warnings: Vec<Diagnostic>,
-    /// Settings that were refused; the rest was read without them, so that all errors are reported at once.
+    /// Refused settings. The rest is read without them, so that all errors are reported at once.
     pub(crate) wrong: Vec<Diagnostic>,
     /// All options that have a value.
     pub(crate) effective: Vec<render::EffectiveOption>,
-    /// The tables of the file, if nothing stronger takes their place.
+    /// The tables of the file, unless a source with higher precedence replaces them.
     tables: Vec<(&'static str, SettingTable)>,
     origins: HashMap<String, SettingOrigin>,
 }
 
 impl SettingSources {
-    /// Where an option was said.
     pub(crate) fn origin(&self, name: &str) -> SettingOrigin {
         self.origins.get(name).cloned().unwrap_or(SettingOrigin::Default)
     }
 
-    /// Where the addresses of HTTP were said: there are two options for them.
+    /// The origin of the HTTP addresses: two options set them.
     pub(crate) fn listen_origin(&self) -> SettingOrigin {
         self.origin("listen").max(self.origin("port"))
     }
 
-    /// What was said, in the file or elsewhere, with where.
     fn all_origins(&self) -> impl Iterator<Item = (&str, &SettingOrigin)> {
         let tables = self.tables.iter().map(|(name, table)| (*name, &table.origin));
         self.origins.iter().map(|(name, origin)| (name.as_str(), origin)).chain(tables)
     }
 
-    /// The tables of one name in the file, unless a stronger source has taken their place.
+    /// Takes the tables of one name in the file, unless a source with higher precedence replaces them.
     pub(crate) fn take_tables(&mut self, name: &str) -> Vec<SettingTable> {
         self.tables.extract_if(.., |(known, _)| *known == name).map(|(_, table)| table).collect()
     }
 }
 
-/// Why there is nothing to run.
 pub(crate) enum SettingsError {
-    /// What was typed is wrong, or help was asked for; with notes about what was said elsewhere.
+    /// The command line is wrong or requests help; with notes about settings of other sources.
     Usage(Box<clap::Error>, String),
-    /// What a file or the environment says is wrong.
+    /// The file or the environment is wrong.
     Settings(Diagnostics),
 }
 
-/// Reads the command line, and for commands that have settings what else there is.
+/// Reads the command line, and the other sources for commands that use settings.
 pub(crate) fn load_settings(
     words: Vec<OsString>,
     variables: &[(OsString, OsString)],
@@ -187,8 +181,8 @@ pub(crate) fn load_settings(
     Ok((cli, sources))
 }
 
-/// The options that exclude each other, as one line. An option that needs a refused one is not reported: it will fit when
-/// the refused one is corrected.
+/// The conflict between options as one line. An option that needs a refused one is not reported: the error disappears
+/// when the refused one is corrected.
 fn conflict(stop: &SettingsError) -> Option<Diagnostic> {
     let SettingsError::Usage(error, _) = stop else { return None };
     let text = error.render().to_string();
@@ -196,7 +190,7 @@ fn conflict(stop: &SettingsError) -> Option<Diagnostic> {
     (error.kind() == ErrorKind::ArgumentConflict).then(|| Diagnostic::new(&SettingOrigin::Default, line))
 }
 
-/// The file to read, and who named it.
+/// The file to read and the origin of its path.
 fn path(command_line: &CommandLine, entries: &[SettingEntry]) -> Option<(PathBuf, SettingOrigin)> {
     if let Some(path) = &command_line.config {
         return Some((path.clone(), SettingOrigin::Flag("config".to_owned())));
@@ -208,7 +202,7 @@ fn path(command_line: &CommandLine, entries: &[SettingEntry]) -> Option<(PathBuf
     path.exists().then_some((path, SettingOrigin::Default))
 }
 
-/// Of everything that was said outside the command line, what no stronger source says otherwise.
+/// Keeps the settings that no source with higher precedence overrides.
 fn by_precedence(entries: Vec<SettingEntry>, command_line: &CommandLine) -> Vec<SettingEntry> {
     let rank = |entries: &[SettingEntry], name: &str| {
         let command_line = command_line.names.contains(name).then_some(SourceRank::CommandLine);
@@ -224,7 +218,7 @@ fn by_precedence(entries: Vec<SettingEntry>, command_line: &CommandLine) -> Vec<
     entries.iter().filter(|one| is_strongest(one)).cloned().collect()
 }
 
-/// Parses a command line to which nothing is added any more.
+/// Parses the complete command line.
 fn parse(
     words: Vec<OsString>,
     sources: &SettingSources,
@@ -246,7 +240,7 @@ fn parse(
     })
 }
 
-/// Whether a text names an option, and not a longer one that begins with it.
+/// Returns whether a text contains exactly this option, not only a longer option with this prefix.
 fn is_named(text: &str, name: &str) -> bool {
     let option = format!("--{name}");
     text.match_indices(&option).any(|(at, _)| {

@@ -1,6 +1,6 @@
-//! What somebody may have meant: the known name that takes the fewest slips of the finger.
+//! Suggestions for misspelled names: the known name with the smallest edit distance.
 
-/// The nearest of the known names, if it is near enough to be meant.
+/// The nearest known name, if its distance is at most a third of the name's length.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let slips = |known: &&str| strsim::osa_distance(name, known);
     let most = (name.len() / 3).max(1);

@@ -1,4 +1,4 @@
-//! Where a setting was said, so that whoever reads about it knows where to change it.
+//! The origin of a setting, so that a message shows where to change it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::process::ExitCode;
 
 use crate::EXIT_USAGE;
 
-/// Where a setting was said.
+/// The origin of a setting, in increasing precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SettingOrigin {
-    /// Nowhere.
+    /// Not set in any source.
     Default,
-    /// In a file, on a line from 1.
+    /// A file and a line, counted from 1.
     File(PathBuf, usize),
-    /// In the environment, by this name.
+    /// The name of a variable.
     Variable(String),
-    /// On the command line, by this name.
+    /// The name of an option.
     Flag(String),
 }
 
-/// Which of two places wins: the greater one.
+/// The precedence of a source: the greater one wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SourceRank {
     BuiltIn,
@@ -38,7 +38,6 @@ impl SettingOrigin {
         }
     }
 
-    /// A line of a file.
     pub(super) fn line(path: &Path, line: usize) -> Self {
         SettingOrigin::File(path.to_owned(), line)
     }
@@ -55,12 +54,10 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
-/// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnostic {
-    /// Where.
     pub(crate) origin: SettingOrigin,
-    /// What, and what would be right.
+    /// The error and how to correct it.
     pub(crate) reason: String,
 }
 
@@ -73,7 +70,7 @@ impl Diagnostic {
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.origin {
-            // Nobody has said it, so the reason has to name it.
+            // Without an origin the reason names the setting.
             SettingOrigin::Default => f.write_str(&self.reason),
             SettingOrigin::File(..) | SettingOrigin::Variable(_) | SettingOrigin::Flag(_) => {
                 write!(f, "{}: {}", self.origin, self.reason)
@@ -82,34 +79,31 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that is wrong, to be mended at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnostics(pub(crate) Vec<Diagnostic>);
 
 impl Diagnostics {
-    /// All errors in the order of their sources and lines.
     pub(crate) fn sorted(mut all: Vec<Diagnostic>) -> Self {
         all.sort_by(|one, other| one.origin.cmp(&other.origin));
         Diagnostics(all)
     }
 
-    /// Whether something is wrong on the command line.
+    /// Returns whether an error is on the command line.
     fn is_usage(&self) -> bool {
         self.0.iter().any(|wrong| matches!(wrong.origin, SettingOrigin::Flag(_) | SettingOrigin::Default))
     }
 
-    /// The exit status: a usage error if the command line takes part in it, else a failure.
+    /// The exit status: a usage error if the command line is involved, else a failure.
     pub(crate) fn status(&self) -> ExitCode {
         if self.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
     }
 
-    /// The last line of a usage error.
     pub(crate) fn hint(&self) -> &'static str {
         if self.is_usage() { "\nstilling: --help lists all options" } else { "" }
     }
 }
 
-/// One line each, as if each had been the only one.
+/// One line per error, each in the form of a single error.
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, diagnostic) in self.0.iter().enumerate() {

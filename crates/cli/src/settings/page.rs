@@ -1,4 +1,4 @@
-//! Everything that can be chosen, as a page: docs/configuration.md, and what `stilling options` prints.
+//! The reference page of all settings: docs/configuration.md and the output of `stilling options`.
 
 use std::fmt::Write;
 
@@ -69,7 +69,6 @@ subscribe = [\"_INBOX.>\"]
 `--user 'shop:password-env=SHOP_PASSWORD:publish=orders.>:subscribe=_INBOX.>'` is the same, but for where the password is.
 ";
 
-/// The page.
 pub(crate) fn page() -> String {
     let root = crate::StillingArguments::command();
     let serve = root.find_subcommand("serve").expect("the command is there");
@@ -141,7 +140,7 @@ mod tests {
     use super::*;
     use crate::settings::tests::resolve;
 
-    /// What the page shows can be copied: as a table, and as the word that is said to be the same.
+    /// The examples of the page are valid, as a table and as the equivalent word.
     #[test]
     fn the_examples_of_the_page_are_accepted_and_mean_the_same() {
         let table = |text: &str| {
@@ -154,7 +153,7 @@ mod tests {
             let from = text.split_once(&format!("`{option} '")).expect("the same as a word").1;
             from.split_once('\'').expect("its end").0.to_owned()
         };
-        // The environment of a test has no password to point to.
+        // The environment of a test lacks the variable of the example.
         let user = word(USERS, "--user").replace("password-env=SHOP_PASSWORD", "password=x");
         let words = format!("serve --stream {} --user {user}", word(STREAMS, "--stream"));
         let typed = resolve(&words, &[], "").unwrap_or_else(|error| panic!("{error}")).config.hub;
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(may(&from_file.users), may(&typed.users));
     }
 
-    /// Every option that is not hidden is on the page, with its variable.
+    /// Every visible option is on the page, with its variable.
     #[test]
     fn the_page_has_a_row_for_every_option() {
         let page = page();

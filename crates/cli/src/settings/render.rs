@@ -1,5 +1,5 @@
-//! The effective settings as a file would have them. What is printed can be read back and means the same, but for secrets
-//! that stand in the settings themselves: these are left out.
+//! The effective settings in the form of the file. The output can be read back and means the same, except for inline
+//! secrets, which are left out.
 
 use std::fmt::Write;
 
@@ -8,20 +8,19 @@ use clap::ArgMatches;
 use super::definitions::{SettingDefinition, ValueCount};
 use super::tables::{self, SettingTable};
 
-/// What begins each line, so that a reader tells settings from what the server prints behind them.
+/// Indentation of each line, which separates the settings from the server's own output.
 const INDENT: &str = "  ";
 
-/// The chapters of the help whose options are printed only if one of theirs is used.
+/// Sections of the help with options that are printed only if one of them is used.
 const WORKERS: &str = "Elastic workers";
 const APP: &str = "Worker processes";
 
-/// Options that contradict `app`, whatever their value.
+/// Options that contradict `app` with any value.
 const NOT_WITH_APP: [&str; 2] = ["worker-threads", "demo"];
 
-/// Secrets as they are; the file would have them, and a log must not.
+/// Keys with inline secrets, which must not appear in a log.
 const SECRETS: [&str; 2] = ["password", "token"];
 
-/// An option with its effective values.
 #[derive(Clone, Debug)]
 pub(crate) struct EffectiveOption {
     name: String,
@@ -29,7 +28,7 @@ pub(crate) struct EffectiveOption {
     values: Vec<String>,
 }
 
-/// All options that have a value, defaults included.
+/// All options that have a value, including defaults.
 pub(super) fn effective(matches: &ArgMatches, definitions: &[SettingDefinition<'_>]) -> Vec<EffectiveOption> {
     let Some((_, matches)) = matches.subcommand() else { return Vec::new() };
     let is_set = |name: &str| {
@@ -56,14 +55,14 @@ pub(super) fn effective(matches: &ArgMatches, definitions: &[SettingDefinition<'
     keys.filter(is_wanted).filter_map(of).collect()
 }
 
-/// Options of which the default is known only when everything is: their values, unless they were said.
+/// Values of options with defaults that depend on other settings; they apply unless a source sets the option.
 pub(crate) type ComputedDefaults = Vec<(&'static str, Vec<String>)>;
 
-/// The text: options, then tables.
+/// Renders options, then tables.
 pub(crate) fn render(effective: &[EffectiveOption], computed: ComputedDefaults, tables: &str) -> String {
     let mut text = String::new();
     let is_known = |name: &str| effective.iter().any(|known| known.name == name);
-    // `port` is another word for `listen`.
+    // `port` also sets `listen`.
     let is_said = |name: &str| is_known(name) || name == "listen" && is_known("port");
     for EffectiveOption { name, kind, values } in effective {
         line(&mut text, name, *kind == ValueCount::List, values);
@@ -99,14 +98,14 @@ fn line(text: &mut String, name: &str, is_list: bool, values: &[String]) {
     let _ = writeln!(text, "{INDENT}{name} = {value}");
 }
 
-/// A number or a truth where the text is one in the form of TOML, else a string.
+/// A TOML number or boolean if the text is one, else a string.
 fn value_of(text: &str) -> String {
     let is_truth = text == "true" || text == "false";
     let is_number = text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
     if is_truth || is_number { text.to_owned() } else { quoted(text) }
 }
 
-/// A basic string of TOML: its escapes are those of JSON, which leaves DEL as it is.
+/// A TOML basic string: its escapes are those of JSON, except that JSON leaves DEL as it is.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }

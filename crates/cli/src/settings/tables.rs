@@ -1,5 +1,5 @@
-//! `[[stream]]` and `[[user]]`: what there may be several of, each with keys of its own. On the command line and in the
-//! environment one of them is one word, with the same keys between colons:
+//! `[[stream]]` and `[[user]]`: repeatable settings with keys of their own. On the command line and in the environment
+//! each is one word with the same keys between colons:
 //!
 //! ```text
 //!   --stream 'orders=orders.>,returns.*:memory:retention-bytes=1GiB'
@@ -17,23 +17,20 @@ use super::nearest::nearest;
 use super::units::{read_bytes, read_duration};
 use super::{Diagnostic, SettingEntry, SettingOrigin, file};
 
-/// One table as it was said, not yet understood.
+/// A table before its keys are interpreted.
 #[derive(Debug)]
 pub(crate) struct SettingTable {
-    /// Where it begins.
     pub(crate) origin: SettingOrigin,
-    /// Its keys.
     pub(crate) entries: Vec<SettingEntry>,
 }
 
 impl SettingTable {
-    /// Its keys with their values.
     pub(super) fn keys(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.entries.iter().map(|entry| (entry.name.as_str(), entry.values.as_slice()))
     }
 }
 
-/// A stream that is not configured, with the keys that every stream has.
+/// The table of a default stream, with the keys that every stream has.
 pub(crate) fn default_stream_table(stream: &StreamConfig) -> SettingTable {
     let entry =
         |name: &str, values| SettingEntry { name: name.to_owned(), values, origin: SettingOrigin::Default };
@@ -41,21 +38,19 @@ pub(crate) fn default_stream_table(stream: &StreamConfig) -> SettingTable {
     SettingTable { origin: SettingOrigin::Default, entries }
 }
 
-/// Whether a key of a table takes a list.
+/// Returns whether a key of a table takes a list.
 pub(super) fn is_list(key: &str) -> bool {
     matches!(key, "subjects" | "publish" | "subscribe")
 }
 
-/// Tables that were understood, and where each of their keys was said.
+/// Interpreted tables, with the origin of each key.
 pub(crate) struct ParsedTables<T> {
-    /// What they say.
     pub(crate) items: Vec<T>,
     origins: Vec<(SettingOrigin, Vec<(String, SettingOrigin)>)>,
-    /// What is allowed and not wise.
     pub(crate) warnings: Vec<Diagnostic>,
 }
 
-/// A key of a table: the one place that knows its name, its meaning and how it is read.
+/// A key of a table: the single definition of its name, meaning and parser.
 pub(super) struct TableKey<D> {
     pub(super) name: &'static str,
     pub(super) value: &'static str,
@@ -64,7 +59,6 @@ pub(super) struct TableKey<D> {
     set: fn(&mut D, &SettingEntry) -> Result<(), String>,
 }
 
-/// A stream that is being read.
 #[derive(Default)]
 pub(super) struct StreamDraft {
     name: String,
@@ -78,7 +72,6 @@ pub(super) struct StreamDraft {
     pending_max: Option<u32>,
 }
 
-/// The keys of `[[stream]]`.
 pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
     TableKey {
         name: "name",
@@ -139,7 +132,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         words: "Bytes of a message with its headers; longer ones are refused",
         set: |stream, entry| {
             let bytes = read_bytes(entry.one()?)?;
-            // What does not fit is beyond every bound, which is what will be said about it.
+            // A size above every limit, which the check of the limit reports.
             stream.message_size_max = Some(u32::try_from(bytes).unwrap_or(u32::MAX));
             Ok(())
         },
@@ -153,7 +146,6 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
     },
 ];
 
-/// A user that is being read.
 #[derive(Default)]
 pub(super) struct UserDraft {
     name: String,
@@ -168,7 +160,7 @@ impl UserDraft {
         self.credentials.push((entry.name.clone(), credential));
     }
 
-    /// A secret that stands in the settings themselves.
+    /// A secret that is part of the settings.
     fn inline_secret(&mut self, entry: &SettingEntry) -> Result<Secret, String> {
         match &entry.origin {
             SettingOrigin::Flag(_) => self.warnings.push(Diagnostic::new(
@@ -189,7 +181,7 @@ impl UserDraft {
         let path = Path::new(entry.one()?);
         let text = file::text(path)?;
         self.warn_of_readers(path, entry);
-        // An editor ends the line; a password does not.
+        // An editor ends the line; a password has no line end.
         let secret = text.strip_suffix('\n').unwrap_or(&text);
         let secret = secret.strip_suffix('\r').unwrap_or(secret);
         if secret.len() > SECRET_SIZE_MAX || secret.contains('\n') {
@@ -202,7 +194,7 @@ impl UserDraft {
     }
 
     fn warn_of_readers(&mut self, path: &Path, entry: &SettingEntry) {
-        // A file that cannot be looked at has been complained about, or it cannot be read by others either.
+        // A missing or unreadable file is reported elsewhere.
         let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
             let shown = path.display();
@@ -221,7 +213,6 @@ fn secret_from_variable(entry: &SettingEntry) -> Result<Secret, String> {
     Ok(Secret::from_variable(name, value))
 }
 
-/// The keys of `[[user]]`.
 pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
     TableKey {
         name: "name",
@@ -317,7 +308,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
 ];
 
 impl<T> ParsedTables<T> {
-    /// Where the key of an item was said, or else where the item begins; items that nobody said are defaults.
+    /// The origin of an item's key, or else of the item; an item without a table is a default.
     pub(crate) fn origin_of(&self, index: usize, key: &str) -> SettingOrigin {
         let Some((begin, origins)) = self.origins.get(index) else { return SettingOrigin::Default };
         let is_key =
@@ -336,7 +327,6 @@ impl<T> ParsedTables<T> {
     }
 }
 
-/// Understands streams.
 pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> ParsedTables<StreamConfig> {
     let mut streams = ParsedTables::empty();
     for table in tables {
@@ -360,7 +350,6 @@ pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> P
     streams
 }
 
-/// Understands users.
 pub(crate) fn users(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> ParsedTables<UserConfig> {
     let mut users = ParsedTables::empty();
     for table in tables {
@@ -396,7 +385,7 @@ pub(crate) fn users(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> Par
     users
 }
 
-/// Reads all keys of a table; nothing if one of them is wrong.
+/// Reads all keys of a table; `None` if one of them is wrong.
 fn fill<D: Default>(
     table: &SettingTable,
     kind: &str,
@@ -424,7 +413,7 @@ fn fill<D: Default>(
     (wrong.len() == before).then_some(draft)
 }
 
-/// Takes a stream's word apart: `NAME=FILTERS[:durability][:key=value]…`
+/// Parses a stream argument: `NAME=FILTERS[:durability][:key=value]…`
 pub(crate) fn parse_stream_argument(word: &str, origin: &SettingOrigin) -> Result<SettingTable, Diagnostic> {
     let entry = |name: &str, values| SettingEntry { name: name.to_owned(), values, origin: origin.clone() };
     let mut parts = word.split(':');
@@ -444,7 +433,7 @@ pub(crate) fn parse_stream_argument(word: &str, origin: &SettingOrigin) -> Resul
     Ok(SettingTable { origin: origin.clone(), entries: keys })
 }
 
-/// Takes a user's word apart: `NAME:key=value…`. What is not understood is not shown, since it may be a secret.
+/// Parses a user argument: `NAME:key=value…`. Errors do not quote unknown parts, which may be secrets.
 pub(crate) fn parse_user_argument(word: &str, origin: &SettingOrigin) -> Result<SettingTable, Diagnostic> {
     let entry = |name: &str, values| SettingEntry { name: name.to_owned(), values, origin: origin.clone() };
     let (name, rest) = word.split_once(':').unwrap_or((word, ""));

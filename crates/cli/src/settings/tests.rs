@@ -1,4 +1,4 @@
-//! Settings from all sources at once: which one wins, and what is said when one is wrong.
+//! Settings from all sources at once: precedence and error messages.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use super::*;
 use crate::resolved::ResolvedSettings;
 
-/// What comes of words behind `stilling`, variables and a file; `FILE` stands for its path in what is said about it.
+/// Resolves arguments of `stilling`, variables and a file; errors name the file `FILE`.
 pub(super) fn resolve(
     words: &str,
     variables: &[(&str, &str)],
@@ -117,7 +117,7 @@ fn sizes_and_times_may_have_units() {
     assert_eq!(timeouts.drain, Duration::from_secs(120));
 }
 
-/// What is needed together may come from different sources.
+/// Options that require each other may come from different sources.
 #[test]
 fn sources_add_up() {
     let app = config("serve --processes 3", &[("STILLING_APP_TIMEOUT", "5s")], "app = 'run {socket}'")
@@ -184,7 +184,7 @@ fn what_is_not_known_is_refused_with_the_nearest_name() {
     );
 }
 
-/// Names that begin with `STILLING_` belong to scripts and to Kubernetes, too.
+/// Scripts and Kubernetes also use names that begin with `STILLING_`.
 #[test]
 fn a_variable_that_is_no_setting_is_a_warning() {
     let warnings = |variables: &[(&str, &str)]| {
@@ -258,7 +258,7 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
     );
 }
 
-/// One run of the command tells all there is to mend.
+/// One run of the command reports all errors.
 #[test]
 fn everything_that_is_wrong_is_said_at_once() {
     let file = "demo = 'x'\nmax-queue = 1\nport = 0\n[[stream]]\nsubject = 'x'\n";
@@ -280,7 +280,7 @@ fn everything_that_is_wrong_is_said_at_once() {
     );
 }
 
-/// Options of the command line, too, in each form that they can be written in.
+/// The same for options of the command line, in every notation.
 #[test]
 fn every_wrong_option_is_reported_in_one_run() {
     let words = "serve -w abc -C0 -A=0 --driver kqueue --nats=here --listn 127.0.0.1:1 --drain-timeout --stream x extra --user ann";
@@ -308,7 +308,7 @@ fn every_wrong_option_is_reported_in_one_run() {
     assert_eq!(error.lines().count(), 12, "{error}");
 }
 
-/// What an option needs is not missed when that was refused; what it excludes is.
+/// A refused option satisfies the options that require it, and still conflicts with those that it excludes.
 #[test]
 fn an_error_that_follows_from_another_is_not_reported() {
     let error = resolve("serve --free-threshold x --spawn-hunk 5", &[], "").err().expect("one is wrong");
@@ -342,7 +342,7 @@ fn streams_and_users_come_from_tables_or_words() {
     assert_eq!(hub.streams[1], StreamConfig::new("logs", ["logs.>"]));
     assert!(hub.users[0].publish.is_empty() && hub.users[0].subscribe == [">"]);
     assert!(hub.data.is_absolute() && hub.data.ends_with("somewhere"), "{}", hub.data.display());
-    // Words take the place of all tables, as with every list.
+    // Words replace all tables of the file, as with every list.
     let variables = [("STILLING_STREAM", "a=a.>,b:memory c=c"), ("STILLING_USER", "bo:token=y")];
     let hub = config("serve", &variables, file).hub;
     let names: Vec<_> = hub.streams.iter().map(|stream| stream.name.as_str()).collect();
@@ -385,7 +385,7 @@ fn naming_a_listener_opens_only_the_named_ones() {
     );
 }
 
-/// Only the commands that take settings read them.
+/// Only the commands with settings read them.
 #[test]
 fn other_commands_do_not_read_settings() {
     let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
@@ -422,7 +422,7 @@ fn a_file_that_is_named_has_to_be_there() {
     assert!(said(serve(), &[]).contains("has more than 1048576 bytes"));
 }
 
-/// What `--verbose` prints is a file that means the same.
+/// The output of `--verbose` is a file with the same meaning.
 #[test]
 fn the_printed_settings_can_be_read_back() {
     for words in [

@@ -1,4 +1,4 @@
-//! Sizes, times and addresses as people write them: 64MiB, 10s. A bare number has the unit that the option says.
+//! Sizes, times and addresses with units: 64MiB, 10s. A bare number has the unit of the option.
 
 use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 
-/// What may stand behind a size, and how many bytes it is.
+/// Suffixes of sizes, with their bytes.
 const SIZES: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -19,10 +19,10 @@ const SIZES: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// What may stand behind a time, and how many seconds it is. Milliseconds before seconds: both end with an s.
+/// Suffixes of times, with their seconds. Milliseconds come before seconds: both end with an s.
 const TIMES: [(&str, f64); 5] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
 
-/// An address to listen on; names are not looked up, because they may change their meaning.
+/// Parses an address to listen on. Names are not resolved, because their addresses may change.
 pub(crate) fn address() -> impl TypedValueParser<Value = SocketAddr> {
     clap::builder::StringValueParser::new().try_map(|text| {
         let wrong = "it must be an IP address and a port, such as 127.0.0.1:9000 or [::]:9000";
@@ -30,7 +30,6 @@ pub(crate) fn address() -> impl TypedValueParser<Value = SocketAddr> {
     })
 }
 
-/// Reads a size in bytes.
 pub(crate) fn read_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a number of bytes, such as 65536, 64KiB, 1MiB or 10GiB");
     let (number, unit) = SIZES
@@ -44,7 +43,7 @@ pub(crate) fn read_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(wrong)
 }
 
-/// Reads a time in seconds, which may be no sensible one.
+/// Parses a time in seconds; the caller checks its range.
 pub(crate) fn read_seconds(text: &str) -> Result<f64, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
@@ -57,13 +56,12 @@ pub(crate) fn read_seconds(text: &str) -> Result<f64, String> {
     TIMES.iter().find_map(with_unit).ok_or_else(wrong)
 }
 
-/// Reads a time.
 pub(crate) fn read_duration(text: &str) -> Result<Duration, String> {
     let seconds = read_seconds(text)?;
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time that can pass"))
 }
 
-/// An option that takes bytes within bounds.
+/// Parses a size within bounds.
 pub(crate) fn bytes(range: impl RangeBounds<u64>) -> impl TypedValueParser<Value = u64> {
     let (least, most) = bounds(&range);
     StringValueParser::new().try_map(move |text| {
@@ -90,13 +88,13 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
     (least, most)
 }
 
-/// A size in the largest unit that it is a whole number of.
+/// Formats a size as a whole number of the largest possible unit.
 pub(crate) fn write_bytes(bytes: u64) -> String {
     let whole = SIZES[..4].iter().rev().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     whole.map_or_else(|| format!("{bytes}B"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
-/// A time in the largest unit that it is a whole number of.
+/// Formats a time as a whole number of the largest possible unit.
 pub(crate) fn write_seconds(time: Duration) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
     let milliseconds = time.as_millis();

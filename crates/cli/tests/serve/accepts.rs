@@ -1,4 +1,4 @@
-//! What a connection and its first message cost in system calls of the I/O thread, as strace counts them.
+//! System calls of the I/O thread per connection and first message, counted by strace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,17 +9,16 @@ use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary};
 
 on_both_drivers!(an_accept_and_its_first_message_share_system_calls);
 
-/// Connections of the burst.
 const BURST: usize = 64;
 
 const REQUEST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// The wait of a turn; a turn that timers ask for costs one more.
+/// The wait of a turn; a turn for timers costs one more.
 const WAITS: [&str; 2] = ["epoll_wait", "epoll_pwait2"];
 
-/// Row 0.10: a TCP connection whose message has come before it is accepted. `poll` accepts it, receives, sends and
-/// closes: four calls and nothing to register, ask or wait for in between. `uring` accepts, receives, sends and closes
-/// through the ring: a burst costs a few enters in all, fewer than it has connections.
+/// Row 0.10: a TCP connection with a message that arrives before the accept. `poll` accepts it, receives, sends and
+/// closes: four calls, without registration, checks or waits in between. `uring` accepts, receives, sends and closes
+/// through the ring: a burst costs fewer enters than it has connections.
 fn an_accept_and_its_first_message_share_system_calls(driver: DriverUnderTest) {
     for connections in [1, BURST] {
         let calls = calls_of(driver, connections);
@@ -34,9 +33,9 @@ fn an_accept_and_its_first_message_share_system_calls(driver: DriverUnderTest) {
                 assert_eq!(count(&["sendto", "sendmsg", "write", "writev"]), connections, "{shown}");
                 assert_eq!(count(&["close"]), connections, "{shown}");
                 assert_eq!(count(&["setsockopt", "shutdown"]), 0, "{shown}");
-                // The listener alone is told of, and once per full turn.
+                // Only the listener is registered, and once per full turn.
                 assert!(count(&["epoll_ctl"]) <= connections / 32, "{shown}");
-                // A turn that accepts also checks the listener, and whether more wait, at powers of two.
+                // A turn that accepts also checks the listener, and whether more connections wait, at powers of two.
                 assert!(sum(&others) <= 4 * connections + 5 + connections / 8, "{shown}");
                 assert!(sum(&waits) <= 8 + connections / 8, "{shown}");
             }
@@ -48,12 +47,12 @@ fn an_accept_and_its_first_message_share_system_calls(driver: DriverUnderTest) {
     }
 }
 
-/// System calls of the I/O thread while it serves so many connections that are there, with their requests, at once.
+/// System calls of the I/O thread while it serves connections that all arrive at once with their requests.
 fn calls_of(driver: DriverUnderTest, connections: usize) -> BTreeMap<String, usize> {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = folder.path().join("trace");
     let server = traced(driver, &trace);
-    // What is done once is done, and the timers of this connection are gone with it.
+    // Completes one-time work; the timers of this connection end with it.
     let warm = server.connect().ask(REQUEST);
     assert_eq!(warm.status, 200);
     server.signal(Signal::STOP);
@@ -75,7 +74,7 @@ fn calls_of(driver: DriverUnderTest, connections: usize) -> BTreeMap<String, usi
     for line in burst.filter(|line| !line.contains(" resumed>") && !line.contains("restart_syscall(")) {
         let Some((before, _)) = line.split_once('(') else { continue };
         let Some((thread, call)) = before.rsplit_once(' ') else { continue };
-        // With debug assertions std asks for a descriptor's flags before it closes it.
+        // With debug assertions std reads a descriptor's flags before it closes it.
         if call == "fcntl" {
             continue;
         }

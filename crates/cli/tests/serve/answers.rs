@@ -1,4 +1,4 @@
-//! What good requests get, byte for byte.
+//! Responses to valid requests, byte for byte.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ on_both_drivers!(
     without_workers_slow_is_fast,
 );
 
-/// The whole answer of the demo routes to a client that does not stay.
+/// The whole response of the demo routes to a connection that closes.
 const OK_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Rows 4.16, 4.40: the 57 bytes, then the end; also without a version.
@@ -32,7 +32,7 @@ fn a_plain_request_gets_exactly_57_bytes_and_the_end(driver: DriverUnderTest) {
         ] {
             for method in ["GET", "HEAD", "POST"] {
                 let sized = if method == "POST" { "Content-Length: 0\r\n\r\n" } else { "\r\n" };
-                // Without a version there is nothing but GET.
+                // Without a version GET is the only method.
                 if rest == "\r\n\r\n" && method != "GET" {
                     continue;
                 }
@@ -57,7 +57,7 @@ fn a_plain_request_gets_exactly_57_bytes_and_the_end(driver: DriverUnderTest) {
     assert_eq!((metrics.closed("done"), metrics.answers(200)), (asked, asked));
 }
 
-/// Row 4.15: a connection serves many requests and says what the client's version needs to hear.
+/// Row 4.15: a connection serves many requests; responses carry the fields that the client's version needs.
 fn a_kept_connection_is_answered_again_and_again(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1");
     let mut peer = server.connect();
@@ -101,7 +101,7 @@ fn pipelined_requests_are_answered_in_their_order(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.15: HEAD tells the length of what GET would give, and gives nothing.
+/// Row 4.15: a response to HEAD has the length of the GET response and no body.
 fn an_answer_to_head_has_no_body(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let mut peer = server.connect();
@@ -110,13 +110,13 @@ fn an_answer_to_head_has_no_body(driver: DriverUnderTest) {
         let answer = peer.head();
         assert_eq!((answer.status, answer.field("Content-Length")), (status, Some(length)), "{path}");
     }
-    // Had a body followed, this would read it instead.
+    // An erroneous body would be read here instead.
     assert_eq!(peer.ask("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").text(), "alive\n");
     drop(peer);
     server.finish();
 }
 
-/// Row 4.15: whatever form a body has, the next request begins behind it.
+/// Row 4.15: the next request begins behind a body of any form.
 fn bodies_are_read_to_their_end(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1");
     let mut peer = server.connect();
@@ -138,7 +138,7 @@ fn bodies_are_read_to_their_end(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.18: the work lasts as long as it was told to.
+/// Row 4.18: slow work takes the configured duration.
 fn slow_work_takes_its_time_in_a_worker(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1");
     let mut peer = server.connect();
@@ -149,7 +149,7 @@ fn slow_work_takes_its_time_in_a_worker(driver: DriverUnderTest) {
     assert_eq!(server.finish().jobs("done"), 1);
 }
 
-/// Row 4.17: no workers, no work.
+/// Row 4.17: without workers slow requests are answered like fast ones.
 fn without_workers_slow_is_fast(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 0 -D 4000000000");
     let mut peer = server.connect();

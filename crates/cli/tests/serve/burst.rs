@@ -1,4 +1,5 @@
-//! A burst of ten times the usual load and the way back: nothing is refused below the limits, and what it took is given back.
+//! A burst of ten times the usual load and the way back: nothing is rejected below the limits, and resources are
+//! released.
 
 use std::process::Stdio;
 
@@ -11,11 +12,11 @@ on_both_drivers!(a_burst_below_the_limits_is_answered_and_leaves_nothing);
 /// Nominal load, the rise, ten times as much, nominal load: 60 requests per second and 600.
 const STEPS: &str = "60:0.5,120:0.1,240:0.1,360:0.1,480:0.1,600:1,60:0.5";
 
-/// Bytes of resident memory that may stay: tables of connections that were open for the first time. Less than 6 KiB for each of
-/// the burst's requests.
+/// Bytes of resident memory that may remain: tables of connections that were open for the first time. Less than 6 KiB
+/// for each of the burst's requests.
 const TOLERANCE: u64 = 4 * 1024 * 1024;
 
-/// Requests that have to wait at once: one worker with 5 ms per job does at most 200 per second.
+/// Requests that must wait at once: one worker with 5 ms per job does at most 200 per second.
 const QUEUED_MIN: u64 = 100;
 
 fn run(server: &ServerUnderTest, steps: &str) -> Value {
@@ -27,7 +28,6 @@ fn run(server: &ServerUnderTest, steps: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-/// Bytes of resident memory.
 fn resident(server: &ServerUnderTest) -> u64 {
     let status = std::fs::read_to_string(server.proc("status")).expect("the process runs");
     let rest = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
@@ -35,8 +35,8 @@ fn resident(server: &ServerUnderTest) -> u64 {
     kib * 1024
 }
 
-/// Row 5.4: fewer requests than the queue may hold, so none is refused; afterwards queues and held bytes are at 0, and resident
-/// memory is as before within the tolerance.
+/// Row 5.4: fewer requests than the queue may hold, so none is rejected; afterwards queues and held bytes are at 0, and
+/// resident memory is as before within the tolerance.
 fn a_burst_below_the_limits_is_answered_and_leaves_nothing(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -w 1 -D 5 --queue-target off");
     let mut watcher = server.watch();

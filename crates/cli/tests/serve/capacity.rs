@@ -1,4 +1,4 @@
-//! More connections than there is room for.
+//! More connections than the capacity.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, e
 
 on_every_driver!(who_comes_at_capacity_waits_for_a_place, a_crowd_passes_through_few_places);
 
-/// What the limit of open files means for connections that are open files; see `direct.rs` for others.
+/// Effects of the limit of open files on ordinary connections; see `direct_descriptors.rs` for direct ones.
 mod open_files {
     use super::{
         few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived,
@@ -25,7 +25,7 @@ mod open_files {
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const FAST_CLOSE: &str = "GET /test/fast HTTP/1.0\r\n\r\n";
 
-/// Row 4.9: the backlog holds who comes; a place that becomes free is given on.
+/// Row 4.9: connections beyond the capacity wait in the backlog; a freed slot goes to the next one.
 fn who_comes_at_capacity_waits_for_a_place(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -C 4");
     let mut watcher = server.watch();
@@ -50,7 +50,7 @@ fn who_comes_at_capacity_waits_for_a_place(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.9: nobody is forgotten in the queue before the gate.
+/// Row 4.9: every connection in the backlog is served.
 fn a_crowd_passes_through_few_places(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -C 2 -w 2 -D 1");
     thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn limited(descriptors: u32, driver: DriverUnderTest) -> std::process::Command {
     command
 }
 
-/// Row 3.27: the limit of open files is known at the start, said, and kept.
+/// Row 3.27: the server reads the limit of open files at the start, reports it, and keeps it.
 fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
     let server = ServerUnderTest::spawn(limited(100, driver));
     let told = server.banner_line("shards 1, worker threads 1, capacity ");
@@ -109,7 +109,7 @@ fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
     );
 }
 
-/// Rows 3.27, 4.37: who waits at the end, and for whom there is no descriptor, is turned away and counted.
+/// Rows 3.27, 4.37: connections that wait at the end without a descriptor are rejected and counted.
 fn who_waits_at_the_end_without_a_descriptor_is_counted(driver: DriverUnderTest) {
     const CROWD: usize = 150;
     let server = ServerUnderTest::spawn(limited(100, driver));
@@ -133,18 +133,18 @@ fn who_waits_at_the_end_without_a_descriptor_is_counted(driver: DriverUnderTest)
     assert_eq!(answered + refused, CROWD as u64, "{metrics:?}");
 }
 
-/// Rows 3.27, 4.34: `EMFILE` is survived and counted; with descriptors again, accepting goes on.
+/// Rows 3.27, 4.34: `EMFILE` is survived and counted; with descriptors again, accepting continues.
 fn running_out_of_descriptors_is_survived(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -C 30");
     let mut watcher = server.watch();
     let mut inside = server.connect();
     assert_eq!(inside.ask(FAST).status, 200);
-    // The limit counts numbers, and what the server inherited may have high ones.
+    // The limit applies to descriptor numbers, and inherited descriptors may have high ones.
     let taken = std::fs::read_dir(server.proc("fd")).expect("the server runs");
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
     let taken: Vec<u64> = taken.filter_map(|entry| number(entry.ok()?)).collect();
     let few = (0..).filter(|number| !taken.contains(number)).nth(6).expect("numbers do not end");
-    // io_uring's accept knows the limit of the time when it was armed: a closed gate disarms it.
+    // io_uring's accept uses the limit at the time when it was armed: a closed gate disarms it.
     let full: Vec<TestPeer> = (0..28).map(|_| server.connect()).collect();
     watcher.until("the gate is closed", |metrics| metrics.value("accept_gate_closed_total") == 1);
     let limit = Rlimit { current: Some(few), maximum: Some(20_000) };
@@ -163,7 +163,7 @@ fn running_out_of_descriptors_is_survived(driver: DriverUnderTest) {
     let refused = metrics.value("refused_total{reason=\"descriptors\"}");
     assert!(refused > 0 && metrics.value("connections") < 20, "{metrics:?}");
     prlimit(Some(server.pid()), Resource::Nofile, before).expect("the limit of a process can be raised");
-    // Everybody hears something: an answer, or at once that there is none.
+    // Every client gets an answer, or an immediate end.
     let mut answered = 0;
     for peer in crowd {
         let mut peer = peer;

@@ -1,4 +1,4 @@
-//! Clients that people use: curl, ab, wrk, Python, a browser.
+//! Common clients: curl, ab, wrk, Python, a browser.
 
 use crate::support::{DriverUnderTest, ServerUnderTest, Tool};
 
@@ -16,12 +16,12 @@ fn curl(arguments: &str) -> String {
     Tool::new("curl", &format!("--silent --show-error --max-time 30 {arguments}")).output()
 }
 
-/// Row 4.15: what curl does by itself and what it can be asked to do.
+/// Row 4.15: the default behavior of curl and its options.
 fn curl_is_served_in_all_its_ways(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1");
     let (fast, slow, live) = (server.url("/test/fast"), server.url("/test/slow"), server.url("/livez"));
     let told = "--output /dev/null --write-out %{http_code},%{num_connects},%{http_version};";
-    // Two requests, the second on the connection of the first.
+    // Two requests, the second one on the connection of the first.
     assert_eq!(curl(&format!("{told} {fast} {told} {slow}")), "200,1,1.1;200,0,1.1;");
     assert_eq!(curl(&format!("{told} --http1.0 {fast}")), "200,1,1.1;");
     assert_eq!(curl(&live), "alive\n");
@@ -50,7 +50,7 @@ fn curl_reaches_ipv6(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// What ab reports: complete, failed, and not answered with 2xx.
+/// Figures of ab: complete, failed, and non-2xx responses.
 pub(crate) fn ab(arguments: &str, url: &str) -> (u64, u64, u64) {
     let report = Tool::new("ab", &format!("-q -s 60 {arguments} {url}")).output();
     let number = |name: &str| {
@@ -99,7 +99,7 @@ fn ab_keeps_a_crowd_waiting_for_one_worker_in_order(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.15: kept connections and sixteen requests at once.
+/// Row 4.15: kept connections with sixteen requests at once.
 fn wrk_pipelines_without_a_failure(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1 --queue-target off");
     let script = std::env::temp_dir().join(format!("stilling-pipeline-{}.lua", server.pid()));
@@ -147,7 +147,7 @@ print('served')
     assert_eq!(server.finish().value("accepted_total"), 1);
 }
 
-/// Row 5.3: the page that people see.
+/// Row 5.3: the page in a browser.
 fn a_browser_shows_the_status_page(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let profile = std::env::temp_dir().join(format!("stilling-browser-{}", server.pid()));
@@ -163,7 +163,7 @@ fn a_browser_shows_the_status_page(driver: DriverUnderTest) {
     ] {
         assert!(page.contains(&text), "{text} is not in {page}");
     }
-    // A profile that the browser is still leaving is no failure of the server.
+    // The browser may still use its profile, which is no failure of the server.
     let _ = std::fs::remove_dir_all(&profile);
     server.finish();
 }

@@ -1,4 +1,4 @@
-//! The counters of the original systems, each in every form of the one surface: text, OpenMetrics, `/status`.
+//! The counters of the original systems, in all three forms: text, OpenMetrics, `/status`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ on_both_drivers!(
 
 const PAGE: &str = include_str!("../../../../docs/metrics.md");
 
-/// A counter of an original system, its metric, its label where only one value is meant, its name on `/status`.
+/// A counter of an original system, its metric, its label if only one value counts, its name on `/status`.
 struct CounterNames(&'static str, &'static str, &'static str, &'static str);
 
 /// BBQ's server has the first six; the others are the gauges of the pool and its queue.
@@ -29,7 +29,7 @@ const COUNTERS: [CounterNames; 11] = [
     CounterNames("refused jobs", "jobs_total", "{outcome=\"refused\"}", "refused, queue full"),
 ];
 
-/// BBQ's client: the counter and the fields that lead to it in the generator's report.
+/// BBQ's client: the counter and the path of fields in the generator's report.
 const CLIENT_COUNTERS: [(&str, &[&str]); 8] = [
     ("clients sends", &["accounting", "sends"]),
     ("clients megabytes", &["megabytes_per_s"]),
@@ -47,15 +47,14 @@ fn page(peer: &mut TestPeer, path: &str, fields: &str) -> String {
     answer.into_text()
 }
 
-/// The number in the row of that name.
 fn row(status: &str, name: &str) -> Option<u64> {
     let rest = status.split(&format!("<tr><td>{name}<td>")).nth(1);
     let rest = rest.or_else(|| status.split(&format!("<tr class=refused><td>{name}<td>")).nth(1))?;
     rest.split('<').next()?.replace(',', "").parse().ok()
 }
 
-/// Row 5.3: every counter of BBQ's server and every gauge of the pool and its queue, with the same value in the text format,
-/// in OpenMetrics and on `/status`; docs/metrics.md lists them.
+/// Row 5.3: every counter of BBQ's server and every gauge of the pool and its queue, with the same value in the text
+/// format, in OpenMetrics and on `/status`; docs/metrics.md lists them.
 fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: DriverUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!(
@@ -110,7 +109,7 @@ fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: DriverUnderTest
         assert!(PAGE.contains(&listed), "docs/metrics.md lacks {listed}");
     }
     let value = |name: &str| Metrics::of(&text).value(name);
-    // The watcher, the publisher and two clients that wait.
+    // The watcher, the publisher and two waiting clients.
     assert_eq!((value("accepted_total"), value("hub_messages_total")), (4, 3));
     assert!(value("hub_received_bytes_total") >= 15 && value("hub_stream_pending_max") >= 1);
     assert_eq!((value("jobs_running"), value("jobs_queued"), value("jobs_queued_max")), (1, 1, 1));
@@ -119,7 +118,7 @@ fn every_counter_of_the_built_jobs_is_in_all_three_forms(driver: DriverUnderTest
     server.finish();
 }
 
-/// Row 5.3: the eight counters of BBQ's client, in the generator's report for people and for programs.
+/// Row 5.3: the eight counters of BBQ's client in the generator's report, as text and as JSON.
 fn the_generator_reports_every_counter_of_the_client(driver: DriverUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!("--nats 127.0.0.1:0 --data {} --stream events=events.>", data.path().display());

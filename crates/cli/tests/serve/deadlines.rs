@@ -1,4 +1,4 @@
-//! Clients that take too long.
+//! Clients that exceed a deadline.
 
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer};
 
@@ -11,7 +11,7 @@ on_both_drivers!(
 
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Row 4.35: slowloris. The deadline is for the whole head: bytes that trickle in do not extend it.
+/// Row 4.35: slowloris. The deadline covers the whole head: single bytes do not extend it.
 fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: DriverUnderTest) {
     const CLIENTS: usize = 3000;
     let server = ServerUnderTest::start(driver, "--head-timeout 2");
@@ -41,7 +41,7 @@ fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: DriverUnderTest) 
     server.finish();
 }
 
-/// Row 4.35: without a byte there is nothing to answer.
+/// Row 4.35: a connection without a byte is closed without an answer.
 fn a_silent_client_is_sent_away(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "--first-byte-timeout 0.2");
     let silent: Vec<TestPeer> = (0..10).map(|_| server.connect()).collect();
@@ -51,12 +51,12 @@ fn a_silent_client_is_sent_away(driver: DriverUnderTest) {
     assert_eq!(server.finish().closed("first_byte_timeout"), 10);
 }
 
-/// Row 4.35: a body that keeps the rate may take long, one that does not is cut off.
+/// Row 4.35: a body above the minimum rate may take long; a slower one is cut off.
 fn a_body_must_come_at_its_least_rate(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "--body-timeout 0.3 --min-body-rate 10");
     let start = "POST /test/fast HTTP/1.1\r\nHost: a\r\nContent-Length: 2000\r\n\r\n";
     let (mut good, mut bad) = (server.connect(), server.connect());
-    // 1000 bytes pay for 100 seconds.
+    // 1000 bytes allow 100 seconds.
     good.send(format!("{start}{}", "g".repeat(1000)));
     bad.send(format!("{start}b"));
     let expect_timeout = |mut peer: TestPeer| {
@@ -68,13 +68,13 @@ fn a_body_must_come_at_its_least_rate(driver: DriverUnderTest) {
     let mut later = server.connect();
     later.send(start);
     expect_timeout(later);
-    // Both that came later are gone, so the grace of this one is over: only its rate keeps it.
+    // Both later connections are closed, so the grace period of this one is over: only its rate keeps it open.
     assert_eq!(good.ask("g".repeat(1000)).status, 200);
     drop(good);
     assert_eq!(server.finish().closed("body_timeout"), 2);
 }
 
-/// Row 4.35: kept connections do not stay for ever.
+/// Row 4.35: idle connections are closed.
 fn an_idle_connection_ends(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "--idle-timeout 0.2");
     for _ in 0..3 {

@@ -5,14 +5,12 @@ use std::thread;
 
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary};
 
-/// Open files that either process may have.
+/// Open files of either process.
 const OPEN_FILES_MAX: u32 = 500;
 
-/// Connections that one server holds at once.
 const CONNECTIONS: u64 = 3000;
 
-/// Rings of either side: with `OPEN_FILES_MAX` slots each, and connections spread by chance, far more room than
-/// it takes.
+/// Rings of either side: with `OPEN_FILES_MAX` slots each, and connections spread by chance, far more room than needed.
 const RINGS: &str = "10";
 
 /// The binary with a limit of open files.
@@ -28,7 +26,7 @@ fn more_connections_than_open_files_are_held_and_answered() {
     command
         .args(["serve", "--listen", "127.0.0.1:0", "-A", RINGS])
         .args(DriverUnderTest::UringDirect.options());
-    // Many clients on a busy machine take their time before they ask.
+    // Many clients on a busy machine need time before their first request.
     command.args(["--first-byte-timeout", "60", "--head-timeout", "60"]);
     let server = ServerUnderTest::spawn(command);
     assert_eq!(server.banner_line("driver "), DriverUnderTest::UringDirect.name());
@@ -53,8 +51,8 @@ fn more_connections_than_open_files_are_held_and_answered() {
     assert_eq!((metrics.value("accept_errors_total"), refused), (0, 0));
 }
 
-/// Rows 0.2, 3.27: the limit that each ring has is known at the start, said, and kept; who comes beyond it waits
-/// for a place. All may come in the same moment: there are as many slots as clients.
+/// Rows 0.2, 3.27: the server reads the limit of each ring at the start, reports it, and keeps it; more connections
+/// wait in the backlog. All may arrive at the same moment: there are as many slots as clients.
 #[test]
 fn few_slots_mean_less_capacity_and_nobody_is_lost() {
     let mut command = limited(100);
@@ -78,7 +76,7 @@ fn few_slots_mean_less_capacity_and_nobody_is_lost() {
     assert!((1..=36).contains(&metrics.value("connections_max")), "{metrics:?}");
 }
 
-/// Row 0.2: whoever demands them where there are none hears why, and what to do.
+/// Row 0.2: direct descriptors on a driver without them are an error with its reason and a remedy.
 #[test]
 fn direct_descriptors_on_the_wrong_driver_are_an_error() {
     let check = |arguments: &str, advice: &str| {
@@ -95,7 +93,7 @@ fn direct_descriptors_on_the_wrong_driver_are_an_error() {
     check(&format!("bench http http://127.0.0.1:1/ {wrong}"), "load without --direct-descriptors");
 }
 
-/// Rows 0.2, 5.2: they need more of the kernel than io_uring alone, so there is no falling back from them.
+/// Rows 0.2, 5.2: direct descriptors need more of the kernel than io_uring alone, so there is no fallback.
 #[test]
 fn direct_descriptors_without_io_uring_are_an_error() {
     let arguments = "-D -f -qq -o /dev/null -e trace=io_uring_setup -e inject=io_uring_setup:error=EPERM";

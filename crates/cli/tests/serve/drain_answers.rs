@@ -1,5 +1,5 @@
-//! The last answer of a connection, which a careless close would destroy: the system resets a
-//! connection that is closed with bytes unread, and a reset overtakes what was sent.
+//! The last answer of a connection: closing with unread bytes resets the connection, and the reset overtakes the
+//! answer.
 
 use rustix::process::Signal;
 
@@ -15,8 +15,8 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
 const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Rows 4.16, 4.36: what comes while a worker has the request is not read by anybody; the answer
-/// arrives whole all the same, then the end, not a reset.
+/// Rows 4.16, 4.36: bytes that arrive while a worker has the request stay unread; the answer still arrives whole, then
+/// the end, not a reset.
 fn stray_bytes_behind_the_last_request_cost_no_answer(driver: DriverUnderTest) {
     let requests = [
         "GET /test/slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
@@ -50,13 +50,13 @@ fn stray_bytes_behind_the_last_request_cost_no_answer(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.37: the request that is being worked on is answered; the one behind it is not, and does no harm.
+/// Row 4.37: the request in a worker is answered; the one pipelined behind it is not, and does no harm.
 fn a_drain_answers_slow_work_with_a_request_pipelined_behind_it(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -w 2 -D 1000");
     let mut watcher = server.watch();
     let mut idle = server.connect();
     assert_eq!(idle.ask(FAST).status, 200);
-    // Once in one piece, once when the first is already with its worker.
+    // Once in one piece, once with the first request already in its worker.
     let (mut together, mut apart) = (server.connect(), server.connect());
     together.send(SLOW.to_owned() + FAST);
     apart.send(SLOW);
@@ -73,7 +73,7 @@ fn a_drain_answers_slow_work_with_a_request_pipelined_behind_it(driver: DriverUn
     assert_eq!(server.expect_clean_end().jobs("done"), 2);
 }
 
-/// Reads answers until the connection ends in order; each must be whole. Returns how many there were.
+/// Reads answers until the connection ends in order; each must be whole. Returns their number.
 fn whole_answers(peer: &mut TestPeer) -> usize {
     let mut bytes = peer.rest();
     let mut answers = 0;
@@ -90,9 +90,9 @@ fn whole_answers(peer: &mut TestPeer) -> usize {
     answers
 }
 
-/// Rows 4.36, 4.37: a client that reads slowly gets to its end every answer that was begun.
+/// Rows 4.36, 4.37: a slow reader gets every started answer to its end.
 fn a_drain_waits_for_answers_that_are_held_up(driver: DriverUnderTest) {
-    // What the kernel may keep of an answer: little, so that the server meets resistance at once.
+    // Kernel buffer for answers: small, so that the server meets backpressure at once.
     const TINY: usize = 2048;
     const ASKED: usize = 300;
     let server = ServerUnderTest::start(driver, &format!("-A 1 --send-buffer {TINY}"));

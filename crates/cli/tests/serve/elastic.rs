@@ -1,4 +1,4 @@
-//! Workers that come with the work and go with it, and accept threads that work: `serve`'s elastic options.
+//! Elastic options of `serve`: worker threads that follow the load, and accept threads that do slow work.
 
 use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer, eventually};
 
@@ -24,8 +24,8 @@ fn threads(watcher: &mut MetricsClient) -> u64 {
     watcher.fetch().value("worker_threads")
 }
 
-/// Row 4.31, `--free-threshold` and `--worker-limit`: a server of two workers runs twelve jobs that do not end, and no
-/// more; without a threshold it runs two.
+/// Row 4.31, `--free-threshold` and `--worker-limit`: a server of two workers runs twelve endless jobs and no more;
+/// without a threshold it runs two.
 fn a_burst_of_slow_work_is_served_by_grown_threads(driver: DriverUnderTest) {
     for (options, running) in [("", 2), ("--free-threshold 20 --worker-limit 12", 12)] {
         let options = format!("-w 2 -D 600000 --drain-timeout 0.1 {options}");
@@ -38,7 +38,7 @@ fn a_burst_of_slow_work_is_served_by_grown_threads(driver: DriverUnderTest) {
         });
         assert_eq!(metrics.value("worker_threads"), running);
         assert_eq!(metrics.value("worker_threads_failed_total"), 0);
-        // Fast requests notice nothing.
+        // Fast requests are unaffected.
         assert_eq!(server.connect().ask(FAST).status, 200);
         let tasks = || std::fs::read_dir(server.proc("task")).expect("the server runs").count() as u64;
         eventually("the started threads are there", || (tasks() >= running).then_some(()));
@@ -48,7 +48,7 @@ fn a_burst_of_slow_work_is_served_by_grown_threads(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.31: grown threads answer, and when the burst is over they end; the metrics and the status page tell of both.
+/// Row 4.31: grown threads answer, and end after the burst; the metrics and the status page show both.
 fn the_pool_shrinks_after_the_burst(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(
         driver,
@@ -77,7 +77,7 @@ fn the_pool_shrinks_after_the_burst(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.31, `--spawn-hunk` and `--spawn-factor`: ten jobs that do not end in a pool of ten.
+/// Row 4.31, `--spawn-hunk` and `--spawn-factor`: ten endless jobs in a pool of ten.
 fn hunks_and_their_factor_reach_the_pool(driver: DriverUnderTest) {
     for (options, expected) in [
         ("", 15),
@@ -97,14 +97,14 @@ fn hunks_and_their_factor_reach_the_pool(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.31, `--accept-workers`: the accept thread does the work itself, one job a turn, and panics cost an answer;
+/// Row 4.31, `--accept-workers`: the accept thread does the work itself, one job a turn, and a panic costs one answer;
 /// without the option it does none.
 fn accept_threads_do_slow_work_themselves(driver: DriverUnderTest) {
     for (options, inline) in [("", 0), ("--accept-workers 1", 20)] {
         let server = ServerUnderTest::start(driver, &format!("-A 1 -w 1 -D 1 {options}"));
         let mut peer = server.connect();
         for _ in 0..10 {
-            // The answer says that the turn is over.
+            // The answer shows that the turn is over.
             assert_eq!(peer.ask(SLOW).status, 200);
             assert_eq!(peer.ask(PANIC).status, 500);
         }

@@ -1,4 +1,4 @@
-//! Systems that refuse io_uring, as most containers do.
+//! Systems without io_uring, such as most containers.
 
 use crate::support::{DriverUnderTest, ServerUnderTest, Tool, binary};
 
@@ -11,7 +11,7 @@ fn refused(error: &str, driver: &str) -> std::process::Command {
     command
 }
 
-/// Row 5.2: refused or unknown, the server serves on epoll and says why.
+/// Row 5.2: without io_uring the server uses epoll and reports the reason.
 #[test]
 fn without_io_uring_the_server_falls_back_and_says_so() {
     for (error, text) in [("EPERM", "Operation not permitted"), ("ENOSYS", "Function not implemented")] {
@@ -30,7 +30,7 @@ fn without_io_uring_the_server_falls_back_and_says_so() {
     }
 }
 
-/// Row 5.2: whoever demands io_uring hears that it is missing, and what to do.
+/// Row 5.2: a required but missing io_uring is an error with a remedy.
 #[test]
 fn a_demanded_driver_that_is_missing_is_an_error() {
     for error in ["EPERM", "ENOSYS"] {
@@ -43,7 +43,7 @@ fn a_demanded_driver_that_is_missing_is_an_error() {
     }
 }
 
-/// Row 5.2: where it is granted, it is taken, and nobody needs to explain.
+/// Row 5.2: where io_uring is available, `auto` uses it without a message.
 #[test]
 fn where_io_uring_is_granted_auto_takes_it() {
     let mut command = binary();

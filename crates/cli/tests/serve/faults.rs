@@ -1,4 +1,4 @@
-//! A hundred thousand clients that vanish in every state, beside honest ones.
+//! A hundred thousand clients that vanish in every state, beside well-behaved ones.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ on_every_driver!(vanishing_clients_leave_nothing_behind);
 
 const FAULTS: usize = 100_000;
 const THREADS: usize = 4;
-/// Clients of a thread that are connected and silent; the oldest makes room.
+/// Connected, silent clients of a thread; the oldest one is replaced.
 const SILENT: usize = 40;
 
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -24,7 +24,7 @@ const CHUNK: &str = "POST /test/slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: c
 const LAST: &str = "GET /test/fast HTTP/1.0\r\n\r\n";
 const WRONG: &str = "GET /test/fast HTTP/1.1\nHost";
 
-/// What a client has said when it vanishes: how many answers it waits for, and then all the rest.
+/// State of a client when it vanishes: the number of awaited answers, and everything that it sends before.
 fn state(random: &mut SplitMix64) -> (usize, String) {
     let choices: [(usize, &[&str]); 14] = [
         (0, &[]),
@@ -83,9 +83,9 @@ fn vanish(server: SocketAddr, thread: usize) {
     }
 }
 
-/// Rows 4.8, 4.12, 4.34, 4.36: resets, early ends and silence in every state, from fixed seeds. The server
-/// lives, every connection has one reason for its end, no slot, byte or descriptor is lost, and an
-/// honest client is served all the time.
+/// Rows 4.8, 4.12, 4.34, 4.36: resets, early ends and silence in every state, from fixed seeds. The server keeps
+/// running, every connection has one close reason, no slot, byte or descriptor is lost, and a well-behaved client is
+/// served all the time.
 fn vanishing_clients_leave_nothing_behind(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 2 -w 4 -D 1 --queue-target off");
     let mut watcher = server.watch();

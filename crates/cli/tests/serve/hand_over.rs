@@ -1,4 +1,4 @@
-//! One server takes over from another: under load, with other numbers of shards, and with either side dying.
+//! Hand-over from one server to another: under load, with other numbers of shards, and with either side dying.
 
 mod before_release;
 mod chains;
@@ -50,7 +50,6 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
 const NOBODY_UID: u32 = 65_534;
 
-/// A folder with a control socket's path in it.
 struct ControlFolder {
     folder: TempDir,
     path: PathBuf,
@@ -67,12 +66,12 @@ impl ControlFolder {
         format!("--take-over {}", self.path.display())
     }
 
-    /// A server at a free port.
+    /// Starts a server on a free port.
     fn start_first(&self, driver: DriverUnderTest, options: &str) -> ServerUnderTest {
         ServerUnderTest::start(driver, &format!("{} {options}", self.option()))
     }
 
-    /// A server at that address, which takes over.
+    /// Starts a server at that address, which takes over.
     fn start_successor(
         &self,
         driver: DriverUnderTest,
@@ -82,7 +81,6 @@ impl ControlFolder {
         ServerUnderTest::listening(driver, &address.to_string(), &format!("{} {options}", self.option()))
     }
 
-    /// One that is to fail.
     fn start_failing(&self, driver: DriverUnderTest, options: &str) -> Output {
         let mut command = binary();
         command.args(["serve", "--driver", driver.name()]);
@@ -90,7 +88,7 @@ impl ControlFolder {
         command.output().expect("the binary starts")
     }
 
-    /// The socket can be reached, and nothing but it is in the folder.
+    /// Checks that the socket is reachable and the only file in the folder.
     fn has_only_socket(&self) -> bool {
         let files = std::fs::read_dir(self.folder.path()).expect("our folder").count();
         files == 1 && std::fs::metadata(&self.path).is_ok_and(|file| file.mode() & 0o777 == 0o600)
@@ -109,7 +107,7 @@ fn expect_served(address: SocketAddr) {
     assert_eq!(TestPeer::connect(address).ask(FAST).status, 200);
 }
 
-/// Has ab load the server while it is succeeded ten times. Returns how many requests were answered.
+/// Loads the server with ab during ten hand-overs. Returns the number of answered requests.
 fn under_load(driver: DriverUnderTest, arguments: &str) -> u64 {
     let control_folder = ControlFolder::new();
     let mut server = control_folder.start_first(driver, "-A 2");
@@ -127,7 +125,7 @@ fn under_load(driver: DriverUnderTest, arguments: &str) -> u64 {
     let (server, answered) = thread::scope(|scope| {
         let load = scope.spawn(load);
         for _ in 0..10 {
-            // Loaded before it is succeeded.
+            // The server has load before the hand-over.
             server.watch().until("somebody is served", |metrics| metrics.answers(200) > 500);
             let next = control_folder.start_successor(driver, address, "-A 2");
             server.expect_clean_end();
@@ -141,18 +139,18 @@ fn under_load(driver: DriverUnderTest, arguments: &str) -> u64 {
     answered
 }
 
-/// Row 4.37: no connection is refused, reset or forgotten while servers succeed each other.
+/// Row 4.37: no connection is refused, reset or lost during hand-overs.
 fn ten_hand_overs_under_load_lose_no_connection(driver: DriverUnderTest) {
     assert!(under_load(driver, "-n 3000 -c 50") > 5000);
 }
 
-/// Row 4.37: the same with kept connections: none is ended in the middle of a request.
+/// Row 4.37: the same with kept connections: none ends in the middle of a request.
 fn ten_hand_overs_lose_no_request_on_kept_connections(driver: DriverUnderTest) {
     assert!(under_load(driver, "-k -n 10000 -c 50") > 5000);
 }
 
-/// Row 4.37: what has begun with the old server ends with it, kept connections are told to close, and who comes
-/// now is served by the new one.
+/// Row 4.37: the old server finishes its requests, kept connections get `Connection: close`, and the new server serves
+/// new connections.
 fn requests_in_flight_are_answered_by_the_old_server(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -w 1 -D 300");
@@ -166,7 +164,7 @@ fn requests_in_flight_are_answered_by_the_old_server(driver: DriverUnderTest) {
     watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
     let new = control_folder.start_successor(driver, old.address(), "");
     assert!(new.banner_line("taking over from process ").parse::<i32>().is_ok());
-    // The old one drains.
+    // The old server drains.
     assert_eq!(idle.rest(), b"");
     half.send(&FAST[20..]);
     let answer = half.answer();
@@ -184,7 +182,7 @@ fn requests_in_flight_are_answered_by_the_old_server(driver: DriverUnderTest) {
     );
 }
 
-/// Row 4.37: the old server is told to end by the hand-over and by a supervisor, and that is one request.
+/// Row 4.37: the end of the old server by the hand-over and by a supervisor count as one.
 fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-w 1 -D 300");
@@ -195,7 +193,7 @@ fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: DriverUnderTest
     let mut idle = old.connect();
     assert_eq!(idle.ask(FAST).status, 200);
     let new = control_folder.start_successor(driver, old.address(), "");
-    // The old one drains.
+    // The old server drains.
     assert_eq!(idle.rest(), b"");
     old.signal(Signal::TERM);
     assert_eq!(slow.answer().status, 200);
@@ -203,8 +201,8 @@ fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: DriverUnderTest
     new.finish();
 }
 
-/// Rows 4.37, 4.9: the places of the old server are taken, its gate is closed, and its backlog holds a crowd: none of
-/// them is reset.
+/// Rows 4.37, 4.9: all slots of the old server are in use, its gate is closed, and its backlog holds connections: none
+/// of them is reset.
 fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -C 3");
@@ -228,7 +226,7 @@ fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: DriverU
     new.finish();
 }
 
-/// Takes every place of a server with `-A 1 -C 3`, and has a crowd wait before it.
+/// Takes every slot of a server with `-A 1 -C 3`, and opens connections that wait in its backlog.
 fn crowd_before(server: &ServerUnderTest) -> (Vec<TestPeer>, Vec<TestPeer>) {
     let mut inside: Vec<TestPeer> = (0..3).map(|_| server.connect()).collect();
     for peer in &mut inside {
@@ -241,17 +239,16 @@ fn crowd_before(server: &ServerUnderTest) -> (Vec<TestPeer>, Vec<TestPeer>) {
     (inside, crowd)
 }
 
-/// How many wait in a queue.
 const CROWD: usize = 10;
 
-/// All of the crowd are in this queue: nobody has been taken out of it.
+/// Checks that all waiting connections are still in this queue.
 fn expect_crowd(queue: TcpListener) {
     queue.set_nonblocking(true).expect("a listener takes options");
     let waiting = (0..CROWD).filter(|_| queue.accept().is_ok()).count();
     assert_eq!(waiting, CROWD);
 }
 
-/// Row 4.37: a server that ends while its successor is on its way takes nobody out of the queue that it shares with it.
+/// Row 4.37: a server that ends while its successor starts takes no connection out of the shared queue.
 fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -C 3");
@@ -267,11 +264,11 @@ fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_
     drop(crowd);
 }
 
-/// Row 4.37: nor does a server whose parent has the listener, too, and may start the next one with it.
+/// Row 4.37: the same if the parent process also holds the listener and may start the next server with it.
 fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent(driver: DriverUnderTest) {
     let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let raw = queue.as_fd().try_clone_to_owned().expect("a descriptor");
-    // The listener takes the way of a standard stream, which nothing closes before the program begins.
+    // The listener is passed as a standard stream, which nothing closes before the program begins.
     let become_server = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     let mut command = Tool::new("bash", "-c").arg(become_server).arg(binary().get_program()).into_command();
     command.args(["serve", "--driver", driver.name(), "-A", "1", "-C", "3"]).stdin(Stdio::from(raw));
@@ -287,8 +284,7 @@ fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent(driver: Dr
     drop(crowd);
 }
 
-/// Rows 4.37, 4.9: the successor ends, having said so much and no more. The old server serves on, and can still
-/// be succeeded.
+/// Rows 4.37, 4.9: the successor ends after each step. The old server continues, and can still be succeeded.
 fn a_successor_that_dies_at_any_step_changes_nothing(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 2");
@@ -304,7 +300,7 @@ fn a_successor_that_dies_at_any_step_changes_nothing(driver: DriverUnderTest) {
             }
         };
         if step == 1 {
-            // It has received everything and dies of it.
+            // It has received everything and dies.
             listeners.clear();
         }
         if step >= 3 {
@@ -314,7 +310,7 @@ fn a_successor_that_dies_at_any_step_changes_nothing(driver: DriverUnderTest) {
             successor.expect("yours");
         }
         if step == 5 {
-            // It has moved in, and dies there.
+            // Its control socket is at the path, and it dies.
             let control_socket = ControlPeer::control_socket(&control_folder.path.with_extension("next"));
             std::fs::rename(control_folder.path.with_extension("next"), &control_folder.path)
                 .expect("our folder");
@@ -336,8 +332,8 @@ fn a_successor_that_dies_at_any_step_changes_nothing(driver: DriverUnderTest) {
     new.finish();
 }
 
-/// Row 4.37: the old server ends, having said so much and no more. The successor is the server then, with whoever
-/// waited in the queue.
+/// Row 4.37: the old server ends after each step. The successor then serves, with the connections that wait in the
+/// queue.
 fn an_old_server_that_dies_at_any_step_is_succeeded(driver: DriverUnderTest) {
     for step in 0..6 {
         let control_folder = ControlFolder::new();
@@ -377,7 +373,7 @@ fn an_old_server_that_dies_at_any_step_is_succeeded(driver: DriverUnderTest) {
             }
             // All descriptors of the old server close.
             drop((queue, control_socket, successor));
-            // Who waited when nothing had been handed over yet is lost with the server that died.
+            // Connections that wait before the hand-over of the listener are lost with the server that died.
             let waiting = if received { waiting } else { Vec::new() };
             (new.join().expect("it starts"), waiting)
         });
@@ -393,7 +389,7 @@ fn an_old_server_that_dies_at_any_step_is_succeeded(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.37: the same with real processes and a real signal, wherever it strikes.
+/// Row 4.37: the same with real processes and a real signal at any moment.
 fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let mut server = control_folder.start_first(driver, "");
@@ -407,7 +403,7 @@ fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
         } else {
             next.signal(Signal::KILL);
             next.wait();
-            // It was killed before its last word or after it: the old server goes on, or has gone.
+            // It was killed before or after its last message: the old server continues or has ended.
             let goes_on = eventually("the old server has decided", || {
                 let gone = server.has_ended();
                 (gone || ControlPeer::is_offered(&control_folder.path)).then_some(!gone)
@@ -418,7 +414,7 @@ fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
                 server.expect_clean_end();
                 server = another;
             } else {
-                // Elsewhere: what is left of a killed process may keep its port for a moment.
+                // At another port: a killed process may keep its port for a moment.
                 server = control_folder.start_first(driver, "");
             }
         }
@@ -428,8 +424,8 @@ fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.37: SIGTERM between any two steps: the successor hears no refusal but the end, the queue is in its hands,
-/// and the path is free for it.
+/// Row 4.37: SIGTERM between any two steps: the successor receives no refusal but the end of the connection, owns the
+/// queue, and finds the path free.
 fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: DriverUnderTest) {
     for step in 0..4 {
         let control_folder = ControlFolder::new();
@@ -462,7 +458,7 @@ fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: D
     }
 }
 
-/// Row 4.37: two servers never go on beside each other: the one that is refused ends, whatever it is doing.
+/// Row 4.37: two servers never run beside each other: the refused one ends, whatever its state.
 fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over(
     driver: DriverUnderTest,
 ) {
@@ -487,8 +483,8 @@ fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_han
     assert_eq!(status.code(), Some(1));
 }
 
-/// Row 4.37: whoever came to the old server's door before the path changed hands neither waits for its drain nor
-/// fails: it asks again, once.
+/// Row 4.37: a successor that connects to the old server before the path changes owners neither waits for the drain nor
+/// fails: it connects again, once.
 fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: DriverUnderTest) {
     const SUCCEEDED: &str = "refused another server has just taken over; it is at the path now";
     let control_folder = ControlFolder::new();
@@ -516,7 +512,7 @@ fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: DriverU
     expect_failure(&outcome, "the other server refused: another server has just taken over");
 }
 
-/// Row 4.37: what a refused successor still does to the path changes nothing: there is nothing left to rename.
+/// Row 4.37: late actions of a refused successor at the path change nothing: there is no file to rename.
 fn a_successor_that_is_too_late_cannot_take_the_path_any_more(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1");
@@ -536,7 +532,7 @@ fn a_successor_that_is_too_late_cannot_take_the_path_any_more(driver: DriverUnde
     new.finish();
 }
 
-/// Row 4.37: an error of the successor is told by the successor; nobody else notices.
+/// Row 4.37: the successor reports its own error; the old server is unaffected.
 fn a_successor_that_cannot_start_leaves_the_old_server_alone(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 3");
@@ -548,7 +544,7 @@ fn a_successor_that_cannot_start_leaves_the_old_server_alone(driver: DriverUnder
     let outcome = control_folder.start_failing(driver, &format!("--listen {address} --congestion nonsense"));
     expect_failure(&outcome, &format!("cannot listen on {address}"));
     expect_served(address);
-    // Without the hand-over it is a server that is started twice by mistake.
+    // Without a hand-over this is a server started twice by mistake.
     let outcome = binary().args(["serve", "--listen", &address.to_string()]).output().expect("it starts");
     expect_failure(&outcome, "another process listens there");
     let new = control_folder.start_successor(driver, address, "");
@@ -556,7 +552,7 @@ fn a_successor_that_cannot_start_leaves_the_old_server_alone(driver: DriverUnder
     new.finish();
 }
 
-/// Row 4.37: whoever comes while another takes over is told so; the one that was first can go on.
+/// Row 4.37: a second successor is refused with the reason; the first one can continue.
 fn only_one_successor_at_a_time(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1");
@@ -569,7 +565,7 @@ fn only_one_successor_at_a_time(driver: DriverUnderTest) {
     first.send("taken");
     first.expect_end_perhaps_after("released");
     old.expect_clean_end();
-    // The test holds the listener now, so whoever comes waits in it.
+    // The test holds the listener, so new connections wait in its queue.
     let queue = TcpListener::from(listeners.into_iter().next().expect("it was offered"));
     queue.set_nonblocking(false).expect("a listener can be blocking");
     let mut peer = TestPeer::connect(address);
@@ -577,8 +573,8 @@ fn only_one_successor_at_a_time(driver: DriverUnderTest) {
     queue.accept().expect("the queue has survived");
 }
 
-/// Row 4.37: nobody is at the path, and two servers come: one of them is the first, and the other one has been told
-/// so or takes over from it. Files that killed servers have left change nothing.
+/// Row 4.37: two servers start at a free path: one of them is the first, and the other one is refused or takes over
+/// from it. Files of killed servers change nothing.
 fn of_two_that_start_at_the_same_moment_one_is_left(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let start = || {
@@ -601,7 +597,7 @@ fn of_two_that_start_at_the_same_moment_one_is_left(driver: DriverUnderTest) {
             Some(0) => {
                 assert!(said.contains(&format!("handed over to process {}: draining", left.id())), "{said}");
             }
-            // Which process, it says if that one has said so in time.
+            // Includes the process id if the other process has announced it in time.
             code => {
                 let about = format!(
                     "is starting with {} at this moment; wait until it serves\n",
@@ -623,12 +619,12 @@ fn of_two_that_start_at_the_same_moment_one_is_left(driver: DriverUnderTest) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&left), signal).expect("it runs");
         let status = left.wait().expect("it ends");
         assert_eq!(status.success(), !killed, "{status}");
-        // What one that was killed while it started would leave.
+        // A file that a process killed at its start would leave.
         std::fs::write(control_folder.path.with_extension("lock"), "1").expect("our folder");
     }
 }
 
-/// Row 4.37: a server that has been told to end hands over nothing: the next one starts by itself.
+/// Row 4.37: a draining server hands over nothing: the next one starts by itself.
 fn a_draining_server_is_not_taken_over(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-w 1 -D 300");
@@ -646,7 +642,7 @@ fn a_draining_server_is_not_taken_over(driver: DriverUnderTest) {
     new.finish();
 }
 
-/// What a service supervisor does: opens listeners and becomes the server.
+/// A service supervisor: opens listeners and becomes the server.
 const PARENT: &str = "
 import os, socket, sys
 count, names, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -664,8 +660,8 @@ os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(count), LISTEN_FDN
 os.execv(arguments[0], arguments)
 ";
 
-/// Row 4.37: sd_listen_fds(3): the parent's listeners are served instead of the default address, beside what is
-/// asked for by name, and are handed over like any other.
+/// Row 4.37: sd_listen_fds(3): the parent's listeners replace the default address, add to named ones, and are handed
+/// over like any other.
 fn the_parent_may_pass_listeners(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let start = |count: &str, names: &str, options: &str| {

@@ -28,11 +28,11 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
 const LIVE: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Row 4.13: A + W − 1 new threads and the one that was there, which accepts too.
+/// Row 4.13: A + W − 1 new threads, and the first one, which accepts too.
 fn accept_and_worker_threads_are_all_there_is(driver: DriverUnderTest) {
     for (shards, workers) in [(1, 0), (1, 1), (2, 3), (3, 10)] {
         let server = ServerUnderTest::start(driver, &format!("-A {shards} -w {workers}"));
-        // Served by any shard, so all threads have been started.
+        // Any shard answers, so all threads have been started.
         let mut watcher = server.watch();
         let names = || {
             let tasks = std::fs::read_dir(server.proc("task")).expect("the server runs");
@@ -52,8 +52,8 @@ fn accept_and_worker_threads_are_all_there_is(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.7: places for connections are reserved and not touched: a server that could hold a million connections per shard
-/// starts with less than 20 MB of resident memory, like one that could hold a few.
+/// Row 4.7: slots for connections are reserved and not touched: a server with a capacity of a million connections per
+/// shard starts with less than 20 MB of resident memory, like one with a small capacity.
 fn a_fresh_server_is_small_whatever_its_capacity(driver: DriverUnderTest) {
     let resident = |options: &str| {
         let data = tempfile::tempdir().expect("a folder");
@@ -92,7 +92,7 @@ fn the_kernel_spreads_connections_over_the_shards(driver: DriverUnderTest) {
     assert!(most * 10 < least * 13, "{accepted:?}");
 }
 
-/// Row 4.39: whoever connects before the event loop turns is served when it does.
+/// Row 4.39: clients that connect before the event loop turns are served when it does.
 fn a_client_that_comes_early_is_served(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1 --queue-target off");
     server.signal(Signal::STOP);
@@ -119,7 +119,7 @@ fn a_client_that_comes_early_is_served(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.37: the first answer proves that one shard turns; the others may be about to.
+/// Row 4.37: the first answer proves that one shard turns; the others may not turn yet.
 fn a_signal_at_the_start_reaches_every_shard(driver: DriverUnderTest) {
     for _ in 0..30 {
         let server = ServerUnderTest::start(driver, "-A 4");
@@ -130,8 +130,8 @@ fn a_signal_at_the_start_reaches_every_shard(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.37's first half: idle connections end, requests in flight are answered and told that the
-/// connection closes, readiness is withdrawn, new connections are refused, and the exit is a success.
+/// Row 4.37's first half: idle connections end, requests in flight are answered with `Connection: close`, readiness is
+/// withdrawn, new connections are refused, and the exit is a success.
 fn a_drain_finishes_what_has_begun(driver: DriverUnderTest) {
     for signal in [Signal::TERM, Signal::INT] {
         let server = ServerUnderTest::start(driver, "-w 1 -D 300");
@@ -160,7 +160,7 @@ fn a_drain_finishes_what_has_begun(driver: DriverUnderTest) {
     }
 }
 
-/// Rows 4.9, 4.37: whoever has come before the end is answered, also who has not been let in.
+/// Rows 4.9, 4.37: connections that arrived before the end are answered, also those in the backlog.
 fn a_drain_answers_who_waits_in_the_backlog(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -C 3 -w 1 -D 300");
     let mut watcher = server.watch();
@@ -184,7 +184,7 @@ fn a_drain_answers_who_waits_in_the_backlog(driver: DriverUnderTest) {
     assert_eq!(server.expect_clean_end().value("refused_total"), 0);
 }
 
-/// Row 4.37: whoever asks twice means it.
+/// Row 4.37: a second signal ends the drain at once.
 fn a_second_signal_cuts_the_drain_short(driver: DriverUnderTest) {
     for (first, second) in
         [(Signal::TERM, Signal::TERM), (Signal::INT, Signal::INT), (Signal::TERM, Signal::INT)]
@@ -206,7 +206,7 @@ fn a_second_signal_cuts_the_drain_short(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.37: the drain has an end, whatever the clients do.
+/// Row 4.37: the drain ends at its timeout, whatever the clients do.
 fn a_drain_ends_at_its_deadline(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --drain-timeout 0.2");
     let mut watcher = server.watch();
@@ -220,8 +220,7 @@ fn a_drain_ends_at_its_deadline(driver: DriverUnderTest) {
     assert_eq!((slow.read_until_closed(), half.read_until_closed()), (Vec::new(), Vec::new()));
 }
 
-/// Rows 4.9, 4.37: whoever gets a place when others are sent away is sent away, too. The jobs would
-/// take ten minutes.
+/// Rows 4.9, 4.37: connections that get a slot during the forced end are closed, too. The jobs would take ten minutes.
 fn a_drain_ends_for_those_who_waited_for_a_place(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(
         driver,
@@ -269,7 +268,7 @@ fn both_protocol_versions_share_a_port(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// The process that listens on `address`, found as `ss` finds it: by the socket's inode.
+/// The process that listens on `address`, found by the socket's inode like in `ss`.
 fn listener_of(address: SocketAddr) -> Option<Pid> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let port = format!("0100007F:{:04X}", address.port());
@@ -286,7 +285,7 @@ fn listener_of(address: SocketAddr) -> Option<Pid> {
     Pid::from_raw(numbers.find(holds)?)
 }
 
-/// Row 4.30: the starter returns with success, its output ends, and another process serves.
+/// Row 4.30: the starting process exits with success, its output ends, and another process serves.
 fn a_daemon_leaves_its_parent_and_serves(driver: DriverUnderTest) {
     let mut parent = binary()
         .args(["serve", "--listen", "127.0.0.1:0", "--daemonize"])

@@ -1,11 +1,11 @@
-//! `stilling serve` met from outside: the shipped binary, real clients, hostile peers, both drivers.
+//! Tests of `stilling serve` from outside: the shipped binary, real clients, hostile peers, both drivers.
 //!
-//! One test binary with a module per theme, so that all share `support` and run side by side. A check
-//! is a function of the driver; [`on_both_drivers`] makes two tests of it, [`on_every_driver`] three. Every server of every test
-//! must end well: [`support::ServerUnderTest::finish`] looks at its last counters.
+//! One test binary with a module per theme, so that all share `support` and run in parallel. A check is a function of
+//! the driver; [`on_both_drivers`] makes two tests of it, [`on_every_driver`] three. Every server must end cleanly:
+//! [`support::ServerUnderTest::finish`] checks its last counters.
 #![cfg(target_os = "linux")]
 
-/// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
+/// Makes one test per driver of each check. An unlisted check is dead code, hence an error.
 macro_rules! on_both_drivers {
     ($($check:ident),* $(,)?) => {
         mod on_uring {
@@ -23,7 +23,7 @@ macro_rules! on_both_drivers {
     };
 }
 
-/// The same, and once more with direct descriptors: for what happens at the ends of connections.
+/// The same, and once more with direct descriptors: for checks about the ends of connections.
 macro_rules! on_every_driver {
     ($($check:ident),* $(,)?) => {
         on_both_drivers!($($check),*);

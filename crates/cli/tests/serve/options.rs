@@ -1,4 +1,4 @@
-//! The command line: what is refused and how, what is told, what the defaults are.
+//! The command line: refusals, help, defaults.
 
 use std::net::TcpListener;
 use std::process::Output;
@@ -16,7 +16,7 @@ fn run(arguments: &str) -> Output {
     binary().args(arguments.split_whitespace()).output().expect("the binary starts")
 }
 
-/// Row 4.19: exit code 64 (`EX_USAGE`), what is wrong, and where to read on.
+/// Row 4.19: exit code 64 (`EX_USAGE`), the error, and a hint to the help.
 #[test]
 fn a_wrong_option_is_refused_with_its_reason() {
     for (arguments, reason) in [
@@ -95,11 +95,11 @@ fn a_wrong_option_is_refused_with_its_reason() {
     }
 }
 
-/// Rows 4.19, 1.24: every option of worker processes has a range, means nothing without `--app`, and says so; what
-/// `--app` takes the place of contradicts it.
+/// Rows 4.19, 1.24: every option of worker processes has a range and needs `--app`; options that `--app` replaces
+/// contradict it.
 #[test]
 fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
-    // The option, a good value, and bad ones with their reasons.
+    // The option, a valid value, and invalid ones with their errors.
     let seconds: &[(&str, &str)] = &[
         ("0", "it must be in the range 0.001 to 31536000"),
         ("-1", "it must be in the range 0.001 to 31536000"),
@@ -158,7 +158,7 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
     }
 }
 
-/// Row 4.19: `-?` and `--help` tell every option with its default and are no error.
+/// Row 4.19: `-?` and `--help` list every option with its default and are no error.
 #[test]
 fn help_is_told_with_all_defaults() {
     for arguments in ["serve -?", "serve --help"] {
@@ -222,7 +222,7 @@ fn help_is_told_with_all_defaults() {
     assert_eq!(run("--version").status.code(), Some(0));
 }
 
-/// Rows 4.19, 4.30: the long names are those of the first server, and `--verbose` shows what came of them.
+/// Rows 4.19, 4.30: the long names are those of the first server, and `--verbose` prints the resulting settings.
 fn options_reach_the_server(driver: DriverUnderTest) {
     let mut command = binary();
     let options =
@@ -247,7 +247,7 @@ fn options_reach_the_server(driver: DriverUnderTest) {
     assert_eq!((metrics.jobs("done"), metrics.value("worker_threads")), (1, 5));
 }
 
-/// Row 4.19: the file is weaker than the environment, which is weaker than the command line.
+/// Row 4.19: the command line overrides the environment, which overrides the file.
 fn settings_reach_the_server_from_every_source(driver: DriverUnderTest) {
     let folder = tempfile::TempDir::new().expect("a folder");
     let file = "listen = ['127.0.0.1:0']\naccept-threads = 3\nworker-threads = 7\nslow-duration = 1\nverbose = true\n";
@@ -285,7 +285,7 @@ fn the_pages_are_where_the_operator_wants_them(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.19: exit code 1 and who is to blame, also when the other is a server that shares its port.
+/// Row 4.19: exit code 1 and the reason, also when another server shares its port.
 fn a_taken_port_is_said_and_is_an_error(driver: DriverUnderTest) {
     let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let server = ServerUnderTest::start(driver, "");
@@ -301,7 +301,7 @@ fn a_taken_port_is_said_and_is_an_error(driver: DriverUnderTest) {
             assert_eq!(said, wanted);
         }
     }
-    // 192.0.2.0/24 is nobody's (RFC 5737).
+    // 192.0.2.0/24 is reserved for documentation (RFC 5737).
     let outcome = run("serve --listen 192.0.2.1:9000");
     let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert_eq!(outcome.status.code(), Some(1), "{said}");

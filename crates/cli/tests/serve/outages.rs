@@ -1,5 +1,5 @@
-//! What programs that send messages meet when the server is killed and started again in the middle; those on libraries of NATS
-//! stand in `nats/foreign`. Each test is a row of the table in README.
+//! Programs that send messages while the server is killed and restarted; those with NATS libraries are in
+//! `nats/foreign`. Each test is a row of the table in README.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ on_both_drivers! {
     stilling_pub_delivers_everything_once,
 }
 
-/// All doors of a server, in places that stay when it is killed.
+/// A server with all its listeners, at addresses that stay after a kill.
 struct OutageFixture {
     driver: DriverUnderTest,
     data: TempDir,
@@ -32,7 +32,7 @@ struct OutageFixture {
 
 impl OutageFixture {
     fn start(driver: DriverUnderTest) -> OutageFixture {
-        // Nobody else is given a port of this address while the server is away.
+        // No other test uses a port of this address while the server is down.
         let place = format!("{}:0", own_address());
         let data = tempfile::tempdir().expect("a folder");
         let mut fixture =
@@ -56,7 +56,7 @@ impl OutageFixture {
     }
 
     fn kill(&mut self) {
-        // SIGKILL: it dies without a word. The system closes what an io_uring holds a little later.
+        // SIGKILL. The kernel closes the descriptors of an io_uring a little later.
         self.server = None;
         eventually("its doors are shut", || {
             let is_shut =
@@ -78,7 +78,7 @@ impl OutageFixture {
         format!("http://{}/publish/events.a", self.addresses[0])
     }
 
-    /// Waits until the stream has so many records, and returns their payloads.
+    /// Waits until the stream has `count` records, and returns their payloads.
     fn payloads(&self, count: usize) -> Vec<String> {
         let (records, behind) = records(self.at(1), "events", count);
         assert_eq!(behind, 0, "{records:?}");
@@ -90,7 +90,6 @@ impl OutageFixture {
     }
 }
 
-/// A program that ends with its test.
 struct ToolProcess(Child);
 
 impl Drop for ToolProcess {
@@ -110,7 +109,7 @@ fn started(command: &mut Command) -> ToolProcess {
     )
 }
 
-/// How a program ends that may fail.
+/// Runs a program that may fail.
 fn exit_status(tool: Tool) -> ExitStatus {
     let mut command = tool.into_command();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs")
@@ -139,7 +138,7 @@ fn curl_says_that_the_server_is_away_or_tries_until_it_is_back(driver: DriverUnd
     fixture.finish();
 }
 
-/// Whether it was stored before the server died is not known to who asked; with an id it need not be.
+/// After a lost answer the client does not know whether its message is stored; with an id it need not know.
 fn a_request_that_was_cut_off_is_sent_again_without_a_second_record(driver: DriverUnderTest) {
     let mut fixture = OutageFixture::start(driver);
     let server = fixture.server.as_ref().expect("it runs");
@@ -151,7 +150,7 @@ fn a_request_that_was_cut_off_is_sent_again_without_a_second_record(driver: Driv
     let mut said = BufReader::new(cut.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
     assert!(said.any(|line| line.starts_with("=> Send data, 4 bytes")), "it sends");
     fixture.kill();
-    // Nothing came back, or the connection was reset.
+    // No answer, or the connection was reset.
     let status = cut.0.wait().expect("it is ours");
     assert!(matches!(status.code(), Some(52 | 56)), "{status}");
     fixture.start_again();
@@ -191,7 +190,7 @@ fn logger_says_it_over_tcp_alone(driver: DriverUnderTest) {
     fixture.kill();
     let told: Vec<bool> =
         all(&fixture, "meanwhile").into_iter().map(|tool| exit_status(tool).success()).collect();
-    // Datagrams are lost without a word, unless it is asked to say so.
+    // Lost datagrams cause no error, unless the program checks socket errors.
     assert_eq!(told, [true, false, false, true, false]);
     fixture.start_again();
     for tool in all(&fixture, "afterwards") {
@@ -204,7 +203,7 @@ fn logger_says_it_over_tcp_alone(driver: DriverUnderTest) {
 }
 
 impl OutageFixture {
-    /// The payloads when there are so many: what is not acknowledged may still be on its way to the stream.
+    /// The payloads once there are `count`: unacknowledged messages may still be on their way to the stream.
     fn payloads_of(&self, count: usize) -> Vec<String> {
         let mut server = self.server.as_ref().expect("it runs").watch();
         server.until("all are stored", |metrics| {
@@ -227,7 +226,7 @@ fn rsyslog(folder: &Path, input: &Path, to: SocketAddr) -> ToolProcess {
         to.port(),
     );
     fs::write(&file, text).expect("a file");
-    // Not in everybody's path.
+    // Not in every user's path.
     let name = ["/usr/sbin/rsyslogd", "rsyslogd"].into_iter().find(|name| Path::new(name).exists());
     let mut command = Command::new(name.unwrap_or("rsyslogd"));
     command.arg("-n").arg("-f").arg(&file).arg("-i").arg(folder.join("pid")).stdin(Stdio::null());
@@ -236,7 +235,7 @@ fn rsyslog(folder: &Path, input: &Path, to: SocketAddr) -> ToolProcess {
     running
 }
 
-/// Whether somebody here has a connection to `to`, alive or not.
+/// Returns whether this machine has a connection to `to`, alive or not.
 fn is_connected(to: SocketAddr) -> bool {
     let IpAddr::V4(ip) = to.ip() else { panic!("it is IPv4") };
     let wanted = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), to.port());
@@ -244,8 +243,8 @@ fn is_connected(to: SocketAddr) -> bool {
     table.lines().any(|line| line.split_whitespace().nth(2) == Some(&wanted))
 }
 
-/// With a queue and without an end of its tries. TCP acknowledges nothing: what it sends before it finds the connection dead
-/// is lost.
+/// With a queue and endless retries. TCP syslog has no acknowledgements: messages sent before the sender detects the
+/// dead connection are lost.
 fn rsyslog_keeps_what_it_has_until_the_server_is_back(driver: DriverUnderTest) {
     let mut fixture = OutageFixture::start(driver);
     let folder = tempfile::tempdir().expect("a folder");
@@ -266,7 +265,7 @@ fn rsyslog_keeps_what_it_has_until_the_server_is_back(driver: DriverUnderTest) {
     }
     fixture.start_again();
     log("afterwards");
-    // More of them than are certain.
+    // More messages than are certain to be stored.
     let mut watcher = fixture.server.as_ref().expect("it runs").watch();
     let mut there = Vec::new();
     while !there.last().is_some_and(|last: &String| last.ends_with("afterwards")) {

@@ -1,4 +1,4 @@
-//! What operators see over HTTP: `/metrics` in the format that is asked for, and `/status`.
+//! Pages for operators: `/metrics` in the requested format, and `/status`.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,7 +17,7 @@ on_both_drivers!(
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A server with every part that has metrics: streams on disk and in memory, syslog, work that was done and refused.
+/// A server with every part that has metrics: streams on disk and in memory, syslog, finished and refused work.
 fn busy_server(driver: DriverUnderTest) -> (tempfile::TempDir, ServerUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!(
@@ -39,7 +39,7 @@ fn metrics(server: &ServerUnderTest, fields: &str) -> (String, String) {
     (answer.field("Content-Type").expect("it has a type").to_owned(), answer.into_text())
 }
 
-/// RFC 9110 §12.5.1: browsers see text, scrapers get what they prefer.
+/// RFC 9110 §12.5.1: browsers get text, scrapers get their preferred format.
 fn metrics_come_in_the_format_that_is_asked_for(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     for (accept, expected) in [
@@ -64,7 +64,7 @@ fn metrics_come_in_the_format_that_is_asked_for(driver: DriverUnderTest) {
              text/plain;version=0.0.4;q=0.3,*/*;q=0.2\r\n",
             OPENMETRICS,
         ),
-        // An older one wants a version that is not spoken here.
+        // An older one prefers an unsupported version.
         (
             "Accept: application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1\r\n",
             TEXT,
@@ -75,7 +75,7 @@ fn metrics_come_in_the_format_that_is_asked_for(driver: DriverUnderTest) {
         ("Accept: application/openmetrics-text;q=0.4, text/plain;q=0.5\r\n", TEXT),
         ("Accept: text/plain\r\nAccept: application/openmetrics-text\r\n", OPENMETRICS),
         ("Accept: application/*\r\n", OPENMETRICS),
-        // Nothing fits: RFC 9110 §12.5.1 lets the server answer all the same.
+        // Without a match RFC 9110 §12.5.1 lets the server answer anyway.
         ("Accept: image/png\r\n", TEXT),
         ("Accept: ;;,\"\r\n", TEXT),
     ] {
@@ -86,7 +86,7 @@ fn metrics_come_in_the_format_that_is_asked_for(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// The linter of Prometheus reads the text format and knows its conventions.
+/// The linter of Prometheus checks the text format and its conventions.
 fn promtool_has_no_objection(driver: DriverUnderTest) {
     let (_data, server) = busy_server(driver);
     let (_, text) = metrics(&server, "");
@@ -162,7 +162,6 @@ fn status(server: &ServerUnderTest) -> String {
     answer.into_text()
 }
 
-/// The figure of the page that has this name.
 #[track_caller]
 fn figure(page: &str, name: &str) -> String {
     let end = page.find(&format!("</b><span>{name}</span>")).unwrap_or_else(|| panic!("no {name}: {page}"));
@@ -170,7 +169,7 @@ fn figure(page: &str, name: &str) -> String {
     page[begin..end].to_owned()
 }
 
-/// Uptime, rates, waits, streams with their disks, statuses with their words; it refreshes itself without scripts.
+/// Uptime, rates, waits, streams with their disks, statuses with their texts; the page refreshes without scripts.
 fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
     let (_data, server) = busy_server(driver);
     let page = eventually("the disk of the stream is measured", || {
@@ -202,13 +201,13 @@ fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
     }
     let wait = figure(&page, "wait in the queue, mean");
     assert!(wait.ends_with("ms") || wait.ends_with(" s"), "{wait}");
-    // A page that is looked at for days does not grow.
+    // A page that stays open for days does not grow.
     let longest = (0..50).map(|_| status(&server).len()).max().expect("there are some");
     assert!(longest < page.len() + 200, "{longest} and {}", page.len());
     server.finish();
 }
 
-/// What was refused has a table of its own and a mark wherever it stands.
+/// Refusals have a table of their own and a mark at each figure.
 fn refusals_stand_out_on_the_status_page(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --max-queue 1 --drain-timeout 0.1");
     assert!(!status(&server).contains("<h2>Refused</h2>"));

@@ -1,4 +1,4 @@
-//! What wrong requests get: a status, a text that names the fault, and the end of the connection.
+//! Responses to wrong requests: a status, a text with the error, and the end of the connection.
 
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer};
 
@@ -11,7 +11,7 @@ on_both_drivers!(
 
 const GOOD: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A request that cannot be read, its status, and what the text must say.
+/// A malformed request, its status, and a required part of the text.
 fn wrong_requests() -> Vec<(String, u16, &'static str)> {
     let get = |fields: &str| format!("GET /test/fast HTTP/1.1\r\n{fields}\r\n");
     let post = |rest: &str| format!("POST /test/fast HTTP/1.1\r\nHost: a\r\n{rest}");
@@ -52,7 +52,7 @@ fn wrong_requests() -> Vec<(String, u16, &'static str)> {
     ]
 }
 
-/// Rows 4.14, 4.16, 4.32: as soon as the fault is seen, also behind good requests on one connection.
+/// Rows 4.14, 4.16, 4.32: as soon as the error is detected, also behind good requests on one connection.
 fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let wrong = wrong_requests();
@@ -79,7 +79,7 @@ fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: DriverUnder
     server.finish();
 }
 
-/// Row 4.16: a wrong path or method is answered, and the connection goes on.
+/// Row 4.16: a wrong path or method is answered, and the connection continues.
 fn a_request_for_what_is_not_there_costs_no_connection(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let mut peer = server.connect();
@@ -99,7 +99,7 @@ fn a_request_for_what_is_not_there_costs_no_connection(driver: DriverUnderTest) 
         assert_eq!(answer.field("Allow"), allow, "{line}");
         assert_eq!(answer.field("Connection"), None, "{line}");
     }
-    // A refusal before the body: nobody knows whether the body comes, so the connection ends.
+    // A refusal before the body: the body may or may not follow, so the connection ends.
     let answer =
         peer.ask("POST /nothing HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!((answer.status, answer.field("Connection")), (404, Some("close")));
@@ -130,7 +130,7 @@ fn limits_can_be_set(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.16: `/test/*` is for loopback, unless the operator says otherwise.
+/// Row 4.16: `/test/*` is for loopback, unless `--demo` is given.
 fn demo_routes_are_closed_to_strangers(driver: DriverUnderTest) {
     for (options, status) in [("", 404), ("--demo", 200)] {
         let server = ServerUnderTest::listening(driver, "0.0.0.0:0", options);

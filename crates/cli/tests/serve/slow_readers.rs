@@ -1,4 +1,4 @@
-//! Clients that ask and do not listen, or listen slowly.
+//! Clients that send requests and read no answers, or read slowly.
 
 use std::thread;
 
@@ -10,16 +10,15 @@ on_every_driver!(
     resets_while_an_answer_is_held_up_cost_nothing,
 );
 
-/// What the kernel may keep of an answer: little, so that the server meets resistance at once.
+/// Kernel buffer for answers: small, so that the server meets backpressure at once.
 const TINY: usize = 2048;
 const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Clients that never read.
 const DEAF: u64 = 8;
-/// Bytes that may be held for one of them: one call's output, in a block of the next size.
+/// Maximum bytes held for one of them: one call's output, in a block of the next size.
 const HELD_MAX: u64 = 64 * 1024;
 
-/// Rows 4.35, 4.36: what is held for them is bounded, others are served, then their time is over.
+/// Rows 4.35, 4.36: bytes held for them are bounded, others are served, then their timeout passes.
 fn a_client_that_never_reads_is_bounded_and_cut_off(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, &format!("-A 1 --send-buffer {TINY} --write-timeout 1"));
     let mut watcher = server.watch();
@@ -44,7 +43,7 @@ fn a_client_that_never_reads_is_bounded_and_cut_off(driver: DriverUnderTest) {
     assert!(metrics.value("blocked_sends_total") >= DEAF, "nobody met resistance: {metrics:?}");
 }
 
-/// Row 4.36: sends that the kernel takes only in part go on where they stopped.
+/// Row 4.36: partial sends continue where they stopped.
 fn a_slow_reader_gets_every_byte_in_order(driver: DriverUnderTest) {
     const ROUNDS: usize = 200;
     let server = ServerUnderTest::start(driver, &format!("-D 1 --send-buffer {TINY}"));
@@ -72,7 +71,7 @@ fn a_slow_reader_gets_every_byte_in_order(driver: DriverUnderTest) {
     assert!(metrics.value("blocked_sends_total") > 0, "the reader was not slow: {metrics:?}");
 }
 
-/// Rows 4.34, 4.36: no signal, no error on the dead connection ends the server.
+/// Rows 4.34, 4.36: neither a signal nor an error of a dead connection ends the server.
 fn resets_while_an_answer_is_held_up_cost_nothing(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, &format!("--send-buffer {TINY}"));
     let mut watcher = server.watch();

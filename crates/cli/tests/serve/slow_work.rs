@@ -17,7 +17,7 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
 const PANIC: &str = "GET /test/panic HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A connection whose slow request is the `number`-th that the workers have or had.
+/// A connection with a slow request that is the `number`-th of the workers.
 fn ask_slowly(server: &ServerUnderTest, watcher: &mut MetricsClient, number: u64) -> TestPeer {
     let mut peer = server.connect();
     peer.send(SLOW);
@@ -27,7 +27,7 @@ fn ask_slowly(server: &ServerUnderTest, watcher: &mut MetricsClient, number: u64
     peer
 }
 
-/// Row 4.26: who waits too long hears 503 and when to come again; fast requests notice nothing.
+/// Row 4.26: a job that waits too long is answered 503 with a retry time; fast requests are unaffected.
 fn hung_workers_cost_their_own_requests_only(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --queue-timeout 0.3 --drain-timeout 0.2");
     let mut watcher = server.watch();
@@ -46,14 +46,14 @@ fn hung_workers_cost_their_own_requests_only(driver: DriverUnderTest) {
         let answer = peer.answer();
         assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
         assert_eq!(answer.text(), "503 Service Unavailable\n");
-        // The connection was not to blame.
+        // The connection stays usable.
         assert_eq!(peer.ask(FAST).status, 200);
     }
     assert!(hung.is_silent());
     assert_eq!(server.finish().closed("drain_timeout"), 1);
 }
 
-/// Row 4.26: the queue has a length, too.
+/// Row 4.26: the length of the queue is limited, too.
 fn a_full_queue_sheds_at_once(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --max-queue 2 --drain-timeout 0.2");
     let mut watcher = server.watch();
@@ -90,7 +90,7 @@ fn a_queue_that_stands_is_cut(driver: DriverUnderTest) {
     assert!(0 < shed && shed < CLIENTS, "{shed} were shed");
     let metrics = watcher.fetch();
     assert_eq!((metrics.jobs("shed"), metrics.jobs("done")), (shed, CLIENTS - shed));
-    // The queue is short again, and nobody is turned away.
+    // The queue is short again, and no request is rejected.
     for peer in &mut waiting {
         assert_eq!(peer.ask(FAST).status, 200);
     }
@@ -99,7 +99,7 @@ fn a_queue_that_stands_is_cut(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.35: a job that a worker does not finish is answered all the same.
+/// Row 4.35: a job that a worker does not finish is answered anyway.
 fn work_that_takes_too_long_is_given_up(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --queue-timeout 0.1 --work-timeout 0.2");
     let mut peer = server.connect();
@@ -109,8 +109,8 @@ fn work_that_takes_too_long_is_given_up(driver: DriverUnderTest) {
     assert_eq!(server.finish().closed("work_timeout"), 1);
 }
 
-/// Row 4.35: however long a job may wait for a worker, the answer comes when the time for work is over.
-/// Whose job is in a worker loses the connection; whose job waits keeps it.
+/// Row 4.35: however long a job may wait for a worker, the answer comes at the work timeout. A connection with its job
+/// in a worker closes; one with a waiting job stays open.
 fn the_time_for_work_counts_from_the_request(driver: DriverUnderTest) {
     let server =
         ServerUnderTest::start(driver, "-A 1 -w 1 -D 600000 --queue-timeout 3600 --work-timeout 0.3");
@@ -133,7 +133,7 @@ fn the_time_for_work_counts_from_the_request(driver: DriverUnderTest) {
 /// Row 4.3: first come, first served.
 fn waiting_work_is_done_in_its_order(driver: DriverUnderTest) {
     const CLIENTS: u64 = 20;
-    // One shard: what it has received, it has queued before it is looked at.
+    // One shard: it queues received requests before it answers the metrics request.
     let server = ServerUnderTest::start(driver, "-A 1 -w 1 -D 20 --queue-target off");
     let mut watcher = server.watch();
     let mut waiting: Vec<TestPeer> = Vec::new();
@@ -145,7 +145,7 @@ fn waiting_work_is_done_in_its_order(driver: DriverUnderTest) {
     }
     let mut answered = vec![false; waiting.len()];
     while answered.contains(&false) {
-        // From the last to the first: when a later one has its answer, the earlier had theirs before.
+        // From the last to the first: when a later one has its answer, the earlier ones had theirs before.
         for at in (0..waiting.len()).rev() {
             answered[at] = !waiting[at].is_silent();
         }
@@ -160,7 +160,7 @@ fn waiting_work_is_done_in_its_order(driver: DriverUnderTest) {
     assert_eq!(server.finish().jobs("done"), CLIENTS);
 }
 
-/// Row 4.12: a job that panics is answered 500; the worker, the connection and the server live on.
+/// Row 4.12: a job that panics is answered 500; the worker, the connection and the server continue.
 fn a_panic_costs_one_answer(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 1");
     let mut peer = server.connect();
@@ -175,7 +175,7 @@ fn a_panic_costs_one_answer(driver: DriverUnderTest) {
     assert_eq!((metrics.jobs("panicked"), metrics.jobs("done")), (3, 3));
 }
 
-/// Row 4.12: results for the dead go nowhere, above all not to those who took their places.
+/// Row 4.12: results for closed connections are dropped and never reach their successors in the slot.
 fn a_peer_may_go_while_its_work_runs(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -w 1 -D 50 -C 3");
     let mut watcher = server.watch();
@@ -186,7 +186,7 @@ fn a_peer_may_go_while_its_work_runs(driver: DriverUnderTest) {
         } else {
             drop(gone);
         }
-        // There are three places: this one soon has that of the dead.
+        // There are three slots: this connection soon reuses a freed one.
         let mut heir = server.connect();
         assert_eq!(heir.ask(FAST.to_owned() + FAST).status, 200);
         assert_eq!(heir.answer().status, 200);

@@ -1,4 +1,4 @@
-//! Requests that come in pieces, and clients that close their half early.
+//! Requests that arrive in pieces, and clients that close their half early.
 
 use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer};
 
@@ -9,7 +9,7 @@ on_both_drivers!(
     half_a_request_and_the_end_is_told_so,
 );
 
-/// Every form a request can have; each is answered with one 200 and the end of the connection.
+/// Every form of a request; each is answered with one 200 and the end of the connection.
 const FORMS: [&str; 6] = [
     "GET /test/fast HTTP/1.0\r\n\r\n",
     "GET /test/fast HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
@@ -19,7 +19,7 @@ const FORMS: [&str; 6] = [
     "POST /test/fast HTTP/1.1\r\nHost:a\r\nConnection:close\r\nTransfer-Encoding:chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
 ];
 
-/// Connections that send their pieces in step: nobody sends the next before the server has all.
+/// Connections that send their pieces in step: the next pieces follow when the server has received all.
 struct SplitRequestTest<'a> {
     server: &'a ServerUnderTest,
     watcher: MetricsClient,
@@ -31,7 +31,7 @@ impl<'a> SplitRequestTest<'a> {
         SplitRequestTest { server, watcher: server.watch(), sent: 0 }
     }
 
-    /// Each member sends `request` cut at its own places, then reads its answer.
+    /// Each connection sends `request` cut at its own positions, then reads its answer.
     fn send_all(&mut self, request: &str, cuts: &[Vec<usize>]) {
         let mut peers: Vec<TestPeer> = cuts.iter().map(|_| self.server.connect()).collect();
         let rounds = cuts.iter().map(Vec::len).max().unwrap_or(0);
@@ -54,9 +54,9 @@ impl<'a> SplitRequestTest<'a> {
     }
 }
 
-/// Row 4.33: the server sees the pieces one by one, because each waits until the last has arrived.
+/// Row 4.33: the server receives the pieces one by one, because each is sent after the previous one has arrived.
 fn a_request_may_be_cut_at_every_byte_and_every_pair_of_bytes(driver: DriverUnderTest) {
-    // Up to 1,500 of them want a worker at once.
+    // Up to 1,500 of them need a worker at once.
     let server = ServerUnderTest::start(driver, "-D 1 --queue-target off");
     let mut split_requests = SplitRequestTest::new(&server);
     for form in FORMS {
@@ -84,7 +84,7 @@ fn a_request_may_come_byte_by_byte(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.33: whoever has said everything may say so; the answers come nevertheless.
+/// Row 4.33: a client may close its half after its requests; the answers still arrive.
 fn a_client_that_closes_its_half_is_answered(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 20");
     let mut watcher = server.watch();
@@ -94,7 +94,7 @@ fn a_client_that_closes_its_half_is_answered(driver: DriverUnderTest) {
         peer.half_close();
         assert_eq!(peer.rest().len(), 57, "{form}");
     }
-    // A connection that would persist: all that was asked is answered, then it ends.
+    // A persistent connection: all requests are answered, then it ends.
     for (path, done) in [("/test/fast", 0), ("/test/slow", 3)] {
         let before = watcher.fetch().jobs("done");
         let mut peer = server.connect();
@@ -120,7 +120,7 @@ fn a_client_that_closes_its_half_is_answered(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.33: the peer may still read, so it hears why there is no answer.
+/// Row 4.33: the peer may still read, so it gets an error.
 fn half_a_request_and_the_end_is_told_so(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let mut halves = 0;
@@ -135,7 +135,7 @@ fn half_a_request_and_the_end_is_told_so(driver: DriverUnderTest) {
             halves += 1;
         }
     }
-    // Nothing but the end is no request.
+    // An end without a byte is no request.
     let mut peer = server.connect();
     peer.half_close();
     assert_eq!(peer.rest(), b"");

@@ -1,4 +1,4 @@
-//! The system calls of the I/O threads under mixed load, as strace sees them: none of them blocks but the one wait of a turn.
+//! System calls of the I/O threads under mixed load, traced by strace: none blocks except the one wait of a turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{DriverUnderTest, ServerUnderTest, Tool, binary};
 
 on_both_drivers!(an_io_thread_makes_no_blocking_call);
 
-/// Calls that cannot block, whatever their arguments: they change tables of the kernel or ask for a value.
+/// Calls that never block: they change tables of the kernel or read a value.
 const NEVER_BLOCK: [&str; 23] = [
     "brk",
     "clock_gettime",
@@ -37,17 +37,17 @@ const NEVER_BLOCK: [&str; 23] = [
     "shutdown",
 ];
 
-/// The wait of a turn.
 const WAITS: [&str; 3] = ["io_uring_enter", "epoll_wait", "epoll_pwait2"];
 
-/// Calls on descriptors that return at once where the descriptor is nonblocking, or the call says so.
+/// Calls on descriptors that return at once if the descriptor is nonblocking, or the call's flags say so.
 const ON_DESCRIPTORS: [&str; 12] = [
     "accept4", "read", "readv", "recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "write",
     "writev", "ppoll",
 ];
 
-/// Rows 0.9, 0.13 and 4.2: between its first wait and the end of the server, an I/O thread reads, writes and accepts on nonblocking
-/// descriptors alone, waits for events in one place, and takes no lock that another thread holds. Files are other threads' work, and all threads are there from the start.
+/// Rows 0.9, 0.13 and 4.2: between its first wait and the end of the server, an I/O thread reads, writes and accepts on
+/// nonblocking descriptors only, waits for events in one place, and takes no lock that another thread holds. Other
+/// threads access files, and all threads exist from the start.
 fn an_io_thread_makes_no_blocking_call(driver: DriverUnderTest) {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = folder.path().join("trace");
@@ -55,7 +55,7 @@ fn an_io_thread_makes_no_blocking_call(driver: DriverUnderTest) {
     let nonblocking = descriptors(&server);
     load(&server);
     let open = descriptors(&server);
-    // A uring reads and writes sockets itself; those that it was not given are like those of the other driver.
+    // An io_uring reads and writes its sockets itself; all other descriptors are like those of the poll driver.
     if driver == DriverUnderTest::Poll {
         for (descriptor, (kind, is_nonblocking)) in nonblocking.iter().chain(&open) {
             assert!(*is_nonblocking, "{descriptor} {kind} is blocking");
@@ -103,7 +103,6 @@ fn is_eventfd(call: &str, arguments: &str) -> bool {
     call == "write" && arguments.contains("<anon_inode:[eventfd]>")
 }
 
-/// The thread's number in a line.
 fn number(line: &str) -> Option<u32> {
     line.split_once('<')?.0.trim().parse().ok()
 }
@@ -113,7 +112,7 @@ fn parts(line: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = line.split_once('(')?;
     let (thread, call) = before.rsplit_once(' ')?;
     let (_, name) = thread.trim_end().split_once('<')?;
-    // A call that another thread interrupted is told again when it returns: `<... read resumed>`.
+    // A call interrupted by another thread appears again when it returns: `<... read resumed>`.
     Some((name.trim_end_matches('>'), call, rest)).filter(|_| !line.contains(" resumed>"))
 }
 
@@ -141,7 +140,7 @@ fn traced(driver: DriverUnderTest, folder: &TempDir, trace: &Path) -> ServerUnde
     ServerUnderTest::spawn(command)
 }
 
-/// Fast and slow requests, pages about the server, messages that are stored on disk, followed and read back.
+/// Fast and slow requests, status pages, and messages that are stored on disk, followed and read back.
 fn load(server: &ServerUnderTest) {
     for _ in 0..20 {
         let mut peer = server.connect();

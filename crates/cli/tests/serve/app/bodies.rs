@@ -1,4 +1,4 @@
-//! Bodies of any length, in both directions, in bounded memory, whatever the client does in the middle.
+//! Bodies of any length, in both directions, in bounded memory, with interruptions of the client at any time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -19,9 +19,8 @@ on_both_drivers! {
     a_body_longer_than_allowed_is_refused_before_a_process_sees_it,
 }
 
-/// Bytes of the huge bodies.
 const HUGE: usize = 100_000_000;
-/// By how much the server may grow while they pass: some pieces for each connection and what the allocator keeps.
+/// Maximum growth of the server meanwhile: a few pieces per connection and the allocator's reserve.
 const GROWTH_MAX: u64 = 24 << 20;
 
 const LARGE: &str = "--max-body-size 1000000000";
@@ -33,7 +32,7 @@ pub(super) fn stream(server: &ServerUnderTest) -> TcpStream {
     stream
 }
 
-/// Sends a body of that size in pieces, as the pattern, framed as chunks if asked for.
+/// Sends a body of the pattern in pieces, chunked or with a length.
 fn upload(stream: &mut TcpStream, size: usize, piece: usize, chunked: bool) {
     let framing = match chunked {
         true => "Transfer-Encoding: chunked".to_owned(),
@@ -41,7 +40,7 @@ fn upload(stream: &mut TcpStream, size: usize, piece: usize, chunked: bool) {
     };
     write!(stream, "POST /count HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n")
         .expect("it is taken");
-    // 251 pieces later the pattern begins anew at the same place.
+    // After 251 pieces the pattern repeats at the same position.
     let block: Vec<u8> = pattern(0, 251 * piece).collect();
     for start in (0..size).step_by(piece) {
         let at = start % (251 * piece);
@@ -76,7 +75,7 @@ fn check_upload(server: &ServerUnderTest, size: usize, piece: usize, chunked: bo
     );
 }
 
-/// Takes a body of the pattern until the end of the connection, and counts it.
+/// Receives a body of the pattern to the end of the connection; returns its size.
 fn download(mut stream: TcpStream, path: &str) -> usize {
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("it is taken");
     let mut bytes = vec![0; 1 << 16];
@@ -142,7 +141,7 @@ fn a_slow_client_gets_everything(driver: DriverUnderTest) {
     slow.shrink_receive_buffer(32 * 1024);
     slow.send(super::last("/sized/1000000"));
     slow.wait_for_bytes();
-    // The other process answers everybody else meanwhile.
+    // The other process still answers all other requests.
     let mut peer = server.connect();
     for _ in 0..20 {
         assert_eq!(peer.ask(get("/pid")).status, 200);
@@ -154,7 +153,7 @@ fn a_slow_client_gets_everything(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.26: what a client does not take, the process is not read from, once as much is held as may be.
+/// Row 4.26: when the limit of held bytes is reached, the server stops reading from the process until the client reads.
 fn many_slow_clients_cost_little_memory(driver: DriverUnderTest) {
     const CLIENTS: usize = 12;
     const SIZE: usize = 20_000_000;
@@ -180,13 +179,13 @@ fn many_slow_clients_cost_little_memory(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.12: the dead hold nothing.
+/// Row 4.12: a disconnected client frees its slot.
 fn a_client_that_goes_away_frees_its_slot(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, LARGE);
     let mut peer = server.connect();
     let pid = number(&mut peer, "/pid");
     for round in 0..3 {
-        // In the middle of an answer.
+        // In the middle of a response.
         let mut gone = server.connect();
         gone.send(get("/sized/50000000"));
         gone.wait_for_bytes();
@@ -219,7 +218,7 @@ fn an_answer_before_the_end_of_the_body_is_the_answer(driver: DriverUnderTest) {
         let mut client = stream(&server);
         write!(client, "POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n")
             .expect("it is taken");
-        // Whether all of it is taken is not the question: the answer comes.
+        // The server need not read everything before it answers.
         let mut sending = client.try_clone().expect("a descriptor");
         let sender = std::thread::spawn(move || {
             let _ = sending.write_all(&vec![0; size]);
@@ -236,7 +235,7 @@ fn an_answer_before_the_end_of_the_body_is_the_answer(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// The only process stays free for others while somebody takes their time.
+/// The only process stays free for others during a slow upload.
 fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, LARGE);
     let mut slow = stream(&server);
@@ -257,7 +256,7 @@ fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: DriverUnd
     server.finish();
 }
 
-/// Row 4.26: the rate counts over the whole body, however many pieces the process asks for.
+/// Row 4.26: the rate counts over the whole body, however many pieces the process reads.
 fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver: DriverUnderTest) {
     let options = format!("{LARGE} --max-requests-held 150000 --body-timeout 0.2 --min-body-rate 100000000");
     let (server, watcher) = before_fakes(driver, &options);
@@ -265,13 +264,13 @@ fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver
     write!(slow, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
         .expect("it is taken");
     slow.write_all(&[0; 65_536]).expect("it is taken");
-    // As long as this goes on the client is never silent for as long as it may be.
+    // Meanwhile no pause of the client reaches the body timeout.
     slow.set_read_timeout(Some(Duration::from_millis(10))).expect("a socket takes options");
     let mut head = [0; 12];
     let begun = Instant::now();
     let count = loop {
         assert!(begun.elapsed() < HANG, "it goes on for ever");
-        // The server may have had enough of it.
+        // The server may have closed the connection.
         let _ = slow.write_all(b"x");
         match slow.read(&mut head) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -290,13 +289,13 @@ fn a_body_longer_than_allowed_is_refused_before_a_process_sees_it(driver: Driver
     let (server, watcher) = before_fakes(driver, "--max-body-size 100000");
     let mut peer = server.connect();
     assert_eq!(peer.ask("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\n\r\n").status, 413);
-    // In chunks its length shows only on the way.
+    // The length of a chunked body is unknown at its start.
     let mut client = stream(&server);
     write!(client, "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         .expect("it is taken");
     let chunk = [b"10000\r\n", &[0; 65_536][..], b"\r\n"].concat();
     for _ in 0..2 {
-        // The server may have answered and gone.
+        // The server may have answered and closed the connection.
         let _ = client.write_all(&chunk);
     }
     let mut head = [0; 12];

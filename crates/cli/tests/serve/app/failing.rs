@@ -1,4 +1,4 @@
-//! Processes that do not start, die, hang, or answer what is no answer.
+//! Processes that do not start, exit, hang, or send invalid responses.
 
 use super::{before, before_fakes, get, last, lives, number, ready};
 use crate::support::DriverUnderTest;
@@ -13,7 +13,7 @@ on_both_drivers! {
     a_kept_connection_that_the_process_has_closed_costs_nobody_anything,
 }
 
-/// Row 1.24: it is not ready, it says so, and those who wait are answered in time.
+/// Row 1.24: the server is not ready and reports it, and waiting requests are answered in time.
 fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: DriverUnderTest) {
     for command in ["exec /nonexistent/program", "exit 7"] {
         let server = before(driver, command, "--processes 2 --queue-timeout 0.2");
@@ -58,7 +58,7 @@ fn a_process_that_dies_costs_the_request_that_it_had(driver: DriverUnderTest) {
     assert_eq!(server.finish().answers(502), 1);
 }
 
-/// Row 4.26: a deadline instead of waiting for ever.
+/// Row 4.26: a hung process is killed at its deadline.
 fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-timeout 0.3");
     let mut peer = server.connect();
@@ -71,7 +71,7 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: DriverUnd
         .until("two others are ready", |metrics| lives(metrics, "started") == 4 && ready(metrics) == 2);
     assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
     assert_eq!(peer.ask(get("/interim")).status, 200);
-    // An answer that begins and never ends is late as well, but its status has gone; and the process lives.
+    // A response that begins and never ends is late as well, but its status is already sent; the process stays.
     peer.send(get("/endless"));
     let answer = peer.head();
     assert_eq!((answer.status, answer.field("Connection")), (200, None));
@@ -83,13 +83,13 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: DriverUnd
     assert_eq!((metrics.answers(504), metrics.closed("answer_broken")), (2, 1));
 }
 
-/// Row 1.24: a process that answers others does not hang.
+/// Row 1.24: a process that answers other requests does not hang.
 fn a_slow_request_costs_the_others_of_its_process_nothing(driver: DriverUnderTest) {
-    // Little is held for slow readers: the other one keeps its slot.
+    // Little is held for slow readers, so the slow one keeps its slot.
     let options = "--app-concurrency 3 --app-timeout 1 --send-buffer 32768 --max-answers-held 150000";
     let (server, mut watcher) = before_fakes(driver, options);
     let [mut other, mut slow, mut peer] = [server.connect(), server.connect(), server.connect()];
-    // It takes its time, and the process none of it.
+    // The client reads slowly, not the process.
     other.shrink_receive_buffer(32 * 1024);
     other.send(last("/sized/1000000"));
     other.wait_for_bytes();
@@ -133,12 +133,12 @@ fn an_answer_that_breaks_off_ends_the_connection(driver: DriverUnderTest) {
     assert_eq!(server.finish().closed("answer_broken"), 1);
 }
 
-/// A process that closes a kept connection just when the next request comes is met without loss.
+/// A process that closes a kept connection just before the next request causes no loss.
 fn a_kept_connection_that_the_process_has_closed_costs_nobody_anything(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     for _ in 0..20 {
-        // It says nothing of closing, and closes.
+        // The response has no `Connection: close`, but the process closes.
         assert_eq!(peer.ask(get("/once")).status, 200);
         assert_eq!(peer.ask(get("/pid")).status, 200);
     }

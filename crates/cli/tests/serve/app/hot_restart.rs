@@ -1,4 +1,4 @@
-//! A server with worker processes is succeeded by one: nobody waits for processes that are still starting.
+//! Hot restart of a server with worker processes: no client waits for processes that are still starting.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ on_both_drivers!(
     a_successor_that_is_left_alone_accepts_before_its_processes_are_ready,
 );
 
-/// A server before a fake that starts only when there is a file at `gate`.
+/// A server with a fake process that starts only when a file exists at `gate`.
 fn behind_a_gate(driver: DriverUnderTest, gate: &Path, options: &str) -> ServerUnderTest {
     let gate = gate.display();
     let command = format!("until [ -e '{gate}' ]; do sleep 0.01; done; {}", fake());
     before(driver, &command, options)
 }
 
-/// Row 4.37: all that time the old server answers, and nobody is given to the new one.
+/// Row 4.37: until then the old server answers, and no connection reaches the new one.
 fn a_successor_takes_over_when_a_process_is_ready(driver: DriverUnderTest) {
     let folder = tempfile::tempdir().expect("a folder");
     let gate = folder.path().join("gate");
@@ -38,7 +38,7 @@ fn a_successor_takes_over_when_a_process_is_ready(driver: DriverUnderTest) {
     new.finish();
 }
 
-/// Row 4.37: it says why, to both, and the old server goes on.
+/// Row 4.37: both servers report the reason, and the old server continues.
 fn a_successor_whose_processes_do_not_start_takes_over_nothing(driver: DriverUnderTest) {
     let folder = tempfile::tempdir().expect("a folder");
     let control = folder.path().join("control");
@@ -57,7 +57,7 @@ fn a_successor_whose_processes_do_not_start_takes_over_nothing(driver: DriverUnd
     new.finish();
 }
 
-/// Row 4.37: the old server ends while it waits; who comes then waits for the new one's processes.
+/// Row 4.37: the old server ends while it waits; later clients wait for the new server's processes.
 fn a_successor_that_is_left_alone_accepts_before_its_processes_are_ready(driver: DriverUnderTest) {
     let folder = tempfile::tempdir().expect("a folder");
     let gate = folder.path().join("gate");
@@ -67,7 +67,7 @@ fn a_successor_that_is_left_alone_accepts_before_its_processes_are_ready(driver:
     old.finish();
     let mut early = new.connect();
     early.send(get("/pid"));
-    // Its pages are answered by the server itself.
+    // The server itself answers its pages.
     eventually("it accepts", || Some(new.connect().ask(get("/livez")).status == 200));
     assert!(early.is_silent());
     std::fs::write(&gate, "").expect("our folder");

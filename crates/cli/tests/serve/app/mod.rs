@@ -1,5 +1,5 @@
-//! `--app`: worker processes behind the server, met from outside. The processes are `fake.py`, which does what the
-//! path says, well or badly; and real ones.
+//! `--app`: worker processes behind the server, tested from outside. The processes are `fake.py`, which behaves as the
+//! path selects, and real programs.
 
 mod bodies;
 mod failing;
@@ -11,12 +11,11 @@ mod rewriting;
 
 use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer, binary};
 
-/// The command that starts the fake.
 fn fake() -> String {
     format!("exec python3 -I -S '{}/tests/serve/app/fake.py' {{socket}}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A server before `processes` of `command`, with further options, separated by blanks.
+/// A server before processes of `command`, with further options, separated by blanks.
 fn before(driver: DriverUnderTest, command: &str, options: &str) -> ServerUnderTest {
     let mut server = binary();
     server.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--app", command]);
@@ -43,22 +42,21 @@ fn lives(metrics: &crate::support::Metrics, event: &str) -> u64 {
     metrics.value(&format!("app_lives_total{{event=\"{event}\"}}"))
 }
 
-/// A request without a body.
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
 }
 
-/// The same on a connection that ends with it.
+/// The request of [`get`] with `Connection: close`.
 fn last(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n")
 }
 
-/// What the fake makes of a body, from `start` on.
+/// The pattern of the fake's bodies, from `start` on.
 fn pattern(start: usize, size: usize) -> impl Iterator<Item = u8> {
     (start..start + size).map(|at| (at % 251) as u8)
 }
 
-/// Asks for `path` on a connection of its own and returns head and whole body, chunks taken apart.
+/// Requests `path` on a connection of its own and returns the head and the whole, unchunked body.
 #[track_caller]
 fn ask_alone(server: &ServerUnderTest, path: &str) -> (String, Vec<u8>) {
     let mut peer = server.connect();
@@ -75,7 +73,7 @@ fn ask_alone(server: &ServerUnderTest, path: &str) -> (String, Vec<u8>) {
     (answer.head, body)
 }
 
-/// The body that these chunks make; they must end with the last chunk and nothing behind it.
+/// Decodes the chunks of a body; nothing may follow the last chunk.
 #[track_caller]
 fn without_chunks(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
@@ -96,7 +94,6 @@ fn without_chunks(mut rest: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The number that the answer's body is.
 #[track_caller]
 fn number(peer: &mut TestPeer, path: &str) -> i32 {
     let answer = peer.ask(get(path));

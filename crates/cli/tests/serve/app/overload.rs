@@ -1,4 +1,4 @@
-//! More requests than the processes can answer: who waits, who is refused, and that the rest is served as ever.
+//! More requests than the processes can answer: order of waiting, rejections, service of the rest.
 
 use super::{before_fakes, get};
 use crate::support::{DriverUnderTest, TestPeer};
@@ -14,7 +14,8 @@ on_both_drivers! {
 fn those_who_wait_are_served_in_their_order(driver: DriverUnderTest) {
     const CLIENTS: u64 = 12;
     let (server, mut watcher) = before_fakes(driver, "-A 1 --queue-target off");
-    // The process says in which order it was asked: when the answers arrive says little of it on a busy machine.
+    // The process reports the order of its requests; on a busy machine the arrival of the responses is no measure of
+    // it.
     let request = get("/turn/20");
     let mut waiting: Vec<TestPeer> = Vec::new();
     for number in 1..=CLIENTS {
@@ -88,7 +89,7 @@ fn slots_are_filled_before_anybody_waits(driver: DriverUnderTest) {
     watcher.until("the fifth waits", |metrics| metrics.value("jobs_queued") == 1);
     for peer in &mut busy {
         let status = peer.answer().status;
-        // The first of a process to be late ends it, and with it the other.
+        // The first late request of a process ends the process, and with it the other request.
         assert!(matches!(status, 502 | 504), "{status}");
     }
     assert_eq!(fifth.answer().status, 200);

@@ -1,4 +1,4 @@
-//! The lives of the processes beside the server's own: replaced, drained with it, ended with it, whatever happens.
+//! Life cycle of the processes beside the server's own: replaced, drained with it, ended with it in every case.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,8 +28,8 @@ fn is_stopped(server: &ServerUnderTest) -> bool {
     stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
 }
 
-/// Row 1.24: the folder with the sockets, by the guard of its processes or else by the next server; those of servers that
-/// live stay.
+/// Row 1.24: the guard of the processes, or else the next server, removes the folder with the sockets; folders of
+/// running servers stay.
 fn what_a_killed_server_leaves_behind_is_removed(driver: DriverUnderTest) {
     let runtime = tempfile::tempdir().expect("a folder");
     let start = || {
@@ -45,7 +45,7 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: DriverUnderTest) {
     killed.signal(Signal::KILL);
     killed.wait();
     eventually("its folder is removed", || (folders() == 1).then_some(()));
-    // The guard may be killed with it. A stopped server does not replace it.
+    // The guard may be killed together with the server. A stopped server does not replace it.
     let killed = start();
     let group = guard(&killed);
     killed.signal(Signal::STOP);
@@ -63,7 +63,7 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: DriverUnderTest) {
     assert_eq!(folders(), 0);
 }
 
-/// The shell that ends the server's processes should the server be killed.
+/// The shell that ends the processes if the server is killed.
 fn guard(server: &ServerUnderTest) -> Pid {
     let is_guard = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("while read"))
@@ -90,7 +90,7 @@ fn a_stopped_guard_holds_up_no_end(driver: DriverUnderTest) {
     assert!(is_gone(guard.as_raw_nonzero().get()));
 }
 
-/// Row 1.24: the system keeps no zombie then.
+/// Row 1.24: with SIGCHLD ignored the kernel keeps no zombie.
 fn a_death_is_noticed_where_the_server_inherits_that_children_are_ignored(driver: DriverUnderTest) {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(binary().get_program());
@@ -149,7 +149,7 @@ fn a_drain_answers_what_is_under_way_and_then_ends_the_processes(driver: DriverU
     assert!(!Path::new(&socket).parent().expect("a folder").exists(), "nothing is left behind");
 }
 
-/// Also when there was no time to say anything.
+/// Also without time for any cleanup.
 fn a_server_that_is_killed_takes_its_processes_with_it(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--processes 2 --app-concurrency 2");
     let mut pids = std::collections::BTreeSet::new();
@@ -179,7 +179,7 @@ fn a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed(driver: D
     drop(watcher);
     assert_eq!(lives(&server.finish(), "killed"), 1);
 
-    // Who asks twice does not want to wait.
+    // A second signal ends the wait.
     let server = before(driver, script, "--app-stop-timeout 3600");
     let mut watcher = server.watch();
     watcher.until("it is ready", |metrics| super::ready(metrics) == 1);

@@ -1,4 +1,4 @@
-//! Real programs behind the server: gunicorn and Node. One that is missing is a failure, never a skip.
+//! Real programs behind the server: gunicorn and Node. A missing program is a failure, never a skip.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,6 @@ on_both_drivers! {
     node_is_a_worker_process,
 }
 
-/// Where `cargo xtask test` has installed gunicorn.
 fn gunicorn() -> PathBuf {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gunicorn/bin/gunicorn");
     assert!(place.exists(), "{} is missing; `cargo xtask test` installs it", place.display());
@@ -21,7 +20,7 @@ fn folder() -> &'static str {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/app")
 }
 
-/// What both programs answer: a page, a body that comes back, a stream of unknown length.
+/// Checks the common responses of both programs: a page, an echoed body, a stream of unknown length.
 fn check(driver: DriverUnderTest, command: &str, options: &str) {
     let server = before(driver, command, options);
     let mut watcher = server.watch();

@@ -1,4 +1,4 @@
-//! What of a request reaches the process, and what of its answer reaches the client.
+//! The parts of a request that reach the process, and the parts of its response that reach the client.
 
 use std::io::{Read, Write};
 
@@ -73,7 +73,7 @@ fn an_answer_leaves_without_what_belongs_to_the_hop(driver: DriverUnderTest) {
         answer.head,
         "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-End-To-End: 2\r\nContent-Length: 1\r\n\r\n"
     );
-    // A process that says no date is given one; RFC 9110 §6.6.1.
+    // A response without a date gets one; RFC 9110 §6.6.1.
     let answer = peer.ask(get("/pid"));
     assert!(answer.field("Date").is_some_and(|date| date.ends_with(" GMT")), "{answer:?}");
     let answer = peer.ask(get("/interim"));
@@ -97,7 +97,7 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: DriverUnderTest
     for (word, size, length) in [
         ("sized", 1000, Some("1000")),
         ("sized", 300_000, Some("300000")),
-        // What is there at once is told a length, however the process framed it.
+        // A response that is complete at once gets a length, in whatever framing the process sends it.
         ("chunked", 1000, Some("1000")),
         ("close", 1000, Some("1000")),
         ("chunked", 300_000, None),
@@ -108,7 +108,7 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: DriverUnderTest
         let (head, body) = ask_alone(&server, &format!("/{word}/{size}"));
         assert_eq!(field(&head, "Content-Length").as_deref(), length, "{word} {size}: {head}");
         assert!(body.into_iter().eq(super::pattern(0, size)), "{word} {size}");
-        // HTTP/1.0 knows no chunks.
+        // HTTP/1.0 has no chunks.
         let mut peer = server.connect();
         peer.send(format!("GET /{word}/{size} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
         let answer = peer.head();
@@ -124,7 +124,7 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: DriverUnderTest
     server.finish();
 }
 
-/// What has come comes on: the first piece is not held back for the second.
+/// Received pieces are forwarded at once: the first one does not wait for the second.
 fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--app-concurrency 2");
     let mut stream = super::bodies::stream(&server);
@@ -144,7 +144,7 @@ fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// RFC 9112 §6.3: and the connection goes on behind them.
+/// RFC 9112 §6.3: and the connection continues behind them.
 fn answers_without_a_body_have_none(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
@@ -176,7 +176,7 @@ fn the_pages_about_the_server_stay_its_own(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 1.3: the program behind the server has no use for the passwords of its users.
+/// Row 1.3: the program behind the server does not get the passwords of its users.
 fn secrets_of_the_environment_do_not_reach_the_processes(driver: DriverUnderTest) {
     let user = ["--nats", "127.0.0.1:0", "--user", "ann:password-env=ANN_PASSWORD"];
     for options in [&user[..], &user[..2]] {
@@ -197,8 +197,8 @@ fn secrets_of_the_environment_do_not_reach_the_processes(driver: DriverUnderTest
     }
 }
 
-/// A hub beside a program takes `/publish/*` where publications are allowed, and says so; elsewhere the path is the
-/// program's.
+/// A hub beside a program handles `/publish/*` where publications are allowed, and reports it; elsewhere the path
+/// belongs to the program.
 fn publications_are_taken_from_the_program_on_loopback_alone(driver: DriverUnderTest) {
     let options = "--listen 0.0.0.0:0 --nats 127.0.0.1:0 --stream events=events.>:memory";
     let (server, watcher) = before_fakes(driver, options);

@@ -1,4 +1,4 @@
-//! A successor between `taken` and `released`: it is told to end, or clients sign in and publish while its streams wait.
+//! A successor between `taken` and `released`: it gets SIGTERM, or clients sign in and publish while its streams wait.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -19,8 +19,8 @@ on_both_drivers!(
 
 const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 
-/// Row 4.37: SIGTERM between `taken` and `released`: the successor drains until it has the streams, and what publishers had
-/// sent it is stored and acknowledged. The predecessor, which drains, can tell it so.
+/// Row 4.37: SIGTERM between `taken` and `released`: the successor drains until it has the streams, and messages of its
+/// publishers are stored and acknowledged. The draining predecessor can still send `released`.
 fn a_successor_that_is_told_to_end_before_the_release_stores_what_waits(driver: DriverUnderTest) {
     for hub in ["shard", "own"] {
         let control_folder = ControlFolder::new();
@@ -45,8 +45,8 @@ fn a_successor_that_is_told_to_end_before_the_release_stores_what_waits(driver: 
     }
 }
 
-/// Row 4.37: behind `released` nothing else reads the queues of the successor, although the predecessor has not ended: it
-/// reads to the end what was sent before its own end.
+/// Row 4.37: after `released` only the successor reads its queues, although the predecessor has not ended: it reads all
+/// datagrams sent before its own end.
 fn a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end(driver: DriverUnderTest) {
     const DATAGRAMS: u32 = 200;
     let control_folder = ControlFolder::new();
@@ -75,8 +75,8 @@ fn a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end(drive
     assert_eq!(load::stored(data.path(), "events").get("u"), Some(&DATAGRAMS));
 }
 
-/// Publishes until the server does not read any more, since nothing more may wait for the streams. Returns how many messages
-/// it has sent, and what is left of the last one.
+/// Publishes until the server stops reading, because no more may wait for the streams. Returns the number of sent
+/// messages and the unsent rest of the last one.
 fn fill(to: SocketAddr, sign_in: &str) -> (TcpStream, u32, Vec<u8>) {
     const BYTES: usize = 1000;
     let mut stream = TcpStream::connect(to).expect("the server listens");
@@ -98,8 +98,8 @@ fn fill(to: SocketAddr, sign_in: &str) -> (TcpStream, u32, Vec<u8>) {
     (stream, sent, left)
 }
 
-/// Row 4.37: while publishers are not read any more because the streams wait, clients can still sign in, also in pieces, and one
-/// that does not is shut out as ever.
+/// Row 4.37: while publishers are not read because the streams wait, clients can still sign in, also in pieces, and a
+/// client that does not sign in is disconnected as usual.
 fn clients_sign_in_while_no_publisher_is_read(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -126,8 +126,8 @@ fn clients_sign_in_while_no_publisher_is_read(driver: DriverUnderTest) {
     new.finish();
 }
 
-/// Rows 4.37, 0.4: a long message of which a part has come before the publishers are not read any more is stored once, with
-/// everything that was sent before and behind it.
+/// Rows 4.37, 0.4: a long message, partly received before publishers are not read any more, is stored once, with
+/// everything sent before and after it.
 fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: DriverUnderTest) {
     const SIZE: usize = 300_000;
     let control_folder = ControlFolder::new();

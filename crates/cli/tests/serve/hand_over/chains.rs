@@ -1,4 +1,4 @@
-//! Servers that succeed each other before the first one has ended, and steps of a hand-over that fail beside publishers.
+//! Hand-overs before the first server has ended, and hand-over steps that fail beside publishers.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -16,13 +16,13 @@ on_both_drivers!(
     worker_processes_and_streams_change_hands_together,
 );
 
-/// Holds the streams of a server for some hundred milliseconds when it is succeeded.
+/// Holds the streams of a server for some hundred milliseconds at its hand-over.
 fn silent_client(server: &ServerUnderTest) -> RawNatsClient {
     RawNatsClient::connect(nats_address(server))
 }
 
-/// Row 4.37: while the first server still drains the second one is succeeded: it removes the first one's file and not the
-/// third one's.
+/// Row 4.37: the second server is succeeded while the first one still drains: it removes the first one's file and not
+/// the third one's.
 fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -39,7 +39,7 @@ fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: Driver
     eventually("the second server has the path", || (inode(&socket) != of_first).then_some(()));
     first.signal(Signal::STOP);
     first.wait_until_stopped();
-    // The third server has put its socket beside the path, and has not taken it yet.
+    // The third server has bound its socket beside the path, and has not moved it yet.
     let (successor, _listeners) = ControlPeer::request_offer(&control_folder.path, 2);
     let _ = std::fs::remove_file(&beside);
     let third = UnixDatagram::bind(&beside).expect("our folder");
@@ -53,7 +53,7 @@ fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: Driver
     assert_eq!(inode(&beside), of_third, "the file of the third server is left alone");
     successor.refuse();
     drop(third);
-    // A real one replaces it.
+    // A real server replaces it.
     let third = control_folder.start_successor(driver, http, &format!("--nats {nats} {common}"));
     second.expect_clean_end();
     let sender = UnixDatagram::unbound().expect("a socket");
@@ -65,7 +65,7 @@ fn a_socket_file_is_passed_on_while_the_first_server_still_drains(driver: Driver
 
 const PUBLICATION: &str = "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny";
 
-/// Rows 4.37, 0.4: a server is succeeded before the one before it has ended; publishers run all the time.
+/// Rows 4.37, 0.4: hand-overs before the previous server has ended, with publishers all the time.
 fn three_servers_at_a_time_store_everything_once(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -84,7 +84,7 @@ fn three_servers_at_a_time_store_everything_once(driver: DriverUnderTest) {
         ];
         let (mut servers, mut halves) = (vec![first], Vec::new());
         for life in ["-A 1", "-A 2", "-A 1 --hub-thread own"] {
-            // A request without its end holds a server beyond the release of its streams.
+            // An unfinished request holds a server beyond the release of its streams.
             let mut half = TestPeer::connect(http);
             half.send(&FAST[..20]);
             halves.push(half);
@@ -108,7 +108,7 @@ fn three_servers_at_a_time_store_everything_once(driver: DriverUnderTest) {
     load::expect_stored_once(&streams, &sent);
 }
 
-/// Row 4.37: behind a hand-over each stream is opened by itself; one that fails says why and is tried again.
+/// Row 4.37: after a hand-over each stream opens independently; a failed one reports the reason and is retried.
 fn a_stream_that_cannot_be_opened_keeps_no_other_one_closed(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -142,8 +142,8 @@ fn a_stream_that_cannot_be_opened_keeps_no_other_one_closed(driver: DriverUnderT
     assert!(records("broken") >= Some(1));
 }
 
-/// Row 4.9: a server that ends without a successor and is held by a client closes its datagram sockets with its listeners,
-/// with what was queued read before.
+/// Row 4.9: a server that ends without a successor and still has a client closes its datagram sockets with its
+/// listeners, after it has read the queued datagrams.
 fn datagram_sockets_are_free_while_a_server_drains(driver: DriverUnderTest) {
     const DATAGRAMS: u32 = 200;
     let control_folder = ControlFolder::new();
@@ -193,7 +193,7 @@ fn datagram_sockets_are_free_while_a_server_drains(driver: DriverUnderTest) {
     new.finish();
 }
 
-/// Rows 4.37, 0.4: a successor ends, having done so much and no more, beside publishers to a stream on disk.
+/// Rows 4.37, 0.4: the successor ends after each step, beside publishers to a stream on disk.
 fn successors_that_die_at_any_step_cost_no_publication(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -237,7 +237,7 @@ fn successors_that_die_at_any_step_cost_no_publication(driver: DriverUnderTest) 
     load::expect_stored_once(data.path(), &sent);
 }
 
-/// Rows 4.37, 0.4: a server with worker processes and streams is succeeded: requests are answered by processes of either,
+/// Rows 4.37, 0.4: hand-over of a server with worker processes and streams: processes of either server answer requests,
 /// and every message is stored once.
 fn worker_processes_and_streams_change_hands_together(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();

@@ -1,4 +1,4 @@
-//! A server whose disk hangs, for real, is succeeded: strace holds the thread that writes the streams inside a system call.
+//! Hand-over of a server with a hung disk: strace holds the thread that writes the streams inside a system call.
 
 use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
@@ -9,10 +9,9 @@ use crate::nats::{RawNatsClient, address as nats_address};
 
 on_both_drivers!(a_server_whose_disk_hangs_is_succeeded,);
 
-/// System calls that write to a disk.
 const WRITES: &str = "pwrite64,pwritev,pwritev2,fdatasync,fsync";
 
-/// A disk that does not answer the journal thread of a server, until this is dropped.
+/// Hangs the disk of a server's journal thread until it is dropped.
 struct HungDisk {
     strace: Child,
     /// The folder of the thread under `/proc`.
@@ -34,10 +33,10 @@ impl HungDisk {
         HungDisk { strace, task }
     }
 
-    /// Waits until the thread is held in such a call.
+    /// Waits until the thread hangs in such a call.
     #[track_caller]
     fn hangs(&self) {
-        // pwrite64, fsync, fdatasync, pwritev, pwritev2 of x86-64; strace holds other calls for no time.
+        // pwrite64, fsync, fdatasync, pwritev, pwritev2 of x86-64; strace delays no other call.
         const NUMBERS: [&str; 5] = ["18", "74", "75", "296", "328"];
         let read = |name| std::fs::read_to_string(self.task.join(name)).unwrap_or_default();
         eventually("the disk hangs", || {
@@ -50,15 +49,15 @@ impl HungDisk {
 
 impl Drop for HungDisk {
     fn drop(&mut self) {
-        // The system lets the thread go on when its tracer ends.
+        // The kernel resumes the thread when its tracer ends.
         let _ = self.strace.kill();
         let _ = self.strace.wait();
     }
 }
 
-/// Rows 4.37, 0.4: the successor of a server whose disk hangs serves streams in memory and plain subjects, and refuses what is
-/// for streams on disk with a retryable error; answers keep their order. When the disk answers, each acknowledged message is
-/// stored once, and no refusal is final.
+/// Rows 4.37, 0.4: the successor of a server with a hung disk serves streams in memory and plain subjects, and refuses
+/// messages for streams on disk with a retryable error; answers keep their order. When the disk answers, each
+/// acknowledged message is stored once, and no refusal is final.
 fn a_server_whose_disk_hangs_is_succeeded(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -88,7 +87,7 @@ fn a_server_whose_disk_hangs_is_succeeded(driver: DriverUnderTest) {
             let text =
                 subjects.map(|subject| format!("PUB {subject} answers.{subject} 3\r\nh-0\r\nPING\r\n"));
             client.send(text.concat());
-            // Of each: the head and the text of its answer, and a PONG.
+            // Per message: the head and the text of its answer, and a PONG.
             client.lines(3 * subjects.len())
         };
         let lines = publish(&mut client);

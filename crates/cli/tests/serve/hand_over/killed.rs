@@ -1,6 +1,6 @@
-//! Real servers that are killed at each step of a hand-over, with publishers to a stream on disk.
+//! Real servers killed at each step of a hand-over, with publishers to a stream on disk.
 //!
-//! The two servers talk through a relay, which decides how far they get.
+//! The two servers communicate through a relay, which stops them at a step.
 
 use std::process::Child;
 
@@ -13,12 +13,10 @@ on_both_drivers!(
     predecessors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged,
 );
 
-/// What both servers have sent and received when one of them is killed.
+/// The state of both servers when one of them is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum KillPoint {
-    /// The successor has connected.
     Nothing,
-    /// The successor has the listeners.
     Offered,
     /// The successor is ready, and has not received `yours`.
     Ready,
@@ -26,27 +24,24 @@ enum KillPoint {
     Yours,
     /// The old server has received `taken`, and the successor has not received `released`.
     Taken,
-    /// The successor has received `released`.
     Released,
-    /// The successor has stored messages.
     Opened,
 }
 
-/// Both ends of a hand-over.
 struct ControlRelay {
     old: ControlPeer,
     successor: ControlPeer,
 }
 
 impl ControlRelay {
-    /// Has the next successor come to the test, not to the server at the path.
+    /// Makes the next successor connect to the test instead of the server at the path.
     fn listen(control_folder: &ControlFolder) -> OwnedFd {
         std::fs::rename(&control_folder.path, control_folder.path.with_extension("moved"))
             .expect("our folder");
         ControlPeer::control_socket(&control_folder.path)
     }
 
-    /// Connects the successor that comes with the server, whose socket file is put back.
+    /// Connects the waiting successor to the server and restores its socket file.
     fn accept(control_folder: &ControlFolder, control_socket: &OwnedFd) -> ControlRelay {
         let successor = ControlPeer::accept(control_socket);
         std::fs::rename(control_folder.path.with_extension("moved"), &control_folder.path)
@@ -54,7 +49,7 @@ impl ControlRelay {
         ControlRelay { old: ControlPeer::connect_to(&control_folder.path), successor }
     }
 
-    /// Passes on what the two send each other, so far and no farther.
+    /// Forwards messages between both servers up to a step.
     fn pass_until(&self, step: KillPoint) {
         let ControlRelay { old, successor } = self;
         if step >= KillPoint::Offered {
@@ -83,7 +78,7 @@ impl ControlRelay {
             old.send("taken");
         }
         if step >= KillPoint::Released {
-            // A server without connections may end before it says so, which means the same.
+            // A server without connections may end before it sends the line, which means the same.
             let (line, _) = old.receive();
             assert!(line == "released\n" || line.is_empty(), "{line}");
             successor.send("released");
@@ -91,7 +86,7 @@ impl ControlRelay {
     }
 }
 
-/// A server that is killed when this is dropped.
+/// A server that is killed on drop.
 struct KilledServer(Child);
 
 impl Drop for KilledServer {
@@ -101,7 +96,7 @@ impl Drop for KilledServer {
     }
 }
 
-/// Waits until `server` has taken some more messages.
+/// Waits until `server` has received more messages.
 #[track_caller]
 fn expect_progress(server: &ServerUnderTest) {
     let mut watcher = server.watch();
@@ -109,8 +104,8 @@ fn expect_progress(server: &ServerUnderTest) {
     watcher.until("messages come", |metrics| metrics.value("hub_messages_total") > before + 20);
 }
 
-/// Rows 4.37, 0.4: a successor is killed. Before `taken` the old server goes on; afterwards the next server finds every
-/// acknowledged message once.
+/// Rows 4.37, 0.4: the successor is killed. Before `taken` the old server continues; afterwards the next server finds
+/// every acknowledged message once.
 fn successors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -152,7 +147,7 @@ fn successors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(dr
                 server = ServerUnderTest::listening(driver, &http.to_string(), &options);
             }
             expect_progress(&server);
-            // A lock file of the killed one may be left, which the next start removes.
+            // A lock file of the killed server may remain, which the next start removes.
             eventually("the server can be succeeded", || {
                 ControlPeer::is_offered(&control_folder.path).then_some(())
             });
@@ -198,7 +193,7 @@ fn predecessors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(
             });
             server = next;
             expect_progress(&server);
-            // A lock file of the killed one may be left, which the next start removes.
+            // A lock file of the killed server may remain, which the next start removes.
             eventually("the server can be succeeded", || {
                 ControlPeer::is_offered(&control_folder.path).then_some(())
             });

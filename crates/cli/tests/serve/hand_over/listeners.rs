@@ -1,5 +1,5 @@
-//! What becomes of listeners when one server takes over from another: how many there are on either side, where they
-//! listen, and what they take from the limit of open files.
+//! Listeners in a hand-over: different numbers and addresses on either side, and their share of the limit of open
+//! files.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -15,13 +15,13 @@ on_both_drivers!(
     socket_paths_change_hands_before_the_old_server_may_close_its_sockets,
 );
 
-/// Row 4.37: more shards open more listeners, fewer accept from several, and no queue is forgotten.
+/// Row 4.37: more shards open more listeners, fewer shards accept from several, and no queue is lost.
 fn numbers_of_shards_may_differ(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let mut server = control_folder.start_first(driver, "-A 1");
     let address = server.address();
     for (shards, kept) in [(3, 1), (2, 3), (1, 3), (1, 3)] {
-        // They speak only after the old server has gone, so all that came to it are waiting somewhere.
+        // The clients send only after the old server has gone, so all its connections wait in a queue.
         server.signal(Signal::STOP);
         let mut waiting: Vec<TestPeer> = (0..60).map(|_| TestPeer::connect(address)).collect();
         for peer in &mut waiting[..30] {
@@ -70,8 +70,8 @@ fn more_listeners_than_one_message_holds_are_handed_over(driver: DriverUnderTest
     }
 }
 
-/// Rows 4.37, 3.27: what listeners take from the limit of open files is known exactly: as many connections as the
-/// server says it has room for find room, and so does a hand-over at the same time; with less the server does not start.
+/// Rows 4.37, 3.27: the share of listeners in the limit of open files is exact: the server's announced capacity is
+/// available, also during a hand-over; below that the server does not start.
 fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let limited = |limit: usize, options: &str| {
@@ -83,7 +83,7 @@ fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: DriverUnderT
         command.args(options.split_whitespace());
         command
     };
-    // 64 kept, 8 for the shard, 20 listeners, and a copy of each.
+    // 64 reserved, 8 for the shard, 20 listeners, and a copy of each.
     let (kept, room) = (64 + 8 + 2 * 20, 10);
     let outcome = limited(kept, &addresses(20)).output().expect("bash runs");
     expect_failure(&outcome, "open files leaves no room for connections");
@@ -112,7 +112,7 @@ fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: DriverUnderT
     new.finish();
 }
 
-/// Row 4.37: what only the old one had is drained with it, what only the new one asks for is opened.
+/// Row 4.37: addresses of the old server alone drain with it, those of the new one alone are opened.
 fn addresses_may_come_and_go(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = ServerUnderTest::listening(
@@ -140,7 +140,7 @@ fn addresses_may_come_and_go(driver: DriverUnderTest) {
 }
 
 /// Row 4.37: from one host to all of them, in two hand-overs: first both, which share the port, then the wide one
-/// alone. The narrow one alone in its way is told by its name.
+/// alone. The error for the wide one alone names the narrow one.
 fn addresses_may_become_wider(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let narrow = SocketAddr::from(([127, 0, 0, 1], port_of_nobody()));
@@ -164,14 +164,14 @@ fn addresses_may_become_wider(driver: DriverUnderTest) {
     both.finish();
 }
 
-/// Row 4.37: while a hand-over may fail, connections come to the old server's listeners alone, whatever the
-/// successor opens besides; so nobody is lost with it.
+/// Row 4.37: while a hand-over may fail, connections reach the old server's listeners only, whatever the successor
+/// opens besides, so none is lost with the successor.
 fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: DriverUnderTest) {
     for fails in [true, false] {
         let control_folder = ControlFolder::new();
         let control_socket = ControlPeer::control_socket(&control_folder.path);
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        // Of those who may listen there together.
+        // Allows other listeners at the address.
         socket2::SockRef::from(&queue).set_reuse_port(true).expect("a socket takes the option");
         let address = queue.local_addr().expect("it is bound");
         let besides = free_address();
@@ -189,7 +189,7 @@ fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: DriverUnd
             assert!(TestPeer::try_connect(besides).is_err(), "somebody listens already");
             let server = new.join().expect("it starts");
             if fails {
-                // What it accepts ends with it.
+                // Connections accepted by it end with it.
                 server.signal(Signal::STOP);
                 server.wait_until_stopped();
             }
@@ -225,14 +225,12 @@ fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: DriverUnd
     }
 }
 
-/// As many addresses.
 fn addresses(count: usize) -> String {
     "--listen 127.0.0.1:0 ".repeat(count)
 }
 
-/// An address at which nobody listens.
-/// A port that is free on every address, and that the system gives to nobody who asks for any: a connection of another
-/// test would be in the way of a listener on all addresses.
+/// A port that is free on every address and outside the range of ephemeral ports: a connection of another test would
+/// prevent a listener on all addresses.
 fn port_of_nobody() -> u16 {
     static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux has one");
@@ -249,8 +247,8 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-/// Row 4.37: when the old server hears that it has been succeeded it may close its Unix datagram sockets at once, so by then
-/// every path leads to the successor's. There are many, so that a late one is seen.
+/// Row 4.37: after `taken` the old server may close its Unix datagram sockets at once, so by then every path leads to
+/// the successor's. There are many, so that a late one is detected.
 fn socket_paths_change_hands_before_the_old_server_may_close_its_sockets(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Clients that publish while servers succeed each other, and see nothing but reconnects.
+//! Clients that publish during hand-overs and notice nothing but reconnects.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use crate::support::{HANG, TestPeer, binary, eventually};
 
-/// Messages of a NATS publisher that may be unacknowledged.
+/// Maximum unacknowledged messages of a NATS publisher.
 const WINDOW: u64 = 16;
 
-/// Before a refused message is published again.
+/// Delay before a refused message is published again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Between two messages of a sender that gets no answers.
+/// Interval between messages of a sender without answers.
 const PACE: Duration = Duration::from_millis(2);
 
-/// What was stored, by the last word of its payload, and how often.
 pub(super) fn stored(data: &Path, stream: &str) -> BTreeMap<String, u32> {
     let mut command = binary();
     command.args(["journal", "cat"]).arg(data.join(stream));
@@ -34,7 +33,7 @@ pub(super) fn stored(data: &Path, stream: &str) -> BTreeMap<String, u32> {
     found
 }
 
-/// Demands that exactly these messages are stored, each once: so many of each name, numbered from 0 on.
+/// Checks that exactly these messages are stored, each once: `count` per name, numbered from 0.
 #[track_caller]
 pub(super) fn expect_stored_once(data: &Path, sent: &[(&str, u64)]) {
     let mut found = stored(data, "events");
@@ -53,8 +52,8 @@ pub(super) fn expect_stored_once(data: &Path, sent: &[(&str, u64)]) {
     assert!(found.is_empty(), "nobody has sent {:?}", found.first_key_value());
 }
 
-/// Publishes over NATS with message ids until `done`. What is not acknowledged when a connection ends is sent again over the
-/// next one. Returns how many were acknowledged: all that were published.
+/// Publishes over NATS with message ids until `done`. Unacknowledged messages of an ended connection are sent again
+/// over the next one. Returns the number of acknowledged messages: all published ones.
 pub(super) fn nats(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
     LoadPublisher::new(to, name).run(done)
 }
@@ -63,12 +62,11 @@ pub(super) fn nats(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
 pub(super) struct LoadPublisher<'a> {
     to: SocketAddr,
     name: &'a str,
-    /// Whether a while without a server is no failure.
+    /// Whether a period without a server is allowed.
     survives_outages: bool,
-    /// Refusals so far. None may come if this is not set.
+    /// Counter of refusals; without it none is allowed.
     refusals: Option<&'a AtomicU64>,
     next: u64,
-    /// Messages that are published and not acknowledged.
     pending: Vec<u64>,
 }
 
@@ -77,17 +75,17 @@ impl<'a> LoadPublisher<'a> {
         LoadPublisher { to, name, survives_outages: false, refusals: None, next: 0, pending: Vec::new() }
     }
 
-    /// Connects again and again while no server listens.
+    /// Retries connections while no server listens.
     pub(super) fn surviving_outages(self) -> LoadPublisher<'a> {
         LoadPublisher { survives_outages: true, ..self }
     }
 
-    /// Counts retryable refusals, and publishes what was refused again.
+    /// Counts retryable refusals, and publishes the refused messages again.
     pub(super) fn counting_refusals(self, refusals: &'a AtomicU64) -> LoadPublisher<'a> {
         LoadPublisher { refusals: Some(refusals), ..self }
     }
 
-    /// Publishes until `done`, and returns how many messages were acknowledged: all.
+    /// Publishes until `done`, and returns the number of acknowledged messages: all.
     pub(super) fn run(mut self, done: &AtomicBool) -> u64 {
         loop {
             let stream = if self.survives_outages {
@@ -97,7 +95,7 @@ impl<'a> LoadPublisher<'a> {
             };
             stream.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
             let mut writer = stream.try_clone().expect("a descriptor");
-            // A connection ends as it likes; that a server does not answer is an error.
+            // A connection may end in any way; a server without an answer is an error.
             match self.publish(BufReader::new(stream), &mut writer, done) {
                 Ok(()) => return self.next,
                 Err(error) => {
@@ -142,7 +140,7 @@ impl<'a> LoadPublisher<'a> {
             let more: Vec<u64> = (self.next..end).filter(|_| !is_done).collect();
             self.next += more.len() as u64;
             self.pending.extend(&more);
-            // PINGs between, whose answers are not waited for.
+            // PINGs in between, without waiting for their answers.
             let text: String = more.into_iter().map(|number| self.message(number) + "PING\r\n").collect();
             writer.write_all(text.as_bytes())?;
             if self.pending.is_empty() {
@@ -174,7 +172,7 @@ impl<'a> LoadPublisher<'a> {
     }
 }
 
-/// Publishes over HTTP, each message over a connection of its own: none may fail. Returns how many.
+/// Publishes over HTTP, with a connection per message: none may fail. Returns the number of messages.
 pub(super) fn http(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
     let mut next = 0;
     while !done.load(Ordering::Acquire) {
@@ -188,7 +186,7 @@ pub(super) fn http(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
     next
 }
 
-/// Asks for what needs no hub, over connections of their own: none may fail.
+/// Sends requests that need no hub, with a connection each: none may fail.
 pub(super) fn requests(to: SocketAddr, done: &AtomicBool) -> u64 {
     let mut count = 0;
     while !done.load(Ordering::Acquire) {
@@ -199,7 +197,6 @@ pub(super) fn requests(to: SocketAddr, done: &AtomicBool) -> u64 {
     count
 }
 
-/// Sends syslog over UDP.
 pub(super) fn udp(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     until(done, |number| {
@@ -207,7 +204,6 @@ pub(super) fn udp(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
     })
 }
 
-/// Sends syslog to a Unix socket by its path.
 pub(super) fn unix(to: &Path, name: &str, done: &AtomicBool) -> u64 {
     let socket = UnixDatagram::unbound().expect("a socket");
     until(done, |number| {
@@ -215,7 +211,7 @@ pub(super) fn unix(to: &Path, name: &str, done: &AtomicBool) -> u64 {
     })
 }
 
-/// The same as the C library does it: connected, and connected again after an error.
+/// Sends syslog to a Unix socket as the C library does: connected, and connected again after an error.
 pub(super) fn connected_unix(to: &Path, name: &str, done: &AtomicBool) -> u64 {
     let connect = || {
         let socket = UnixDatagram::unbound().expect("a socket");
@@ -232,7 +228,7 @@ pub(super) fn connected_unix(to: &Path, name: &str, done: &AtomicBool) -> u64 {
     })
 }
 
-/// Sends syslog over TCP, and connects again when the server has ended its side.
+/// Sends syslog over TCP, and connects again when the server has closed its side.
 pub(super) fn tcp(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
     let mut stream: Option<TcpStream> = None;
     let count = until(done, |number| {

@@ -1,9 +1,9 @@
-//! What is refused at the control socket's door, by whom and with which words.
+//! Refusals of the control socket, with their reasons.
 
 use super::*;
 
-/// Row 4.37: another version is told which one this is, whoever speaks nonsense is told that, and the server goes
-/// on.
+/// Row 4.37: another version is refused with both versions, a malformed line with its reason, and the server
+/// continues.
 #[test]
 fn other_versions_and_nonsense_are_refused_with_their_reason() {
     let control_folder = ControlFolder::new();
@@ -29,7 +29,7 @@ fn other_versions_and_nonsense_are_refused_with_their_reason() {
     server.finish();
 }
 
-/// Row 4.37: the new server says what the old one has against it, and ends.
+/// Row 4.37: the new server reports the refusal of the old one, and ends.
 #[test]
 fn an_old_server_that_refuses_is_quoted() {
     for (line, reason) in [
@@ -52,8 +52,8 @@ fn an_old_server_that_refuses_is_quoted() {
     }
 }
 
-/// Row 4.37: listeners are for processes of the same user alone, even if the socket's mode lets others connect,
-/// and a socket of another user is not asked.
+/// Row 4.37: only processes of the same user get listeners, even if the socket's mode lets others connect, and a socket
+/// of another user is not used.
 #[test]
 fn other_users_get_nothing_and_are_given_nothing() {
     let control_folder = ControlFolder::new();
@@ -68,7 +68,7 @@ fn other_users_get_nothing_and_are_given_nothing() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let nobody = Uid::from_raw(NOBODY_UID);
-            // Of this thread alone.
+            // Affects this thread only.
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("these tests run as root");
             let successor = ControlPeer::connect_to(&control_folder.path);
             successor
@@ -86,7 +86,7 @@ fn other_users_get_nothing_and_are_given_nothing() {
     );
 }
 
-/// Row 4.37: where nobody is and somebody is about to be, a second server says so, and who it is.
+/// Row 4.37: at a path where another server is starting, a second server fails and names that process.
 #[test]
 fn a_path_at_which_another_server_is_starting_is_left_to_it() {
     let control_folder = ControlFolder::new();
@@ -106,7 +106,7 @@ fn a_path_at_which_another_server_is_starting_is_left_to_it() {
     server.finish();
 }
 
-/// Row 4.37: the path is checked before anything is done: what is dead is replaced, what is not ours is left.
+/// Row 4.37: the path is checked first: a dead socket is replaced, a file of another kind or user is left.
 #[test]
 fn the_path_must_be_a_socket_of_this_user_in_a_safe_folder() {
     let control_folder = ControlFolder::new();

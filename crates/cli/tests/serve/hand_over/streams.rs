@@ -1,4 +1,4 @@
-//! Streams and their publishers while one server takes over from another.
+//! Streams and their publishers during hand-overs.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -33,7 +33,6 @@ mod on_uring_direct {
     }
 }
 
-/// One after the other, each with its hub elsewhere.
 const LIVES: [&str; 4] = [
     "-A 2 --hub-thread shard",
     "-A 1 --worker-threads 0 --hub-thread shard",
@@ -41,7 +40,7 @@ const LIVES: [&str; 4] = [
     "-A 1 --hub-thread shard",
 ];
 
-/// How many servers succeed each other under load; `cargo xtask restarts` asks for more.
+/// Number of hand-overs under load; `cargo xtask restarts` sets more.
 fn restarts() -> usize {
     let count = std::env::var("STILLING_RESTARTS").ok().and_then(|count| count.parse().ok());
     count.unwrap_or(LIVES.len() - 1)
@@ -52,13 +51,13 @@ pub(super) fn at(server: &ServerUnderTest, scheme: &str) -> SocketAddr {
     server.banner_line(&format!("listening {scheme}://")).parse().expect("an address")
 }
 
-/// Rows 4.37, 0.4: from an empty folder on, over every protocol, with hubs in shards and on threads: publishers see
-/// nothing but a reconnect, every acknowledged message is stored once, and every datagram.
+/// Rows 4.37, 0.4: from an empty folder on, over every protocol, with hubs in shards and on threads: publishers notice
+/// nothing but a reconnect, and every acknowledged message and every datagram is stored once.
 fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let (streams, socket) = (data.path().join("streams"), data.path().join("log"));
-    // Direct descriptors do not tell where a connection comes from.
+    // Direct descriptors do not provide the address of a peer.
     let has_tcp = driver != DriverUnderTest::UringDirect;
     let tcp = |address: &str| if has_tcp { format!("--syslog-tcp {address}") } else { String::new() };
     let common = format!("--syslog-unix {} --data {}", socket.display(), streams.display());
@@ -88,14 +87,14 @@ fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: DriverUnde
             server.expect_clean_end();
             server = next;
         }
-        // The last one works, too.
+        // The last one serves, too.
         server.watch().until("somebody is served", |metrics| metrics.answers(200) > 20);
         done.store(true, Ordering::Release);
         assert!(requests.join().expect("nobody fails") > 0);
         let joined = senders.into_iter().map(|(name, thread)| (name, thread.join().expect("nobody fails")));
         (server, joined.collect::<Vec<_>>())
     });
-    // What is in the queues of the datagram sockets is not lost with the end of the last server.
+    // Datagrams in the socket queues are not lost at the end of the last server.
     let all: u64 = sent.iter().map(|(_, count)| count).sum();
     let mut watcher = server.watch();
     watcher.until("all is stored", |metrics| metrics.value("hub_stream_visible_sequence") >= all);
@@ -106,7 +105,7 @@ fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: DriverUnde
     assert_eq!(left.len(), 1, "sockets are left: {left:?}");
 }
 
-/// A server before the one under test, played by the test: it holds a stream, and its listener.
+/// A fake predecessor of the server under test: it holds a stream and its listener.
 pub(super) struct FakePredecessor {
     pub(super) control_socket: OwnedFd,
     pub(super) queue: TcpListener,
@@ -121,7 +120,6 @@ impl FakePredecessor {
         FakePredecessor { control_socket: ControlPeer::control_socket(&control_folder.path), queue, log }
     }
 
-    /// Writes so many records.
     pub(super) fn write(&mut self, count: u32) {
         let mut batch = Batch::new(64 * 1024);
         batch.begin(self.log.next(), 1);
@@ -131,7 +129,7 @@ impl FakePredecessor {
         self.log.append(std::slice::from_mut(&mut batch)).expect("it is written");
     }
 
-    /// Hands over, and keeps its stream. Returns the successor, and the way to it.
+    /// Hands over, and keeps its stream. Returns the successor, and its control connection.
     pub(super) fn hand_over(
         &self,
         control_folder: &ControlFolder,
@@ -151,7 +149,6 @@ impl FakePredecessor {
     }
 }
 
-/// The sequence in the acknowledgement that comes next.
 #[track_caller]
 pub(super) fn acknowledged(client: &mut RawNatsClient) -> u64 {
     assert!(client.line().starts_with("MSG inbox "));
@@ -162,8 +159,8 @@ pub(super) fn acknowledged(client: &mut RawNatsClient) -> u64 {
 
 const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 
-/// Row 4.37: between `taken` and `released` clients can connect, requests are answered that need no hub, and the first
-/// publication of all is behind what the old server still writes.
+/// Row 4.37: between `taken` and `released` clients can connect, requests without the hub are answered, and the first
+/// publication comes after the last record of the old server.
 fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: DriverUnderTest) {
     for hub in ["--hub-thread shard", "--hub-thread own", "--hub-thread shard --worker-threads 0"] {
         let control_folder = ControlFolder::new();
@@ -176,7 +173,7 @@ fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: DriverUnd
         let mut publisher = new.connect();
         publisher.send("POST /publish/events.b HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny");
         expect_served(new.address());
-        // Others are let in meanwhile, however much waits.
+        // Other clients can connect meanwhile, however many messages wait.
         drop(RawNatsClient::connect(nats_address(&new)));
         assert!(publisher.is_silent());
         old.write(5);
@@ -193,7 +190,7 @@ fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: DriverUnd
     }
 }
 
-/// Row 4.37: the end of the old process is as good as its last word, also when its locks go a moment later.
+/// Row 4.37: the end of the old process counts as `released`, also if its locks are released a moment later.
 fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -211,8 +208,8 @@ fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: DriverUnd
     new.finish();
 }
 
-/// Row 4.37: a disk that hangs in the old server: after a while its successor serves everything but the streams, says why,
-/// and has them as soon as they are released.
+/// Row 4.37: a hung disk in the old server: after a timeout its successor serves everything but the streams, reports
+/// the reason, and opens them as soon as they are released.
 fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -245,13 +242,13 @@ fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: DriverUnderTest)
     new.finish();
 }
 
-/// Publishes at an address of the successor's own, which listens when the successor is the server.
+/// Publishes at an additional address of the successor, which listens once the successor is the server.
 fn publish_at(own: SocketAddr) -> TestResponse {
     let mut peer = eventually("the successor is the server", || TestPeer::try_connect(own).ok());
     peer.ask("POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
 }
 
-/// A subscriber to `subject` with small buffers, which is never read from again.
+/// A subscriber to `subject` with small buffers that never reads again.
 pub(super) fn unread_subscriber(server: &ServerUnderTest, subject: &str) -> TestPeer {
     let mut peer = TestPeer::connect_small(nats_address(server));
     peer.line();
@@ -260,7 +257,6 @@ pub(super) fn unread_subscriber(server: &ServerUnderTest, subject: &str) -> Test
     peer
 }
 
-/// Publishes to `subject` until the server ends the connection.
 fn flood(to: SocketAddr, subject: &str) {
     let mut stream = TcpStream::connect(to).expect("the server listens");
     let text = format!("PUB {subject} 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64);
@@ -269,8 +265,8 @@ fn flood(to: SocketAddr, subject: &str) {
     }
 }
 
-/// Row 4.37: the streams are released while output for subscribers that never read is still held, with and without more of
-/// it coming. Were they not, the publication would be refused.
+/// Row 4.37: the streams are released while output for subscribers that never read is still held, with and without
+/// further output. Otherwise the publication would be refused.
 fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: DriverUnderTest) {
     for hub in ["shard", "own"] {
         let control_folder = ControlFolder::new();
@@ -304,7 +300,7 @@ fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: DriverUnderTe
     }
 }
 
-/// Rows 4.37, 0.4: killed before the last word, and after it while it drains.
+/// Rows 4.37, 0.4: killed before `released`, and after it during the drain.
 fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -341,7 +337,7 @@ fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: Driver
     load::expect_stored_once(data.path(), &sent);
 }
 
-/// Row 4.37: whatever a successor fails of before its last word, senders reach the old server's socket as before.
+/// Row 4.37: whatever fails in a successor before `taken`, senders still reach the old server's socket.
 fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
@@ -384,7 +380,7 @@ fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: DriverUnde
     assert_eq!(load::stored(&streams, "events").get("x"), Some(&4));
 }
 
-/// Row 4.37: an old server without streams releases at once, and one that gets streams only now opens them.
+/// Row 4.37: an old server without streams releases at once, and a successor with new streams opens them.
 fn a_server_without_streams_waits_for_none(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! What our own client promises together with any server, kept together with ours.
+//! The contract of the client crate with any server, checked with this server.
 
 #[path = "../../../../client/tests/contract/mod.rs"]
 mod any_server;

@@ -1,5 +1,5 @@
-//! A disk that is full, a folder that cannot be written, a journal of another version: what was acknowledged stays, what
-//! cannot be kept is refused with the reason, and everything else goes on.
+//! A full disk, a read-only folder, a journal of another version: acknowledged messages stay, messages that cannot be
+//! stored are refused with the reason, and everything else continues.
 //!
 //! The small disk is a tmpfs in a mount namespace of its own (`unshare`, `nsenter`), so that it is really full.
 
@@ -25,7 +25,7 @@ on_both_drivers! {
     a_folder_that_cannot_be_written_is_named_at_the_start,
 }
 
-/// A file system of its own, which nobody outside sees; it goes with its keeper.
+/// A private file system, invisible outside; it ends with its namespace holder.
 struct SmallDisk {
     namespace_holder: Child,
     folder: TempDir,
@@ -44,7 +44,7 @@ impl SmallDisk {
         let script = r#"mount -t tmpfs -o "size=$1" none "$0" && echo mounted && exec cat"#;
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(folder.path()).arg(size);
-        // It lives until its input ends, with this process at the latest.
+        // It runs until its input ends, at the latest with this process.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut namespace_holder = command.spawn().expect("unshare runs");
         let mut said = String::new();
@@ -59,7 +59,6 @@ impl SmallDisk {
         self.folder.path().join("streams").display().to_string()
     }
 
-    /// A command inside.
     fn enter(&self) -> Tool {
         let target = self.namespace_holder.id();
         Tool::new("nsenter", &format!("--user --mount --preserve-credentials --target {target}"))
@@ -93,17 +92,17 @@ impl SmallDisk {
     }
 }
 
-/// Messages of 400,000 bytes that a small disk has no room for, and a larger one has.
+/// Messages of 400,000 bytes: more than the small disk holds, less than a larger one.
 const MESSAGES: usize = 300;
 
-/// Publishes them one after the other, each when the one before is acknowledged. Returns their sequences.
+/// Publishes them one by one, each after the acknowledgement of the previous one. Returns their sequences.
 fn publish_large(to: SocketAddr) -> Vec<u64> {
     let mut sequences = Vec::new();
     publish_large_into(to, |sequence| sequences.push(sequence));
     sequences
 }
 
-/// The same, reporting each sequence when it is acknowledged.
+/// The same, with a callback for each acknowledged sequence.
 fn publish_large_into(to: SocketAddr, mut acknowledged: impl FnMut(u64)) {
     let mut client = RawNatsClient::connect(to);
     client.send("SUB large 1\r\n");
@@ -118,7 +117,7 @@ fn publish_large_into(to: SocketAddr, mut acknowledged: impl FnMut(u64)) {
     }
 }
 
-/// Row 0.14: a stream whose disk is full waits, others do not; with room it continues without a restart.
+/// Row 0.14: a stream on a full disk waits, others do not; with room it continues without a restart.
 fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     let server = disk.serve(driver);
@@ -128,10 +127,10 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) 
     let refusal = eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
     assert!(refusal.text().contains("the stream events is waiting for room"), "{refusal:?}");
     assert!(refusal.text().contains("No space left"), "{refusal:?}");
-    // What waits is not refused, and neither is the question whether the server is ready.
+    // Waiting messages are not refused, nor are requests for readiness.
     let status = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(!status.text().contains("<h2>Refused</h2>"), "{status:?}");
-    // Streams in memory, plain subjects and readers go on.
+    // Streams in memory, plain subjects and readers continue.
     let mut client = RawNatsClient::connect(to);
     client.send("SUB inbox.* 1\r\nSUB other 2\r\n");
     assert_eq!(publish(&mut client, "memory.a", 0..10), (1..=10).collect::<Vec<_>>());
@@ -154,7 +153,7 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) 
     server.finish();
 }
 
-/// Row 4.37: what has no room is not acknowledged, and keeps no server from ending.
+/// Row 4.37: messages without room are not acknowledged, and do not prevent the server from ending.
 fn a_server_ends_although_its_disk_is_full(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     for place in ["shard", "own"] {
@@ -171,8 +170,8 @@ fn a_server_ends_although_its_disk_is_full(driver: DriverUnderTest) {
     }
 }
 
-/// Rows 4.37, 0.4: the successor of a server whose disk is full serves everything but its streams on disk, and those when the
-/// old server has found room; each acknowledged message is stored once, in the order of the acknowledgements.
+/// Rows 4.37, 0.4: the successor of a server with a full disk serves everything but its streams on disk, and those when
+/// the old server has found room; each acknowledged message is stored once, in the order of the acknowledgements.
 fn a_server_whose_disk_is_full_is_succeeded(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
     let control = tempfile::tempdir().expect("a folder");
@@ -208,7 +207,7 @@ fn a_server_whose_disk_is_full_is_succeeded(driver: DriverUnderTest) {
     assert!(publisher.join().is_err(), "its connection has ended");
     let acknowledged: Vec<u64> = sequences.into_iter().collect();
     assert!(acknowledged.len() > 10, "{acknowledged:?}");
-    // Behind the acknowledged messages is the one of the successor, perhaps after one whose acknowledgement was lost.
+    // The successor's message follows the acknowledged ones, perhaps after one with a lost acknowledgement.
     let (there, behind) = records(address(&new), "events", acknowledged.len() + 1);
     assert!(behind <= 1, "{behind} are behind");
     let large = |payload: &str| (payload.len() == 400_000).then(|| payload.parse().expect("a number"));

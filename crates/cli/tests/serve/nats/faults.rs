@@ -1,4 +1,4 @@
-//! What may go wrong: a server that dies, a subscriber that does not read, a folder that is not ours.
+//! Faults: a server that dies, a subscriber that does not read, a folder that is not writable.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -40,12 +40,11 @@ pub(super) fn publish(client: &mut RawNatsClient, subject: &str, range: std::ops
     sequences
 }
 
-/// The payloads of a stream's first records.
 fn replay(fixture: &NatsServerFixture, stream: &str, count: usize) -> Vec<String> {
     fixture.records(stream, count).0.into_iter().map(|(_, payload)| payload).collect()
 }
 
-/// Row 0.4; the simulation tries what a test cannot: power, sectors, orders.
+/// Row 0.4; the simulation covers power loss, sectors and write orders.
 fn what_was_acknowledged_is_there_after_a_crash(driver: DriverUnderTest) {
     let mut fixture = NatsServerFixture::start(driver, "");
     for life in 0..3 {
@@ -54,7 +53,7 @@ fn what_was_acknowledged_is_there_after_a_crash(driver: DriverUnderTest) {
         let sequences = publish(&mut client, "events.a", life * 500..(life + 1) * 500);
         // A crash may cost sequences, never their order.
         assert!(sequences.is_sorted() && sequences[0] > u64::from(life) * 500, "{sequences:?}");
-        // Some more that nobody waits for.
+        // More messages, without waiting for their acknowledgements.
         client.send("PUB events.a 1\r\nx\r\n".repeat(100));
         fixture = fixture.crash(driver, "");
         let there = replay(&fixture, "events", (life as usize + 1) * 500);
@@ -66,7 +65,7 @@ fn what_was_acknowledged_is_there_after_a_crash(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// When `events` was created, as the server reports it.
+/// Creation time of `events`, as the server reports it.
 fn created(fixture: &NatsServerFixture) -> String {
     let mut client = fixture.client();
     client.send("SUB info 1\r\nPUB $JS.API.STREAM.INFO.events info 0\r\n\r\n");
@@ -76,7 +75,8 @@ fn created(fixture: &NatsServerFixture) -> String {
     after.unwrap_or_else(|| panic!("no creation time in {json}")).to_owned()
 }
 
-/// Followers recognise a replaced data folder by it: it is the same before the first record, after it and after a restart.
+/// Followers recognise a replaced data folder by it: it is the same before the first record, after it and after a
+/// restart.
 fn a_stream_keeps_its_creation_time(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let before = created(&fixture);
@@ -130,7 +130,7 @@ fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: DriverUn
     fixture.server.finish();
 }
 
-/// Row 0.8: what the peer's and the system's buffers do not take waits in the server.
+/// Row 0.8: output beyond the peer's and the kernel's buffers waits in the server.
 fn a_subscriber_that_reads_late_gets_everything(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "--send-buffer 20000");
     let mut late = RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) };
@@ -150,8 +150,8 @@ fn a_subscriber_that_reads_late_gets_everything(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Row 0.3: a client that wants no answers is sent no byte, not even for messages that are stored. (The answer to its PING is
-/// the first thing it reads.)
+/// Row 0.3: a client without replies gets no byte, not even for stored messages. (The answer to its PING is the first
+/// thing that it reads.)
 fn messages_without_a_reply_are_not_answered(driver: DriverUnderTest) {
     const COUNT: usize = 50_000;
     let fixture = NatsServerFixture::start(driver, "--stream keep=keep.>:memory --stream events=events.>");
@@ -160,7 +160,7 @@ fn messages_without_a_reply_are_not_answered(driver: DriverUnderTest) {
         client.send(format!("PUB {subject} 1\r\nx\r\n").repeat(COUNT));
     }
     assert_eq!(client.flush(), [""; 0]);
-    // The PONG says that the messages have been taken, not yet that they are durable.
+    // The PONG shows that the messages are received, not yet that they are durable.
     fixture.server.watch().until("all are stored", |metrics| {
         metrics.value("hub_stream_visible_sequence{stream=\"events\"}") >= COUNT as u64
     });
@@ -170,8 +170,8 @@ fn messages_without_a_reply_are_not_answered(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Row 0.3: who only sends does not read, and who wants answers may read them when it has sent all. Neither it nor the server
-/// waits for the other to read first, nor for another client on the same shard that does the same.
+/// Row 0.3: a client may send everything before it reads any answer. Neither the client nor the server waits for the
+/// other to read first, nor for another client on the same shard that does the same.
 fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverUnderTest) {
     const COUNT: usize = 100_000;
     let options =
@@ -181,7 +181,7 @@ fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverU
         [(); 2].map(|()| RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) });
     for (number, client) in clients.iter_mut().enumerate() {
         client.line();
-        // An answer of its own for each line, and another one for each message.
+        // An answer for each line, and another one for each message.
         let inbox = format!("_INBOX.bRM2GmyGbnxTlWsrYJUAo{number}");
         client.send(format!("CONNECT {{\"verbose\":true}}\r\nSUB {inbox} 1\r\n"));
         assert_eq!(client.lines(2), ["+OK"; 2]);
@@ -212,11 +212,12 @@ fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverU
     fixture.server.finish();
 }
 
-/// Row 0.8: the memory for long messages is taken as they come, and who has some and sends no more keeps it from nobody.
+/// Row 0.8: memory for long messages is taken as they arrive, and a client with an unfinished message does not block
+/// others.
 fn who_announces_long_messages_and_stops_holds_nobody_up(driver: DriverUnderTest) {
     const SIZE: usize = 1 << 20;
     let payload = "x".repeat(SIZE);
-    // With almost nothing sent the others have room; with almost everything sent one after the other goes on.
+    // With almost nothing sent the others have room; with almost everything sent they continue one after the other.
     for sent in [10_000, SIZE - 1000] {
         let fixture = NatsServerFixture::start(driver, "--accept-threads 1");
         let mut silent = Vec::new();
@@ -242,7 +243,7 @@ fn a_client_that_leaves_at_once_has_published_all_the_same(driver: DriverUnderTe
     for number in 0..50 {
         let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
         client.send(format!("CONNECT {{\"verbose\":false}}\r\nPUB events.a 2\r\n{number:02}\r\n"));
-        // Its end comes behind everything that it has said.
+        // The end of input is processed after everything sent before it.
         client.peer.half_close();
         client.rest();
     }
@@ -275,7 +276,7 @@ fn more_subscriptions_than_a_connection_may_have_are_refused(driver: DriverUnder
     fixture.server.finish();
 }
 
-/// What cannot be understood is counted, what is too long is cut and counted, and what comes behind it is stored.
+/// Malformed messages are counted, too long ones are cut and counted, and later ones are stored.
 fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "--syslog-udp 127.0.0.1:0 --syslog-tcp 127.0.0.1:0");
     let at = |name: &str| -> SocketAddr { fixture.server.banner_line(name).parse().expect("an address") };
@@ -332,7 +333,8 @@ fn two_servers_cannot_have_one_folder() {
     fixture.server.finish();
 }
 
-/// The folder appears with the first record; where it cannot, the publisher hears why, and the server stays up.
+/// The folder appears with the first record; where it cannot be created, the publisher gets the reason, and the server
+/// keeps running.
 #[test]
 fn a_folder_that_cannot_be_made_freezes_its_streams() {
     let fixture = NatsServerFixture::start(DriverUnderTest::Poll, "");
@@ -348,7 +350,7 @@ fn a_folder_that_cannot_be_made_freezes_its_streams() {
     fixture.server.finish();
 }
 
-/// What is known at the start is said at the start.
+/// An error that is known at the start is reported at the start.
 #[test]
 fn a_folder_that_is_none_is_refused_at_the_start() {
     let folder = tempfile::tempdir().expect("a folder");

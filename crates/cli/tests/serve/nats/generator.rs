@@ -1,5 +1,5 @@
-//! `stilling bench collect` on the real server, as a user runs it: what it reports is what the server has, and it ends as
-//! its page says, after its messages, its seconds, or Ctrl+C.
+//! `stilling bench collect` on the real server: its report matches the server's records, and it ends as documented,
+//! after its messages, its seconds, or Ctrl+C.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ on_both_drivers! {
     a_run_whose_server_dies_says_so,
 }
 
-/// A generator that ends with its test.
+/// A generator, killed on drop.
 struct GeneratorProcess(Child);
 
 impl GeneratorProcess {
@@ -30,13 +30,12 @@ impl GeneratorProcess {
         )
     }
 
-    /// Ctrl+C.
     fn interrupt(&self) {
         let process = Pid::from_raw(self.0.id().cast_signed()).expect("a child has a number");
         kill_process(process, Signal::INT).expect("it has not been waited for");
     }
 
-    /// Its exit status, its report and what it said, when it has ended by itself.
+    /// Waits for its own end; returns exit status, report and standard error.
     #[track_caller]
     fn ends(mut self) -> (Option<i32>, Value, String) {
         let (mut out, mut said) = (String::new(), String::new());
@@ -62,7 +61,7 @@ fn command(to: &NatsServerFixture, options: &str) -> Command {
     command
 }
 
-/// The account of a run, which has no failure and no gap; returns the messages that were sent.
+/// Checks that the accounting of a run has no failure and no gap; returns the number of sent messages.
 #[track_caller]
 fn balanced(report: &Value) -> u64 {
     let account = &report["accounting"];
@@ -78,15 +77,15 @@ fn balanced(report: &Value) -> u64 {
     count("sends")
 }
 
-/// The last sequence that the server's stream gave, and what still waits for the disk there.
+/// The last sequence of the server's stream, and the number of messages that wait for the disk.
 fn stream(server: &ServerUnderTest) -> (u64, u64) {
     let metrics = server.watch().fetch();
     let of = |name: &str| metrics.value(&format!("{name}{{stream=\"events\"}}"));
     (of("hub_stream_last_sequence"), of("hub_stream_pending"))
 }
 
-/// Rows 0.23 to 0.29 and 0.32: queued messages = sends = receives, no message and no connection fails, nothing is pending
-/// at the end; with acknowledgements and without, over kept connections and over one for each message.
+/// Rows 0.23 to 0.29 and 0.32: queued messages = sends = receives, no message and no connection fails, nothing is
+/// pending at the end; with acknowledgements and without, over kept connections and over one for each message.
 fn every_manner_of_sending_is_accounted_for(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let monitor = format!("--json -n 2000 --monitor {}", fixture.server.url("/metrics"));
@@ -114,8 +113,8 @@ fn every_manner_of_sending_is_accounted_for(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Row 0.28: every message was timed (shortest ≤ mean ≤ longest), none took longer than the run, and the mean is one that
-/// the window allows: at most `clients × window` messages are in flight at a time (Little's law).
+/// Row 0.28: every message was timed (shortest ≤ mean ≤ longest), none took longer than the run, and the mean is
+/// possible with the window: at most `clients × window` messages are in flight at a time (Little's law).
 #[track_caller]
 fn send_times_are_of_one_run(report: &Value) {
     let of = |name: &str| report["send_time"][name].as_f64().expect("a number") / 1e6;
@@ -130,8 +129,8 @@ fn send_times_are_of_one_run(report: &Value) {
     assert!(mean <= 1.01 * elapsed * in_flight / sends, "{report}");
 }
 
-/// Row 0.28: a server that stands still in the middle of a flood stands in the longest send time, and the mean moves by no
-/// more than what was in flight; every message is acknowledged all the same.
+/// Row 0.28: a pause of the server during a flood appears in the longest send time, and changes the mean only by the
+/// messages in flight; every message is still acknowledged.
 fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let pause = Duration::from_millis(500);
@@ -187,8 +186,8 @@ fn the_report_has_all_lines_of_both_stress_programs(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Row 0.30: Ctrl+C in the middle of a run that would go on for an hour. What was in flight is acknowledged, the report is
-/// about all there was, and as nothing failed the exit status is 0.
+/// Row 0.30: Ctrl+C in the middle of a run of an hour. Messages in flight are acknowledged, the report covers all
+/// messages, and without a failure the exit status is 0.
 fn an_interrupt_ends_a_run_with_its_report(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut so_far = 0;
@@ -207,7 +206,7 @@ fn an_interrupt_ends_a_run_with_its_report(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Row 0.30: so do its seconds, whatever number of messages was asked for.
+/// Row 0.30: the time limit ends a run, whatever the number of messages.
 fn seconds_end_a_run_with_its_report(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut so_far = 0;
@@ -221,15 +220,15 @@ fn seconds_end_a_run_with_its_report(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Row 0.4: SIGKILL of the server in the middle. The report says what failed and balances all the same, and the exit status
+/// Row 0.4: SIGKILL of the server during the run. The report names the failure and still balances, and the exit status
 /// is 1.
 fn a_run_whose_server_dies_says_so(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let generator = GeneratorProcess::start(&fixture, "--json --seconds 3600");
-    // More than twice what may be in flight: as many as may be must have been acknowledged.
+    // More than twice the window of all clients: a full window has been acknowledged.
     eventually("messages have come", || (stream(&fixture.server).0 > 2 * 4 * 256).then_some(()));
     let NatsServerFixture { server, data } = fixture;
-    // Dropping it kills it.
+    // The drop kills the server.
     drop(server);
     generator.interrupt();
     let (status, report, said) = generator.ends();

@@ -1,4 +1,4 @@
-//! What the server says of its streams over JetStream's API, through restarts and a drain.
+//! The server's JetStream API, through restarts and a drain.
 
 use rustix::process::Signal;
 
@@ -11,7 +11,7 @@ on_both_drivers! {
     an_attempt_to_make_a_stream_names_the_configuration,
 }
 
-/// Asks a question below `$JS.API`, and returns the answer.
+/// Sends a request below `$JS.API`, and returns the answer.
 fn ask(client: &mut RawNatsClient, question: &str, payload: &str) -> serde_json::Value {
     client.send(format!("SUB answer 9\r\nPUB $JS.API.{question} answer {}\r\n{payload}\r\n", payload.len()));
     let line = loop {
@@ -49,7 +49,7 @@ fn a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash(driver: DriverU
     fixture.server.finish();
 }
 
-/// Its client then asks the server that it is told to go to.
+/// The client then sends the request to the next server.
 fn a_drain_ends_requests_for_messages(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();
@@ -67,7 +67,7 @@ fn a_drain_ends_requests_for_messages(driver: DriverUnderTest) {
     fixture.server.expect_clean_end();
 }
 
-/// As `nats stream add` asks.
+/// The request of `nats stream add`.
 fn an_attempt_to_make_a_stream_names_the_configuration(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();

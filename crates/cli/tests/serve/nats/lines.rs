@@ -1,4 +1,4 @@
-//! Every malformed line, with the answer that it gets.
+//! Every malformed line, with its answer.
 
 use stilling_probe::TestPeer;
 
@@ -14,7 +14,7 @@ on_both_drivers! {
     a_verbose_client_hears_of_each_operation,
 }
 
-/// What ends the connection, and the text that says so.
+/// Lines that end the connection, with the error text.
 const FATAL: &[(&str, &[&str])] = &[
     (
         "Unknown Protocol Operation",
@@ -95,7 +95,7 @@ const FATAL: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What is refused alone, and the text that says so.
+/// Lines that are refused without further effect, with the error text.
 const UNWANTED: &[(&str, &[&str])] = &[
     (
         "Invalid Publish Subject",
@@ -146,7 +146,7 @@ fn a_line_that_cannot_be_understood_is_answered(driver: DriverUnderTest) {
         }
     }
     assert_eq!(wrong, [], "lines that were answered otherwise");
-    // A line without an end, longer than any may be.
+    // An unterminated line above the maximum length.
     let mut client = fixture.client();
     client.send(format!("PUB {}", "a".repeat(8000)));
     assert_eq!(client.line(), "-ERR 'Maximum Control Line Exceeded'");
@@ -176,7 +176,7 @@ fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: Driv
     fixture.server.finish();
 }
 
-/// As nats-server has it: the usual clients are not pedantic, and close for good when they are told.
+/// As in nats-server: the usual clients are not pedantic, and close for good after this error.
 fn a_publication_to_an_invalid_subject_is_dropped_and_counted(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();
@@ -195,7 +195,7 @@ fn a_publication_to_an_invalid_subject_is_dropped_and_counted(driver: DriverUnde
     assert_eq!(fixture.server.finish().value("hub_publications_invalid_total"), invalid);
 }
 
-/// Also in the description that announces a drain.
+/// Also in the INFO that announces a drain.
 fn info_names_the_addresses_of_server_and_client(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut peer = TestPeer::connect(fixture.nats());
@@ -215,7 +215,7 @@ fn info_names_the_addresses_of_server_and_client(driver: DriverUnderTest) {
     fixture.server.expect_clean_end();
 }
 
-/// As nats-server takes them.
+/// As in nats-server.
 fn lines_of_all_allowed_shapes_are_taken(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();

@@ -1,4 +1,4 @@
-//! NATS clients, streams, and what is there after the server has died.
+//! NATS clients, streams, and their state after a crash of the server.
 
 mod client_promises;
 mod disks;
@@ -23,20 +23,20 @@ use tempfile::TempDir;
 
 use crate::support::{DriverUnderTest, ServerUnderTest};
 
-/// A server for NATS clients, its streams in a folder of its own.
+/// A server for NATS clients, with its streams in a folder of its own.
 pub(crate) struct NatsServerFixture {
     pub(crate) server: ServerUnderTest,
     pub(crate) data: TempDir,
 }
 
 impl NatsServerFixture {
-    /// With further options, separated by blanks.
+    /// Starts a server with further options, separated by blanks.
     pub(crate) fn start(driver: DriverUnderTest, options: &str) -> NatsServerFixture {
         Self::start_on(driver, "127.0.0.1:0", options)
     }
 
-    /// One that can be started again in the same place: it has an address of its own, whose ports nobody else is given while
-    /// it is away.
+    /// Starts a server that can be restarted in the same place: it has an address of its own, with ports that no other
+    /// test uses meanwhile.
     pub(crate) fn start_restartable(driver: DriverUnderTest, options: &str) -> NatsServerFixture {
         Self::start_on(driver, &format!("{}:0", own_address()), options)
     }
@@ -47,12 +47,10 @@ impl NatsServerFixture {
         NatsServerFixture { server, data }
     }
 
-    /// Where it listens for NATS clients.
     pub(crate) fn nats(&self) -> SocketAddr {
         address(&self.server)
     }
 
-    /// A connection that has said who it is.
     pub(crate) fn client(&self) -> RawNatsClient {
         RawNatsClient::connect(self.nats())
     }
@@ -60,7 +58,7 @@ impl NatsServerFixture {
     /// Kills the server and starts another one on the same folder.
     pub(crate) fn crash(self, driver: DriverUnderTest, options: &str) -> NatsServerFixture {
         let NatsServerFixture { server, data } = self;
-        // What is left of it dies without a word.
+        // The drop kills it.
         drop(server);
         let server = serve(driver, data.path(), "127.0.0.1:0", options);
         NatsServerFixture { server, data }
@@ -81,13 +79,12 @@ impl NatsServerFixture {
         NatsServerFixture { server, data }
     }
 
-    /// The first `count` records of a stream, with their sequences, and how many are behind them.
+    /// The first `count` records of a stream, with their sequences, and the number of records behind them.
     pub(crate) fn records(&self, stream: &str, count: usize) -> (Vec<(u64, String)>, u64) {
         records(self.nats(), stream, count)
     }
 }
 
-/// Where a server listens for NATS clients.
 pub(crate) fn address(server: &ServerUnderTest) -> SocketAddr {
     server.banner_line("listening nats://").parse().expect("an address")
 }
@@ -107,7 +104,8 @@ fn serve(driver: DriverUnderTest, data: &Path, place: &str, options: &str) -> Se
     ServerUnderTest::start(driver, &options)
 }
 
-/// The first `count` records of a stream, with their sequences, as a consumer gets them; and how many are behind them.
+/// The first `count` records of a stream, with their sequences, as delivered to a consumer; and the number of records
+/// behind them.
 pub(crate) fn records(server: SocketAddr, stream: &str, count: usize) -> (Vec<(u64, String)>, u64) {
     let mut client = RawNatsClient::connect(server);
     let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
@@ -133,13 +131,11 @@ pub(crate) fn records(server: SocketAddr, stream: &str, count: usize) -> (Vec<(u
     (records, behind)
 }
 
-/// A client that says what the test says.
 pub(crate) struct RawNatsClient {
     peer: TestPeer,
 }
 
 impl RawNatsClient {
-    /// A connection that has said that it can everything.
     pub(crate) fn connect(to: SocketAddr) -> RawNatsClient {
         let mut client = RawNatsClient::connect_unauthenticated(to);
         client.send("CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}\r\nPING\r\n");
@@ -147,7 +143,7 @@ impl RawNatsClient {
         client
     }
 
-    /// A connection that has been greeted and has said nothing.
+    /// Connects and reads the INFO only.
     pub(crate) fn connect_unauthenticated(to: SocketAddr) -> RawNatsClient {
         let mut client = RawNatsClient { peer: TestPeer::connect(to) };
         let info = client.line();
@@ -159,25 +155,22 @@ impl RawNatsClient {
         self.peer.send(bytes);
     }
 
-    /// The next line, without its end.
     #[track_caller]
     pub(crate) fn line(&mut self) -> String {
         self.peer.line()
     }
 
-    /// The next lines.
     #[track_caller]
     pub(crate) fn lines(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.line()).collect()
     }
 
-    /// Everything up to the end of the connection.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> String {
         String::from_utf8(self.peer.read_until_closed()).expect("text")
     }
 
-    /// Asks whether all has been processed, and returns what came before the answer.
+    /// Sends PING and returns the lines before the PONG.
     #[track_caller]
     pub(crate) fn flush(&mut self) -> Vec<String> {
         self.send("PING\r\n");

@@ -1,4 +1,4 @@
-//! A web page of anybody's, in the browser of somebody who runs a server: what it has the browser send is no publication.
+//! An unrelated web page in the browser of an operator: its requests publish nothing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ on_both_drivers! {
     what_a_browser_would_ask_first_is_not_allowed,
 }
 
-/// Tries each way in which a page can have something sent to another origin, and tells what it was allowed to see of it.
+/// A page that tries each way to send a request to another origin, and reports the visible results.
 const PAGE: &str = r#"<!doctype html><title>Anybody's</title><script>
 const target = "http://TARGET/publish/events.page";
 const ask = (what) => fetch(target, { method: "POST", ...what }).then((answer) => answer.type, () => "refused");
@@ -45,7 +45,6 @@ onload = async () => {
 };
 </script><body></body>"#;
 
-/// A browser that ends with its test.
 struct Browser(Child);
 
 impl Drop for Browser {
@@ -76,8 +75,8 @@ impl Browser {
     }
 }
 
-/// Answers one connection: with the page, or, where it tells what it saw, with nothing. A browser also opens connections in
-/// advance, on which it may never say anything.
+/// Answers one connection: with the page, or with an empty 404 for its report. A browser also opens spare connections,
+/// on which it may never send anything.
 fn answer(stream: &TcpStream, page: &str) -> Option<String> {
     let mut head = String::new();
     let mut lines = BufReader::new(stream);
@@ -92,7 +91,7 @@ fn answer(stream: &TcpStream, page: &str) -> Option<String> {
     path.strip_prefix("/told?").map(ToOwned::to_owned)
 }
 
-/// Serves the page on a port of its own; what it tells comes out of the channel.
+/// Serves the page on a port of its own; its report comes out of the channel.
 fn shows(page: String) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("http://{}/", listener.local_addr().expect("it has an address"));
@@ -101,7 +100,7 @@ fn shows(page: String) -> (String, Receiver<String>) {
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let (tell, page) = (tell.clone(), Arc::clone(&page));
-            // It may be that the test has ended.
+            // The test may have ended.
             std::thread::spawn(move || answer(&stream, &page).map(|told| tell.send(told).ok()));
         }
     });
@@ -115,14 +114,14 @@ fn a_page_of_another_origin_publishes_nothing(driver: DriverUnderTest) {
     let profile = tempfile::tempdir().expect("a folder");
     let browser = Browser::open(&url, profile.path());
     let told = told.recv_timeout(HANG).expect("the page tells what it saw");
-    // What is opaque was sent, and its answer hidden.
+    // `opaque`: the request was sent and its answer hidden.
     assert_eq!(told, "opaque-refused-refused-refused-opaque");
     drop(browser);
     let mut watcher = fixture.server.watch();
     let metrics = watcher.fetch();
-    // Sent without asking: twice by the page, once by its form, once from the sandbox. Twice it was asked first, in vain.
+    // Sent without a preflight: twice by the page, once by its form, once from the sandbox. Two preflights failed.
     assert_eq!((metrics.answers(403), metrics.answers(405)), (4, 2), "{metrics:?}");
-    // A page of the server's own may publish, and what it publishes is the first.
+    // A page of the server's own origin may publish, and its message is the first.
     let published = Tool::new("curl", "--silent --show-error --max-time 30 --data own")
         .arg("--header")
         .arg(format!("Origin: http://{target}"))
@@ -132,7 +131,7 @@ fn a_page_of_another_origin_publishes_nothing(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// No answer has a field by which a browser would let a page go on.
+/// No answer has a field that lets a browser continue after a preflight.
 fn what_a_browser_would_ask_first_is_not_allowed(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     for origin in ["http://example.org", "null"] {

@@ -1,4 +1,4 @@
-//! A data folder that is replaced between two lives of a server, and a follower that has read the one before.
+//! A data folder that is replaced between two server runs, and a follower that has read the old one.
 
 use stilling_client::{FollowStart, FollowedStream, Subscriber, SubscriberConfig, SubscriberEvent};
 
@@ -10,11 +10,10 @@ on_both_drivers! {
     a_follower_reports_a_data_folder_that_was_replaced_by_a_longer_one,
 }
 
-/// Messages of the folder that the follower knows, and of the one that takes its place.
+/// Messages in the folder that the follower has read, and in its replacement.
 const BEFORE: u32 = 3;
 const AFTER: u32 = 10;
 
-/// A server whose stream has these messages.
 fn with_messages(fixture: NatsServerFixture, numbers: std::ops::Range<u32>) -> NatsServerFixture {
     let mut client = fixture.client();
     client.send("SUB inbox.* 1\r\n");
@@ -22,7 +21,7 @@ fn with_messages(fixture: NatsServerFixture, numbers: std::ops::Range<u32>) -> N
     fixture
 }
 
-/// The next `count` messages by sequence and payload, and what was reported beside them, but for the connection's state.
+/// The next `count` messages by sequence and payload, and the other events except those of the connection's state.
 #[track_caller]
 fn follow(follower: &mut Subscriber, count: u32) -> (Vec<(u64, String)>, Vec<SubscriberEvent>) {
     let (mut messages, mut others) = (Vec::new(), Vec::new());
@@ -39,8 +38,8 @@ fn follow(follower: &mut Subscriber, count: u32) -> (Vec<(u64, String)>, Vec<Sub
     (messages, others)
 }
 
-/// Row 0.31: a longer stream of the same name is told from the one before by its creation time: it is reported, and followed
-/// from its first message.
+/// Row 0.31: the creation time distinguishes a longer stream of the same name from the old one: it is reported, and
+/// followed from its first message.
 fn a_follower_reports_a_data_folder_that_was_replaced_by_a_longer_one(driver: DriverUnderTest) {
     let fixture = with_messages(NatsServerFixture::start_restartable(driver, ""), 0..BEFORE);
     let NatsServerFixture { server, data: longer } =

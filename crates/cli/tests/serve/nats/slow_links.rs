@@ -1,4 +1,4 @@
-//! A slow link that breaks: a publisher on the other end of it has everything in the stream in the end, once and in order.
+//! A publisher on a slow link that breaks: in the end the stream has every message once and in order.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,22 +16,20 @@ on_both_drivers! {
     a_slow_link_that_breaks_loses_and_repeats_nothing,
 }
 
-/// Bytes that pass at once: what a packet holds on most links.
+/// Bytes per packet, as on most links.
 const PACKET: usize = 1400;
 
-/// How long each takes. With it the link has some 450 kB per second.
+/// Time per packet, for a rate of about 450 kB per second.
 const PACKET_TAKES: Duration = Duration::from_millis(3);
 
 /// Bytes after which the first connection breaks; each later one lasts a little longer, and the last ones hold.
 const BREAKS_AFTER: usize = 30_000;
 
-/// How many connections break.
 const BREAKS: u32 = 5;
 
 const MESSAGES: usize = 300;
 const MESSAGE_SIZE: usize = 1000;
 
-/// A link to a server, from an address of its own.
 struct SlowLink {
     address: SocketAddr,
     broken: Arc<AtomicU32>,
@@ -65,7 +63,7 @@ impl SlowLink {
 impl Drop for SlowLink {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
-        // Where it waits for the next one.
+        // Wakes the thread from its accept.
         let _ = TcpStream::connect(self.address);
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
         assert!(
@@ -75,7 +73,7 @@ impl Drop for SlowLink {
     }
 }
 
-/// Both directions of a connection, until an end closes it or it breaks.
+/// Forwards both directions of a connection, until an end closes it or it breaks.
 fn pass(near: &TcpStream, far: &TcpStream, broken: &AtomicU32) {
     let so_far = broken.load(Relaxed);
     let lasts = (so_far < BREAKS).then(|| BREAKS_AFTER + so_far as usize * 7_001);
@@ -84,7 +82,7 @@ fn pass(near: &TcpStream, far: &TcpStream, broken: &AtomicU32) {
         if crawl(near, far, lasts) {
             broken.fetch_add(1, Relaxed);
             for end in [near, far] {
-                // A reset, as when the link's state is lost: what is under way is gone.
+                // A reset, as when the link's state is lost: bytes in flight are lost.
                 let _ = SockRef::from(end).set_linger(Some(Duration::ZERO));
             }
         }
@@ -94,7 +92,7 @@ fn pass(near: &TcpStream, far: &TcpStream, broken: &AtomicU32) {
     });
 }
 
-/// Carries bytes packet by packet. Returns whether it broke.
+/// Forwards bytes packet by packet. Returns whether the link broke.
 fn crawl(mut from: &TcpStream, mut to: &TcpStream, lasts: Option<usize>) -> bool {
     let (mut packet, mut carried) = ([0; PACKET], 0);
     while let Ok(len @ 1..) = from.read(&mut packet) {
@@ -102,7 +100,7 @@ fn crawl(mut from: &TcpStream, mut to: &TcpStream, lasts: Option<usize>) -> bool
         if lasts.is_some_and(|lasts| carried > lasts) {
             return true;
         }
-        // What the link is: time passes, and there is nothing to wait for.
+        // The delay of the link; there is no condition to wait for.
         std::thread::sleep(PACKET_TAKES);
         if to.write_all(&packet[..len]).is_err() {
             break;

@@ -1,4 +1,4 @@
-//! Subscribers that never read, beside others that do: what the former leave unread costs the latter nothing.
+//! Subscribers that never read, beside others that do: unread output costs the others nothing.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -13,11 +13,10 @@ on_both_drivers!(
     a_slow_subscriber_is_told_why_it_is_disconnected,
 );
 
-/// Subscribers that never read.
 const UNREAD: usize = 10;
-/// Messages between two looks of the readers: together they are longer than what any connection may have unsent at least.
+/// Messages between two reads of the readers: together they exceed the guaranteed unsent bytes of a connection.
 const ROUND: usize = 1000;
-/// Rounds: the messages of all exceed what a shard may hold.
+/// Rounds: the messages of all exceed the limit of a shard.
 const ROUNDS: usize = 45;
 const PAYLOAD_SIZE: usize = 128;
 
@@ -75,7 +74,7 @@ fn subscribers_that_never_read_cost_readers_nothing(driver: DriverUnderTest) {
     }
 }
 
-/// Every message of `text` is whole and follows the one before; the error is the last.
+/// Checks that every message of `text` is whole and in order; only an error may be the last line.
 fn assert_whole(text: &str) {
     let mut lines = text.split("\r\n");
     let mut number = 0;

@@ -1,4 +1,4 @@
-//! A status at the beginning of headers is what a server says: one that a client publishes stops no follower of a stream.
+//! A status in headers comes from the server only: a published one stops no follower of a stream.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ on_both_drivers! {
     a_status_reaches_other_clients_where_no_stream_is,
 }
 
-/// What followers of a stream would take for the server's own words.
+/// Header blocks that a follower of a stream would treat as the server's own.
 const STATUSES: [&str; 4] = [
     "NATS/1.0 409 Consumer Deleted\r\n\r\n",
     "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 99\r\nNats-Last-Stream: 99\r\n\r\n",
@@ -23,7 +23,6 @@ fn publish_with(client: &mut RawNatsClient, subject: &str, headers: &str, payloa
     client.send(format!("HPUB {subject} {heads} {size}\r\n{headers}{payload}\r\n"));
 }
 
-/// Asks the server how many consumers a stream has.
 fn consumers_of(client: &mut RawNatsClient, stream: &str) -> u64 {
     client.send(format!("SUB answer 9\r\nPUB $JS.API.STREAM.INFO.{stream} answer 0\r\n\r\nUNSUB 9\r\n"));
     let told = client.flush().concat();
@@ -32,7 +31,7 @@ fn consumers_of(client: &mut RawNatsClient, stream: &str) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// One published message is not to lock out the followers of its stream.
+/// A published status does not lock out the followers of its stream.
 fn a_status_that_was_published_stops_no_follower(driver: DriverUnderTest) {
     let fixture =
         NatsServerFixture::start(driver, "--stream events=events.> --stream memory=memory.>:memory");
@@ -67,7 +66,7 @@ fn a_status_that_was_published_stops_no_follower(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// A subscriber to a stream's subjects gets no status either; where there is no stream, one is an answer like any other.
+/// A subscriber to a stream's subjects gets no status either; without a stream, a status is an ordinary message.
 fn a_status_reaches_other_clients_where_no_stream_is(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "--stream events=events.>");
     let mut client = fixture.client();

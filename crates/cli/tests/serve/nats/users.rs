@@ -1,4 +1,4 @@
-//! Who may come in, and what they may do there.
+//! Users and their permissions.
 
 use super::{NatsServerFixture, RawNatsClient};
 use crate::support::DriverUnderTest;
@@ -61,7 +61,7 @@ fn a_user_does_what_is_allowed_and_nothing_else(driver: DriverUnderTest) {
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(told[0], expected[0]);
     assert!(told[1].starts_with("-ERR 'Permissions Violation for Subscription"), "{told:?}");
-    // A long one that comes in pieces is judged as well.
+    // A long message in pieces is checked as well.
     let long = "z".repeat(200_000);
     sensor.send(format!("PUB orders.b 200000\r\n{long}\r\n"));
     assert_eq!(sensor.flush(), ["-ERR 'Permissions Violation for Publish to \"orders.b\"'"]);

@@ -1,4 +1,4 @@
-//! One side of a hand-over, played by the test: lines and descriptors over the control socket.
+//! One side of a hand-over, simulated by the test: lines and descriptors over the control socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,10 +15,8 @@ use socket2::SockRef;
 
 use super::{HANG, eventually};
 
-/// Descriptors that travel with one message here.
 const ANCILLARY_SIZE: usize = rustix::cmsg_space!(ScmRights(64));
 
-/// One end of a conversation.
 pub(crate) struct ControlPeer(OwnedFd);
 
 impl ControlPeer {
@@ -32,20 +30,19 @@ impl ControlPeer {
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket")
     }
 
-    /// Knocks at a server.
     #[track_caller]
     pub(crate) fn connect_to(path: &Path) -> ControlPeer {
         Self::try_connect(path).expect("the server listens there")
     }
 
-    /// Knocks, perhaps at nobody's door.
+    /// Connects if a server listens.
     fn try_connect(path: &Path) -> Option<ControlPeer> {
         let socket = Self::socket();
         connect(&socket, &SocketAddrUnix::new(path).expect("a short path")).ok()?;
         Some(Self::new(socket))
     }
 
-    /// Whether somebody at the path would hand over now.
+    /// Returns whether a server at the path offers a hand-over now.
     pub(crate) fn is_offered(path: &Path) -> bool {
         let Some(control) = Self::try_connect(path) else { return false };
         let offered = control.try_send("hand-over 2") && control.receive().0.starts_with("listeners ");
@@ -56,9 +53,9 @@ impl ControlPeer {
         offered
     }
 
-    /// Knocks until the server has noticed that the one before has gone, and takes its offer: so many listeners,
-    /// which all fit into one message. (A copy of the one before's descriptor may live on for a moment in a
-    /// process that another test is starting.)
+    /// Connects until the server has noticed the end of the previous successor, and takes its offer: `count` listeners,
+    /// which fit into one message. (A copy of the previous descriptor may stay open for a moment in a process that
+    /// another test is starting.)
     #[track_caller]
     pub(crate) fn request_offer(path: &Path, count: usize) -> (ControlPeer, Vec<OwnedFd>) {
         eventually("the server has time", || {
@@ -76,14 +73,13 @@ impl ControlPeer {
         })
     }
 
-    /// Leaves, and says so: the server has time for others from here on.
+    /// Refuses and disconnects: the server then accepts other successors.
     pub(crate) fn refuse(self) {
         self.send("refused enough");
         self.expect("refused the other server refused: enough");
         self.expect_end();
     }
 
-    /// A door of the test's own.
     pub(crate) fn control_socket(path: &Path) -> OwnedFd {
         let socket = Self::socket();
         bind(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("nobody is there");
@@ -91,22 +87,18 @@ impl ControlPeer {
         socket
     }
 
-    /// The next that knocks at a door.
     pub(crate) fn accept(control_socket: &OwnedFd) -> ControlPeer {
         Self::new(accept_with(control_socket, SocketFlags::CLOEXEC).expect("somebody knocks"))
     }
 
-    /// Says a line.
     pub(crate) fn send(&self, line: &str) {
         self.send_descriptors(line, &[]);
     }
 
-    /// Says a line to a server that may have refused already.
     fn try_send(&self, line: &str) -> bool {
         rustix::net::send(&self.0, format!("{line}\n").as_bytes(), SendFlags::NOSIGNAL).is_ok()
     }
 
-    /// Says a line with descriptors.
     pub(crate) fn send_descriptors(&self, line: &str, descriptors: &[BorrowedFd<'_>]) {
         let line = format!("{line}\n");
         let mut space = [MaybeUninit::uninit(); ANCILLARY_SIZE];
@@ -116,7 +108,7 @@ impl ControlPeer {
             .expect("the server hears");
     }
 
-    /// The next line, and what came with it; empty at the end.
+    /// The next line and its descriptors; empty at the end.
     #[track_caller]
     pub(crate) fn receive(&self) -> (String, Vec<OwnedFd>) {
         let mut bytes = [0; 1024];
@@ -126,7 +118,7 @@ impl ControlPeer {
             recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
                 .map(|received| received.bytes)
         };
-        // One that left without having read everything is told of first; then what it had said.
+        // If the peer closed with unread bytes, the reset is reported first, then its last data.
         let received = match receive() {
             Err(Errno::CONNRESET) => receive(),
             outcome => outcome,
@@ -140,7 +132,7 @@ impl ControlPeer {
         (String::from_utf8(bytes[..received].to_vec()).expect("it is text"), descriptors)
     }
 
-    /// Demands that exactly this line comes next.
+    /// Checks that exactly this line comes next.
     #[track_caller]
     pub(crate) fn expect(&self, line: &str) -> Vec<OwnedFd> {
         let (heard, descriptors) = self.receive();
@@ -148,13 +140,13 @@ impl ControlPeer {
         descriptors
     }
 
-    /// Demands that the other side leaves without another word.
+    /// Checks that the other side closes without another line.
     #[track_caller]
     pub(crate) fn expect_end(&self) {
         assert_eq!(self.receive().0, "");
     }
 
-    /// The same, perhaps after this line.
+    /// The same, optionally after this line.
     #[track_caller]
     pub(crate) fn expect_end_perhaps_after(&self, line: &str) {
         let (heard, _) = self.receive();
@@ -164,7 +156,7 @@ impl ControlPeer {
         assert_eq!(heard, "");
     }
 
-    /// Makes a server's offer.
+    /// Sends the offer of a server.
     pub(crate) fn make_offer(&self, listener: &impl AsFd) {
         self.expect("hand-over 2");
         self.send_descriptors("listeners http 1", &[listener.as_fd()]);

@@ -1,22 +1,21 @@
-//! The server's own figures, as `/metrics` and its last words give them.
+//! The server's own figures, from `/metrics` and from its last output.
 
 use std::collections::BTreeMap;
 
 use super::{TestPeer, eventually};
 
-/// One look at all metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    /// The figures in OpenMetrics text; other lines are passed over.
+    /// Parses the samples of OpenMetrics text; other lines are skipped.
     pub(crate) fn of(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.strip_prefix("stilling_")?.rsplit_once(' '));
         Metrics(lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
     }
 
-    /// The value of `name`, which may have its label: `closed_total{reason="done"}`. Without, the sum
-    /// over all labels.
+    /// The value of `name`, which may have its label: `closed_total{reason="done"}`. Without one, the sum over all
+    /// labels.
     #[track_caller]
     pub(crate) fn value(&self, name: &str) -> u64 {
         let family = format!("{name}{{");
@@ -26,36 +25,33 @@ impl Metrics {
         values.iter().sum::<f64>() as u64
     }
 
-    /// The value of a metric without labels that need not be a whole number.
+    /// The value of a metric without labels, with its fraction.
     #[track_caller]
     pub(crate) fn exact(&self, name: &str) -> f64 {
         *self.0.get(name).unwrap_or_else(|| panic!("there is no metric {name}"))
     }
 
-    /// Connections closed for `reason`.
     #[track_caller]
     pub(crate) fn closed(&self, reason: &str) -> u64 {
         self.value(&format!("closed_total{{reason=\"{reason}\"}}"))
     }
 
-    /// Answers with `status`.
     #[track_caller]
     pub(crate) fn answers(&self, status: u16) -> u64 {
         self.value(&format!("http_answers_total{{status=\"{status}\"}}"))
     }
 
-    /// Jobs with that outcome.
     #[track_caller]
     pub(crate) fn jobs(&self, outcome: &str) -> u64 {
         self.value(&format!("jobs_total{{outcome=\"{outcome}\"}}"))
     }
 
-    /// The labels of the metric that says which driver runs.
+    /// The labels of the metric about the driver.
     pub(crate) fn driver(&self) -> &str {
         self.0.keys().find(|key| key.starts_with("driver{")).expect("the driver is told")
     }
 
-    /// Every connection is open or has exactly one reason for its end; says what is not so.
+    /// Checks that every connection is open or has exactly one close reason; returns the difference.
     pub(crate) fn balance(&self) -> Result<(), String> {
         let come = ["accepted_total", "connected_total", "adopted_total"].map(|name| self.value(name));
         let come: u64 = come.iter().sum();
@@ -67,7 +63,7 @@ impl Metrics {
 
 const METRICS_REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A kept connection to look through: it gets its answer even when nobody else is let in.
+/// A kept connection for metrics: it is answered even when no other connection is accepted.
 pub(crate) struct MetricsClient {
     peer: TestPeer,
     requests: u64,
@@ -78,7 +74,7 @@ impl MetricsClient {
         MetricsClient { peer, requests: 0 }
     }
 
-    /// The metrics now. The connection that looks is one of those that are open.
+    /// The metrics now. The connection itself counts as open.
     #[track_caller]
     pub(crate) fn fetch(&mut self) -> Metrics {
         self.requests += 1;
@@ -87,13 +83,13 @@ impl MetricsClient {
         Metrics::of(answer.text())
     }
 
-    /// Looks until the metrics are as `wanted`, and returns them.
+    /// Fetches the metrics until they are as `wanted`, and returns them.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, mut wanted: impl FnMut(&Metrics) -> bool) -> Metrics {
         eventually(what, || Some(self.fetch()).filter(&mut wanted))
     }
 
-    /// Looks until the bytes that all others have sent are as `wanted`.
+    /// Fetches until the bytes received from all other connections are as `wanted`.
     #[track_caller]
     pub(crate) fn until_received(&mut self, what: &str, mut wanted: impl FnMut(u64) -> bool) {
         eventually(what, || {
@@ -102,7 +98,7 @@ impl MetricsClient {
         });
     }
 
-    /// Looks until nobody but the watcher is connected and every connection is accounted for.
+    /// Fetches until only this connection is open and every other one is accounted for.
     #[track_caller]
     pub(crate) fn until_alone(&mut self) -> Metrics {
         self.until("all other connections are closed and counted", |metrics| {

@@ -1,4 +1,4 @@
-//! What the tests stand on: a server process that ends with its test, raw peers, the metrics.
+//! Common test support: a server process that ends with its test, raw peers, metrics.
 
 mod control;
 mod metrics;

@@ -1,4 +1,4 @@
-//! The server process: started on a free port, ended with its test.
+//! The server process: started on a free port, killed on drop.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -8,17 +8,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Metrics, MetricsClient, TestPeer, eventually};
 
-/// How the server under test talks to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DriverUnderTest {
     Uring,
-    /// With direct descriptors.
     UringDirect,
     Poll,
 }
 
 impl DriverUnderTest {
-    /// The name it has in the banner and in the metrics.
+    /// The name in the banner and in the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             DriverUnderTest::Uring => "uring",
@@ -27,7 +25,7 @@ impl DriverUnderTest {
         }
     }
 
-    /// The options of `serve` that demand it.
+    /// The options of `serve` that require it.
     pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
             DriverUnderTest::Uring => &["--driver", "uring"],
@@ -37,12 +35,11 @@ impl DriverUnderTest {
     }
 }
 
-/// The binary under test, to be given arguments.
+/// The binary under test, without arguments.
 pub(crate) fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_stilling"))
 }
 
-/// A running server.
 pub(crate) struct ServerUnderTest {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -50,12 +47,12 @@ pub(crate) struct ServerUnderTest {
 }
 
 impl ServerUnderTest {
-    /// A server on a free port of 127.0.0.1 with further options, separated by blanks.
+    /// Starts a server on a free port of 127.0.0.1 with further options, separated by blanks.
     pub(crate) fn start(driver: DriverUnderTest, options: &str) -> ServerUnderTest {
         Self::listening(driver, "127.0.0.1:0", options)
     }
 
-    /// A server on `listen`.
+    /// Starts a server on `listen`.
     pub(crate) fn listening(driver: DriverUnderTest, listen: &str, options: &str) -> ServerUnderTest {
         let mut command = binary();
         command.args(["serve", "--listen", listen]).args(driver.options());
@@ -65,17 +62,17 @@ impl ServerUnderTest {
         server
     }
 
-    /// A server by a command of the caller's own; `--verbose` is added.
+    /// Starts a server by the caller's command; adds `--verbose`.
     pub(crate) fn spawn(mut command: Command) -> ServerUnderTest {
         command.stdin(Stdio::null());
         Self::spawn_with_stdin(command)
     }
 
-    /// The same, with the input that the command has been given.
+    /// The same, with the command's own standard input.
     pub(crate) fn spawn_with_stdin(mut command: Command) -> ServerUnderTest {
         let mut child = command
             .arg("--verbose")
-            // Panics on purpose are part of some tests; their backtraces would hide what fails.
+            // Some tests panic on purpose; backtraces would hide real failures.
             .env("RUST_BACKTRACE", "0")
             .stdout(Stdio::piped())
             .spawn()
@@ -92,48 +89,44 @@ impl ServerUnderTest {
         ServerUnderTest { child, out, banner }
     }
 
-    /// What follows `start` in the banner's line that begins with it.
+    /// The rest of the banner's line that begins with `start`.
     #[track_caller]
     pub(crate) fn banner_line(&self, start: &str) -> &str {
         let line = self.banner.iter().find_map(|line| line.strip_prefix(start));
         line.unwrap_or_else(|| panic!("no line {start:?} in {:?}", self.banner))
     }
 
-    /// What follows `start` in each of the banner's lines that begin with it.
+    /// The rest of each of the banner's lines that begin with `start`.
     pub(crate) fn banner_lines(&self, start: &str) -> Vec<&str> {
         self.banner.iter().filter_map(|line| line.strip_prefix(start)).collect()
     }
 
-    /// Where it listens, in the order of its options.
+    /// HTTP addresses, in the order of the options.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         let lines = self.banner_lines("listening http://").into_iter();
         lines.map(|address| address.parse().expect("the banner tells an address")).collect()
     }
 
-    /// Where it listens first.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses()[0]
     }
 
-    /// The URL of a path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
 
-    /// A new connection.
     pub(crate) fn connect(&self) -> TestPeer {
         TestPeer::connect(self.address())
     }
 
-    /// A connection of its own that looks at the metrics.
+    /// A connection of its own for metrics.
     pub(crate) fn watch(&self) -> MetricsClient {
         let mut watcher = MetricsClient::new(self.connect());
-        // Accepted from here on, whatever happens to the others.
+        // Accepted from here on, whatever happens to other connections.
         watcher.fetch();
         watcher
     }
 
-    /// The process.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number")
     }
@@ -143,17 +136,14 @@ impl ServerUnderTest {
         format!("/proc/{}/{name}", self.child.id())
     }
 
-    /// Descriptors that the process has open.
     pub(crate) fn descriptors(&self) -> usize {
         std::fs::read_dir(self.proc("fd")).expect("the process runs").count()
     }
 
-    /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("the process takes signals");
     }
 
-    /// Waits until a thread of that name runs.
     #[track_caller]
     pub(crate) fn thread(&self, name: &str) {
         let is_it = |task: std::io::Result<std::fs::DirEntry>| {
@@ -175,7 +165,6 @@ impl ServerUnderTest {
         });
     }
 
-    /// Whether the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_some()
     }
@@ -183,7 +172,7 @@ impl ServerUnderTest {
     /// Waits for the end. Returns the status and the last counters.
     #[track_caller]
     pub(crate) fn wait(mut self) -> (ExitStatus, Metrics) {
-        // What it says at the end fits into the pipe, so it does not wait for its reader.
+        // The last output fits into the pipe, so the server does not wait for its reader.
         let status =
             eventually("the server ends", || self.child.try_wait().expect("a child can be waited for"));
         let mut text = String::new();
@@ -191,8 +180,8 @@ impl ServerUnderTest {
         (status, Metrics::of(&text))
     }
 
-    /// Ends the server politely and checks that it ends well: status 0, every connection closed for
-    /// one reason, nothing held. Returns the last counters.
+    /// Ends the server with SIGTERM and checks that it ends cleanly: status 0, one close reason per connection, nothing
+    /// held. Returns the last counters.
     #[track_caller]
     pub(crate) fn finish(self) -> Metrics {
         self.signal(Signal::TERM);
@@ -214,7 +203,7 @@ impl ServerUnderTest {
 
 impl Drop for ServerUnderTest {
     fn drop(&mut self) {
-        // A test that failed, or one that did not care how the server ends.
+        // For a test that failed, or that does not check how the server ends.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

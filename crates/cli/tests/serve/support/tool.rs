@@ -1,8 +1,7 @@
-//! Programs of the machine that act as clients. One that is missing is a failure, never a skip.
+//! Installed programs as clients. A missing program is a failure, never a skip.
 
 use std::process::{Command, Stdio};
 
-/// A call of a program.
 pub(crate) struct Tool {
     name: &'static str,
     command: Command,
@@ -16,13 +15,13 @@ impl Tool {
         Tool { name, command }
     }
 
-    /// One more argument, blanks and all.
+    /// Adds one argument, including its blanks.
     pub(crate) fn arg(mut self, argument: impl AsRef<std::ffi::OsStr>) -> Tool {
         self.command.arg(argument);
         self
     }
 
-    /// Runs it to its end, which must be a success. Returns what it wrote to standard output.
+    /// Runs the program to its successful end. Returns its standard output.
     #[track_caller]
     pub(crate) fn output(mut self) -> String {
         let outcome = self.command.stdin(Stdio::null()).output().unwrap_or_else(|error| {
@@ -34,7 +33,6 @@ impl Tool {
         text
     }
 
-    /// The command, for a program that starts the server.
     pub(crate) fn into_command(self) -> Command {
         self.command
     }

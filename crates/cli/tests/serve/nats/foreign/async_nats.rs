@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use super::programs::ALL_OF_IT;
 use crate::support::HANG;
 
-/// How long an acknowledgement is waited for before the message is sent again.
+/// Timeout of an acknowledgement, after which the message is sent again.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Messages that are published after the client has come back.
+/// Messages published after the client has reconnected.
 const AFTERWARDS: u32 = 100;
 
 fn run(work: impl Future<Output = ()>) {
@@ -26,7 +26,6 @@ fn run(work: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(HANG, work).await.expect("it ends") });
 }
 
-/// Everything that it can do with a server.
 pub(super) fn everything(address: SocketAddr) {
     run(async {
         let client = async_nats::connect(address.to_string()).await.expect("it connects");
@@ -80,7 +79,7 @@ async fn requests(client: &Client) {
         assert_eq!(answer.payload, number.to_string());
     }
     let mut counts = Vec::new();
-    // Each of the two that it reaches ends, so the next one reaches the other.
+    // Each worker that receives the message ends, so the next message reaches the other one.
     while workers.iter().any(|worker| !worker.is_finished()) {
         client.publish("service", "end".into()).await.expect("it publishes");
         client.flush().await.expect("it flushes");
@@ -93,7 +92,6 @@ async fn requests(client: &Client) {
     assert_eq!(nobody.kind(), async_nats::RequestErrorKind::NoResponders);
 }
 
-/// Publishes with an id, and waits until it is stored.
 async fn publish(context: &Context, id: &str) -> Result<jetstream::publish::PublishAck, PublishErrorKind> {
     let message = PublishMessage::build().payload(id.to_owned().into()).message_id(id);
     let stored = context.send_publish("events.n", message).await.map_err(|error| error.kind())?;
@@ -137,7 +135,6 @@ fn from(sequence: u64) -> DeliverPolicy {
     DeliverPolicy::ByStartSequence { start_sequence: sequence }
 }
 
-/// Where a message stands.
 fn sequence(message: &jetstream::Message) -> u64 {
     message.info().expect("it says where it stands").stream_sequence
 }
@@ -185,7 +182,7 @@ async fn replay(context: &Context) {
     }
 }
 
-/// Lives as [`super::restart`] says, on a thread of its own.
+/// Runs the client of [`super::restart`] on a thread of its own.
 pub(super) fn restart(address: SocketAddr) -> impl FnMut() -> Option<String> {
     let (told, lines) = channel();
     std::thread::spawn(move || run(live(address, told)));
@@ -193,7 +190,7 @@ pub(super) fn restart(address: SocketAddr) -> impl FnMut() -> Option<String> {
 }
 
 async fn live(address: SocketAddr, told: Sender<String>) {
-    // A test that has failed hears nothing more.
+    // After a failed test the channel is closed.
     let tell = move |line: String| drop(told.send(line));
     let (came, back) = watch::channel(0);
     let tell_of = tell.clone();

@@ -1,5 +1,5 @@
-//! Clients of NATS that we did not write: what they do with a server, and what becomes of them when it is killed and started
-//! again in the middle. One that is missing is a failure, never a skip.
+//! Third-party NATS clients: their use of the server, and their behavior when it is killed and restarted. A missing
+//! client is a failure, never a skip.
 
 mod async_nats;
 mod conformance;
@@ -18,7 +18,6 @@ on_both_drivers! {
     nats_py_comes_back_to_a_server_that_was_killed,
 }
 
-/// The streams that all of them want.
 const STREAMS: &str = "--stream events=events.> --stream memory=memory.>:memory";
 
 fn async_nats_does_everything_that_it_can(driver: DriverUnderTest) {
@@ -42,7 +41,7 @@ fn nats_py_does_everything_that_it_can(driver: DriverUnderTest) {
 /// Row 0.4.
 fn async_nats_comes_back_to_a_server_that_was_killed(driver: DriverUnderTest) {
     let log = restart::live_through(driver, async_nats::restart);
-    // It asks for its consumers again by itself, those that it is pushed to and those that it pulls from.
+    // It recreates its consumers by itself, both push and pull.
     assert_eq!(log.pulled, log.delivered);
     log.failed_only_by("timed out: didn't receive ack in time");
 }

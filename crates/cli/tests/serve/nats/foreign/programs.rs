@@ -1,4 +1,4 @@
-//! Clients in other languages: programs that check for themselves and tell line by line what they see.
+//! Clients in other languages: programs that check for themselves and print line by line.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use std::sync::mpsc::{Receiver, channel};
 
 use crate::support::HANG;
 
-/// What a program says when it has done all that it should.
+/// Last line of a successful program.
 pub(super) const ALL_OF_IT: &str = "all of it";
 
-/// A program that runs; it ends with its test.
+/// A running program, killed on drop.
 pub(super) struct ClientProgram {
     child: GuardedClientProcess,
     lines: Receiver<String>,
@@ -26,14 +26,13 @@ impl Drop for GuardedClientProcess {
     }
 }
 
-/// Where `cargo xtask test` puts what tests need.
+/// Path of a program that `cargo xtask test` installs.
 fn installed(path: &str) -> PathBuf {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(path);
     assert!(place.exists(), "{} is missing; `cargo xtask test` installs it", place.display());
     place
 }
 
-/// nats-py.
 pub(super) fn python(task: &str, address: SocketAddr) -> ClientProgram {
     let mut command = Command::new(installed("nats-py/bin/python"));
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/nats/foreign/client.py"));
@@ -47,14 +46,13 @@ pub(super) fn python_conformance(address: SocketAddr) -> ClientProgram {
     ClientProgram::spawn(command, address, &[])
 }
 
-/// The clients for Node, case by case. The program is read from beside its packages, where Node looks for them.
+/// The clients for Node, case by case. The program lies beside its packages, where Node searches for them.
 pub(super) fn node(address: SocketAddr) -> ClientProgram {
     let mut command = Command::new("node");
     command.arg(installed("nats-node/conformance.mjs"));
     ClientProgram::spawn(command, address, &[])
 }
 
-/// nats.go.
 pub(super) fn go(task: &str, address: SocketAddr) -> ClientProgram {
     ClientProgram::start(Command::new(installed("nats-go/client")), task, address)
 }
@@ -79,7 +77,7 @@ impl ClientProgram {
         ClientProgram { child, lines }
     }
 
-    /// Waits until it has done everything.
+    /// Waits for the successful end of the program.
     #[track_caller]
     pub(super) fn expect_complete(mut self) {
         let mut said = Vec::new();
@@ -91,12 +89,11 @@ impl ClientProgram {
         assert!(status.success(), "{status}: {said:?}");
     }
 
-    /// All lines that it tells.
     pub(super) fn lines(self) -> Vec<String> {
         std::iter::from_fn(self.next_line()).collect()
     }
 
-    /// The next line that it tells; `None` when it tells nothing more.
+    /// The next line of output; `None` at its end.
     pub(super) fn next_line(self) -> impl FnMut() -> Option<String> {
         move || {
             let ClientProgram { lines, .. } = &self;

@@ -1,16 +1,16 @@
-//! A client's life with a server that is killed and started again in the middle. The client publishes numbers, one after the
-//! other, each until it is acknowledged, always under the same `Nats-Msg-Id`, until it has come back; it follows its own stream
-//! with an ordered consumer, and tells:
+//! A client during a kill and restart of the server. The client publishes numbers, one after the other, each until it
+//! is acknowledged, always under the same `Nats-Msg-Id`, until it has reconnected; it follows its own stream with an
+//! ordered consumer, and prints:
 //!
 //! ```text
-//!   acknowledged <number> <sequence>      its message is stored
-//!   failed <number> <why>                 it is not known whether it is; it is sent again
-//!   delivered <number> <sequence>         by a consumer that the server pushes to
-//!   pulled <number> <sequence>            by one that asks
-//!   disconnected, reconnected             what its library says of the connection
-//!   error <text>                          what else its library says
-//!   heard afterwards                      a plain subscription of before is there again
-//!   all of it                             it has ended, and has seen everything
+//! acknowledged <number> <sequence>      its message is stored
+//! failed <number> <why>                 the outcome is unknown; it is sent again
+//! delivered <number> <sequence>         by a push consumer
+//! pulled <number> <sequence>            by a pull consumer
+//! disconnected, reconnected             connection events of its library
+//! error <text>                          other events of its library
+//! heard afterwards                      a plain subscription from before works again
+//! all of it                             the program has ended and received everything
 //! ```
 
 use std::net::SocketAddr;
@@ -19,10 +19,8 @@ use super::super::NatsServerFixture;
 use super::programs::ALL_OF_IT;
 use crate::support::DriverUnderTest;
 
-/// Acknowledgements before the server is killed.
 const BEFORE: usize = 100;
 
-/// What a client has told.
 #[derive(Debug, Default)]
 pub(super) struct RestartLog {
     acknowledged: Vec<(u64, u64)>,
@@ -31,7 +29,6 @@ pub(super) struct RestartLog {
     /// Each with its number.
     failed: Vec<String>,
     errors: Vec<String>,
-    /// What became of its connection.
     connection: Vec<String>,
     heard: usize,
     has_ended: bool,
@@ -61,14 +58,15 @@ impl RestartLog {
 }
 
 impl RestartLog {
-    /// What it was told of a message whose acknowledgement the server did not live to give, if there was one.
+    /// Checks the error of a message that lost its acknowledgement with the server, if there was one.
     #[track_caller]
     pub(super) fn failed_only_by(&self, why: &str) {
         assert!(self.failed.iter().all(|failed| failed.ends_with(why)), "{:?}", self.failed);
     }
 }
 
-/// Lets a client live through it: what it was told is so, nothing is lost, invented, stored twice or delivered twice.
+/// Runs a client through a kill and restart: its reports are true, and nothing is lost, invented, stored twice or
+/// delivered twice.
 pub(super) fn live_through<T: FnMut() -> Option<String>>(
     driver: DriverUnderTest,
     start: impl FnOnce(SocketAddr) -> T,
@@ -96,7 +94,7 @@ pub(super) fn live_through<T: FnMut() -> Option<String>>(
     assert_eq!(behind, 0, "{log:?}");
     assert_eq!(log.acknowledged, records);
     assert_eq!(log.delivered, records);
-    // Some say at the end that they have left.
+    // Some clients report their final disconnect.
     assert_eq!(log.connection[..2], ["disconnected", "reconnected"], "{log:?}");
     assert!(log.connection[2..].iter().all(|what| what == "disconnected") && log.heard == 1, "{log:?}");
     drop(next_line);

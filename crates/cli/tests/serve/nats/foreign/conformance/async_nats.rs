@@ -1,4 +1,4 @@
-//! async-nats, in the test's own process: each case is a function that returns what went wrong.
+//! async-nats, in the test's own process: each case is a function that returns its error.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -12,12 +12,10 @@ use async_nats::{Client, ConnectOptions, HeaderMap, RequestErrorKind, Subscriber
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
-/// After which a wait is a failure.
 const CASE_TIMEOUT: Duration = Duration::from_secs(20);
 
 type CaseResult = Result<(), Box<dyn Error>>;
 
-/// What a case uses.
 struct ConformanceContext {
     address: SocketAddr,
     client: Client,
@@ -45,7 +43,6 @@ cases! {
     consumers api_errors an_identical_stream_is_there a_domain_that_is_not_there refusals
 }
 
-/// Runs all cases and returns a line for each.
 pub(super) fn all_cases(address: SocketAddr) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut told = Vec::new();
@@ -109,7 +106,6 @@ fn demand(holds: bool, what: impl std::fmt::Debug) -> CaseResult {
     if holds { Ok(()) } else { Err(format!("{what:?}").into()) }
 }
 
-/// The error of something that is expected to fail.
 fn refused<T, E: std::fmt::Display>(outcome: Result<T, E>, words: &str) -> CaseResult {
     match outcome {
         Ok(_) => Err(format!("it was taken, expected {words}").into()),
@@ -273,7 +269,7 @@ async fn drain_of_a_subscription(context: &ConformanceContext) -> CaseResult {
     for _ in 0..50 {
         context.client.publish(context.subject("a"), "x".into()).await?;
     }
-    // The client forgets a drained subscription at its next turn, whatever is on its way.
+    // The client drops a drained subscription at its next turn, with messages in flight.
     for _ in 0..50 {
         next(&mut subscription).await?;
     }
@@ -518,7 +514,7 @@ async fn ordered_pull(context: &ConformanceContext) -> CaseResult {
     Ok(())
 }
 
-/// Requests expire without messages: the consumer asks again, and is not made again.
+/// Requests expire without messages: the consumer requests again, and is not recreated.
 async fn ordered_pull_stays_idle(context: &ConformanceContext) -> CaseResult {
     let config = pull::Config {
         filter_subject: context.event(),
@@ -617,7 +613,7 @@ async fn a_domain_that_is_not_there(context: &ConformanceContext) -> CaseResult 
     demand(!error.contains("timed out"), error)
 }
 
-/// What is not there says so.
+/// Unsupported features are refused.
 async fn refusals(context: &ConformanceContext) -> CaseResult {
     let stream = context.stream().await?;
     let none = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };

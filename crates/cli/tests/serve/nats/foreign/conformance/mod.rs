@@ -1,5 +1,6 @@
-//! Every call of the clients' core API, and of publishing to and reading from streams, by programs in the clients' languages that
-//! print `ok NAME` or `FAIL NAME reason` for each case. What nats-server does with the same programs decided what is expected.
+//! Every call of the clients' core API, and of publishing to and reading from streams, by programs in the clients'
+//! languages that print `ok NAME` or `FAIL NAME reason` for each case. The expectations are the results of the same
+//! programs with nats-server.
 
 mod async_nats;
 
@@ -14,11 +15,9 @@ on_both_drivers! {
     nats_py_gets_what_it_expects,
 }
 
-/// What the programs need.
 const OPTIONS: &str = "--stream events=events.> --stream memory=memory.>:memory --user root:password=all \
                        --user sensor:password=s:publish=sensors.>:subscribe=_INBOX.>";
 
-/// The cases of all programs.
 const CORE: &[&str] = &[
     "connect_describes_the_server",
     "connect_options",
@@ -111,7 +110,7 @@ const OF_ASYNC_NATS: &[&str] = &[
     "a_domain_that_is_not_there",
 ];
 
-/// Compares what a program printed with its cases, all of which are expected to succeed.
+/// Compares the output of a program with its cases, all of which must succeed.
 #[track_caller]
 fn expect_all(told: &[String], own: &[&str]) {
     let failed: Vec<_> = told.iter().filter(|line| !line.starts_with("ok ") && *line != "done").collect();

@@ -1,4 +1,4 @@
-//! Figures that every generator reports alike: how times are spread, and what the generator itself costs.
+//! Statistics that all generators report: distributions of times, and the generator's own CPU time.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Nanoseconds of the longest latency that is told apart from longer ones: one hour.
+/// Maximum recorded latency in nanoseconds: one hour.
 const LATENCY_MAX: u64 = 3_600_000_000_000;
 
-/// The finest step, in nanoseconds.
+/// Resolution in nanoseconds.
 const LATENCY_STEP: u64 = 100;
 
 /// Significant decimal digits of a latency.
@@ -17,22 +17,22 @@ const DIGITS: u8 = 3;
 
 pub(crate) const NANOS_PER_MICRO: f64 = 1e3;
 
-/// A distribution of times in microseconds; all 0 if there were none.
+/// A distribution of times in microseconds; all 0 if it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencySummary {
-    /// The shortest.
+    /// Minimum.
     pub min_us: f64,
-    /// The median.
+    /// Median.
     pub p50_us: f64,
-    /// Nine of ten are not longer.
+    /// 90th percentile.
     pub p90_us: f64,
-    /// 99 of 100 are not longer.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 999 of 1000 are not longer.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// The longest.
+    /// Maximum.
     pub max_us: f64,
-    /// The mean.
+    /// Mean.
     pub mean_us: f64,
 }
 
@@ -54,12 +54,12 @@ impl LatencySummary {
     }
 }
 
-/// A histogram of nanoseconds with memory fixed at the start.
+/// A histogram of nanoseconds with memory allocated at the start.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_STEP, LATENCY_MAX, DIGITS).expect("the bounds are in order")
 }
 
-/// Processor time that this process has used so far, all threads, user and kernel.
+/// CPU time of this process so far: all threads, user and kernel.
 pub(crate) fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     // Both are small and not negative.

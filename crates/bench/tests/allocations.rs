@@ -1,4 +1,4 @@
-//! A warm generator allocates nothing per request: an allocator that counts proves it.
+//! Checks with a counting allocator that a warm generator allocates nothing per request.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
@@ -14,11 +14,11 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 struct TrackingAllocator;
 
-// SAFETY: every call is passed on unchanged; the counter is plain data that needs no allocation.
+// SAFETY: every call is forwarded unchanged; the counter is plain data that needs no allocation.
 unsafe impl GlobalAlloc for TrackingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises hold for the system's allocator too.
+        // SAFETY: the caller's guarantees hold for the system's allocator, too.
         unsafe { System.alloc(layout) }
     }
 
@@ -37,15 +37,15 @@ unsafe impl GlobalAlloc for TrackingAllocator {
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator;
 
-/// What a whole run allocates, server included.
+/// Number of allocations of a whole run, including the server.
 fn allocated(plan: &HttpPlan) -> u64 {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     assert!(http::run(plan).expect("a report").is_good());
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// Row 4.6, for the generator: ten thousand more requests cost no more allocations than the chance
-/// growth of a few tables.
+/// Row 4.6, for the generator: ten thousand more requests cost no more allocations than the random growth of a few
+/// tables.
 #[test]
 fn more_requests_need_no_more_memory() {
     for driver in [DriverChoice::Uring, DriverChoice::Poll] {

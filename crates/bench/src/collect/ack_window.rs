@@ -1,31 +1,29 @@
-//! What one client has in flight, and whether each acknowledgement is the right one.
+//! The messages that one client has in flight, and the check of each acknowledgement.
 //!
 //! ```text
-//!   messages:  0 … next          …          sent
+//!   messages:  0 … next           …          sent
 //!              settled │ in flight, oldest first │ to come
 //! ```
 //!
-//! A server acknowledges the messages of one connection in their order. One that is passed over is missing for good:
-//! if its acknowledgement comes later after all, that is one for a message that has been given up.
+//! A server acknowledges the messages of one connection in order. A skipped message is missing for good: a later
+//! acknowledgement of it counts as one for a settled message.
 
 use super::tally::{CollectTally, MessageFailure};
 
-/// A place in a stream. NATS counts; the ids of Redis are a time and a number.
+/// A position in a stream: NATS has a sequence, Redis a time and a number.
 pub(super) type AckPosition = (u64, u64);
 
-/// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ack {
-    /// The message; `None` where answers carry no name and come in order.
+    /// Number of the message; `None` if answers carry no number and arrive in order.
     pub(super) counter: Option<u64>,
     pub(super) position: AckPosition,
 }
 
-/// One client's messages in flight.
 #[derive(Debug)]
 pub(super) struct AckWindow {
     client: u16,
-    /// When each message in flight was written, in nanoseconds after the start; its place is `counter % window`.
+    /// Write time of each message in flight, in nanoseconds after the start; its index is `counter % window`.
     started_at: Box<[u64]>,
     next: u64,
     sent: u64,
@@ -37,7 +35,6 @@ impl AckWindow {
         AckWindow { client, started_at: vec![0; window.max(1) as usize].into(), next: 0, sent: 0, last: None }
     }
 
-    /// The number of the next message.
     pub(super) fn counter(&self) -> u64 {
         self.sent
     }
@@ -50,14 +47,14 @@ impl AckWindow {
         self.in_flight() < self.started_at.len() as u64
     }
 
-    /// The next message is about to be written. There is room.
+    /// Registers the next message before it is written. The window must have room.
     pub(super) fn send(&mut self, now: u64) {
         let at = (self.sent % self.started_at.len() as u64) as usize;
         self.started_at[at] = now;
         self.sent += 1;
     }
 
-    /// The message that the next acknowledgement is about, by its name or by the order.
+    /// Finds the message of the next acknowledgement, by its number or by order.
     fn match_message(&mut self, counter: Option<u64>, tally: &mut CollectTally) -> Option<u64> {
         let client = self.client;
         let counter = counter.unwrap_or(self.next);
@@ -82,7 +79,7 @@ impl AckWindow {
         Some(counter)
     }
 
-    /// Judges an acknowledgement that names the right stream.
+    /// Checks an acknowledgement that names the right stream.
     #[inline]
     pub(super) fn acknowledge(&mut self, ack: Ack, now: u64, tally: &mut CollectTally) {
         let Some(counter) = self.match_message(ack.counter, tally) else { return };
@@ -97,7 +94,6 @@ impl AckWindow {
         tally.succeed(self.started_at[(counter % self.started_at.len() as u64) as usize], now);
     }
 
-    /// An answer that settles its message, but not well.
     pub(super) fn reject(
         &mut self,
         counter: Option<u64>,
@@ -110,7 +106,6 @@ impl AckWindow {
         }
     }
 
-    /// All that is in flight has failed.
     pub(super) fn fail_in_flight(
         &mut self,
         failure: MessageFailure,
@@ -125,7 +120,7 @@ impl AckWindow {
         }
     }
 
-    /// Without waiting: all that was written by now is as good as sent.
+    /// Settles all messages in flight as sent, if acknowledgements are not awaited.
     pub(super) fn complete_sent(&mut self, now: u64, tally: &mut CollectTally) {
         for counter in self.next..self.sent {
             tally.succeed(self.started_at[(counter % self.started_at.len() as u64) as usize], now);
@@ -150,7 +145,7 @@ mod tests {
         Ack { counter: Some(counter), position: (0, sequence) }
     }
 
-    /// Settles these in turn; tells the successes and the failures.
+    /// Applies these acknowledgements in order and checks the successes and failures.
     fn check(answers: &[Ack], sends: u64, expected: &[(MessageFailure, u64)]) {
         let (mut acks, mut tally) = three_in_flight();
         for answer in answers {

@@ -1,4 +1,4 @@
-//! A blocking client for what a run asks a server about streams: to make one, how long it is, what is in it.
+//! A blocking client for stream requests: create a stream, read its state, replay its messages.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -18,42 +18,40 @@ use super::limits::POLL_SPAN;
 use super::nats::{connect as encode_connect, limits};
 use super::plan::CollectStorage;
 
-/// The subscription of answers, and that of a replay.
+/// Subscription id of the replies and of a replay.
 const REPLY_SID: &[u8] = b"1";
 const REPLAY_SID: &[u8] = b"2";
 
-/// How often a server says that a replay still lives, in nanoseconds.
+/// Heartbeat interval of a replay in nanoseconds.
 const HEARTBEAT_NS: u64 = 500_000_000;
 
-/// Heartbeats in a row after which a replay has come to its end, although the sequence that was given last is not there: it
-/// belonged to a write that a crash cut off.
+/// Heartbeats in a row that end a replay before its last sequence: that sequence belonged to a write torn by a crash.
 const HEARTBEATS_AT_END: u32 = 4;
 
-/// How long a stream is.
+/// State of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct ReportedStreamState {
-    /// Messages that it has now.
+    /// Messages stored now.
     pub messages: u64,
-    /// The sequence of the first of them.
+    /// Sequence of the first stored message.
     #[serde(rename = "first_seq")]
     pub first: u64,
-    /// The sequence that was given last.
+    /// Last assigned sequence.
     #[serde(rename = "last_seq")]
     pub last: u64,
 }
 
-/// A message of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedMessage<'a> {
-    /// Its place in the stream.
+    /// Sequence in the stream.
     pub sequence: u64,
-    /// What it was published to.
+    /// Subject of the message.
     pub subject: &'a [u8],
-    /// What was published.
+    /// Payload of the message.
     pub payload: &'a [u8],
 }
 
-/// A connection over which one thing after another is asked.
+/// A connection for one request at a time.
 pub struct JetStreamApi {
     server: SocketAddr,
     stream: TcpStream,
@@ -65,7 +63,7 @@ pub struct JetStreamApi {
     request_count: u64,
 }
 
-/// What came over an [`JetStreamApi`]'s connection.
+/// A message received by a [`JetStreamApi`].
 struct ApiMessage<'a> {
     subject: &'a [u8],
     sid: &'a [u8],
@@ -74,12 +72,11 @@ struct ApiMessage<'a> {
     payload: &'a [u8],
 }
 
-/// Where a replay is. Its methods return how it has ended, if it has.
+/// State of a replay. Its methods return the result when the replay ends.
 struct ApiReplay<'a> {
     name: &'a str,
     expected: &'a mut u64,
     last: u64,
-    /// In a row.
     heartbeats: u32,
 }
 
@@ -88,7 +85,7 @@ impl ApiReplay<'_> {
         Some(Err(CollectError::Server(format!("replay of {}: {detail}", self.name))))
     }
 
-    /// The answer to the request for the consumer, on `subject`.
+    /// Checks the reply to the consumer request on `subject`.
     fn answer(&self, message: &ApiMessage<'_>, subject: &str) -> Option<Result<(), CollectError>> {
         if !message.headers.is_empty() {
             return self.server_error(&format!("nobody answers to {subject}"));
@@ -104,7 +101,7 @@ impl ApiReplay<'_> {
         message: &ApiMessage<'_>,
         answers: &mut Vec<u8>,
     ) -> Option<Result<(), CollectError>> {
-        // 100 with a reply wants an answer before more comes; without one it is a sign of life.
+        // Status 100 with a reply subject is flow control and needs a reply; without one it is a heartbeat.
         if let (100, Some(reply)) = (code, message.reply) {
             Pub { subject: reply, reply: None, headers: b"", payload: b"" }.encode(answers);
             return None;
@@ -148,7 +145,7 @@ impl JetStreamApi {
     /// Connects.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// The server does not accept the connection.
     pub fn connect(to: SocketAddr, timeout: Duration) -> Result<JetStreamApi, CollectError> {
         let failed = |error| CollectError::Connect(to, error);
         let mut stream = connect(to, timeout).map_err(failed)?;
@@ -171,7 +168,6 @@ impl JetStreamApi {
         })
     }
 
-    /// The server's address.
     pub fn server(&self) -> SocketAddr {
         self.server
     }
@@ -182,7 +178,7 @@ impl JetStreamApi {
             .map_err(|error| CollectError::Server(format!("it does not read: {error}")))
     }
 
-    /// Reads until `done` has something to say about a message.
+    /// Reads until `done` returns a result for a message.
     fn receive_until<T>(
         &mut self,
         what: &str,
@@ -235,10 +231,10 @@ impl JetStreamApi {
         }
     }
 
-    /// Asks, and returns the answer's JSON.
+    /// Sends a request and returns the JSON of the reply.
     ///
     /// # Errors
-    /// If there is no answer in time, nobody to give one, or it is an error.
+    /// No reply in time, no responder, or an error as the reply.
     fn request(&mut self, subject: &str, body: &Value) -> Result<Value, CollectError> {
         self.request_count += 1;
         let inbox = format!("{}.{}", self.inbox, self.request_count);
@@ -264,10 +260,10 @@ impl JetStreamApi {
         })
     }
 
-    /// Makes a stream of all subjects that `filter` takes.
+    /// Creates a stream with the subjects of `filter`.
     ///
     /// # Errors
-    /// If the server does not make it.
+    /// The server does not create it.
     pub fn make_stream(
         &mut self,
         name: &str,
@@ -285,22 +281,22 @@ impl JetStreamApi {
         self.request(&format!("$JS.API.STREAM.CREATE.{name}"), &body).map(|_| ())
     }
 
-    /// How long a stream is.
+    /// Reads the state of a stream.
     ///
     /// # Errors
-    /// If the server does not say.
+    /// The server does not report it.
     pub fn stream_state(&mut self, name: &str) -> Result<ReportedStreamState, CollectError> {
         let answer = self.request(&format!("$JS.API.STREAM.INFO.{name}"), &Value::Null)?;
         let state = ReportedStreamState::deserialize(&answer["state"]);
         state.map_err(|error| CollectError::Server(format!("the state of {name}: {error}")))
     }
 
-    /// Shows `each` the messages of a stream in order, from sequence `from` to the last one of now; returns the last
-    /// sequence. It is an error of the server's if one is passed over, unless the server names it as part of a write that a
-    /// crash cut off.
+    /// Passes the messages of a stream to `each` in order, from sequence `from` to the last one at the time of the
+    /// call. Returns the last sequence. A skipped sequence is an error of the server, unless the server reports it as
+    /// part of a write torn by a crash.
     ///
     /// # Errors
-    /// If the server does not deliver them, or `each` is not content: its words become the error.
+    /// The server does not deliver the messages, or `each` fails: its message becomes the error.
     pub fn replay(
         &mut self,
         name: &str,
@@ -330,7 +326,7 @@ impl JetStreamApi {
         Ok(last)
     }
 
-    /// Deliveries may come before the answer to the request that asks for them, so both are heard at once.
+    /// Deliveries may arrive before the reply to the consumer request, so one loop reads both.
     fn start_replay(
         &mut self,
         name: &str,
@@ -364,12 +360,12 @@ impl JetStreamApi {
     }
 }
 
-/// Sequences that the server says are not there.
+/// Missing sequences reported by the server.
 #[derive(Debug)]
 struct ReportedGap {
     first: u64,
     last: u64,
-    /// They belonged to a write that a crash cut off.
+    /// They belonged to a write torn by a crash.
     is_torn: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Bytes that came and are not yet understood.
+//! Buffer of received, undecoded bytes.
 
 use std::io::{self, Read};
 
 use super::limits::READ_SIZE;
 
-/// A receive buffer that grows only for what is longer than a read.
+/// A receive buffer that grows only for items longer than a read.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
@@ -13,17 +13,17 @@ pub(super) struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// What came and was not taken.
+    /// Received bytes that are not consumed yet.
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// So many bytes have been understood.
+    /// Consumes `count` bytes.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
     }
 
-    /// Forgets everything: a new connection.
+    /// Discards everything, for a new connection.
     pub(super) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
     }
@@ -43,7 +43,7 @@ impl ReceiveBuffer {
     }
 }
 
-/// Whether a socket that does not wait has merely nothing to do at the moment.
+/// Returns whether a non-blocking socket has nothing to do at the moment.
 pub(super) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }

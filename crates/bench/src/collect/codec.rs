@@ -7,7 +7,6 @@ use super::plan::CollectProtocol;
 use super::redis::Redis;
 use super::syslog::Syslog;
 
-/// The codec of one client.
 pub(super) fn codec_for(run: &CollectRun, client: u16) -> Box<dyn ClientCodec> {
     match run.plan.protocol {
         CollectProtocol::Nats => Box::new(Nats::new(run, client)),

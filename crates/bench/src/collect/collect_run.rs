@@ -1,4 +1,4 @@
-//! What the threads of a run share: the plan, the clients' counters, the clock and the end of the run.
+//! Shared state of the threads of a run: plan, counters of the clients, clock, end of the run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
@@ -8,18 +8,15 @@ use super::lag_window::LagWindow;
 use super::pattern::Pattern;
 use super::plan::CollectPlan;
 
-/// What the threads of a run share.
 pub(super) struct CollectRun {
     pub(super) plan: CollectPlan,
     pub(super) pattern: Arc<Pattern>,
-    /// Unlike that of any other run, so that messages of other runs are not received.
+    /// Unique per run, so that messages of other runs are ignored.
     pub(super) id: String,
-    /// One for each client.
     pub(super) lag_windows: Vec<LagWindow>,
-    /// The publishing threads pass it together, their connections open.
+    /// The publishing threads wait here until all connections are open.
     pub(super) gate: Barrier,
     start: OnceLock<Instant>,
-    /// Set to end the run early.
     stop: Arc<AtomicBool>,
 }
 
@@ -41,12 +38,11 @@ impl CollectRun {
         }
     }
 
-    /// Nanoseconds since the start, which is the first call. An hour's run has 42 bits of them.
+    /// Nanoseconds since the start, which is the first call. An hour takes 42 bits.
     pub(super) fn now(&self) -> u64 {
         self.start.get_or_init(Instant::now).elapsed().as_nanos() as u64
     }
 
-    /// Whether no more messages are to begin.
     pub(super) fn is_over(&self, now: u64) -> bool {
         let is_late = self.plan.span.is_some_and(|span| Duration::from_nanos(now) >= span);
         is_late || self.stop.load(Ordering::Relaxed)

@@ -3,7 +3,6 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection to the server, in time.
 pub(super) fn connect(to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, timeout)?;
     stream.set_nodelay(true)?;

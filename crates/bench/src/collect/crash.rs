@@ -1,18 +1,18 @@
-//! What a server still has after it was killed: acknowledged messages must all be there, each once, in their order, at
-//! the places that their acknowledgements named, and nothing that no client sent.
+//! Crash test of a server with SIGKILL: every acknowledged message must exist once, in order and at its acknowledged
+//! position, and the stream must contain no message that no client sent.
 //!
 //! ```text
-//!   for each kill:  start ─► replay what is new, compare ─► load ─► SIGKILL at a random moment ─► read what is left of
-//!                                                                                                  the answers
-//!   at the end:     start ─► replay everything, compare with everything that was ever acknowledged
+//!   for each kill:  start ─► replay the new messages, compare ─► load ─► SIGKILL at a random moment
+//!                         ─► read the remaining answers
+//!   at the end:     start ─► replay everything, compare with every acknowledgement
 //! ```
 //!
-//! An acknowledgement that the system still held when the server died counts: it had been given. A message without an
-//! acknowledgement may be there or not; it is sent again under its message id in the next life, and must then be there
-//! once. What retention removed is not lost as long as retention was allowed to.
+//! An acknowledgement that is still in the socket when the server dies counts as given. A message without an
+//! acknowledgement may exist or not; after the next start it is sent again under its message id and must then exist
+//! once. Removed messages are not lost if retention was allowed to remove them.
 //!
-//! A killed process does not lose what it has handed to the system, synced or not. So this shows that acknowledgements,
-//! order and recovery agree; it cannot show what a power failure would take.
+//! A killed process loses nothing that it has passed to the kernel, synced or not. The test therefore shows that
+//! acknowledgements, order and recovery agree, not what a power failure would lose.
 
 mod client;
 mod target;
@@ -41,37 +41,37 @@ pub use target::{
 };
 use verifier::CrashVerifier;
 
-/// Most acknowledgements before a kill in a short life; most lives are short.
+/// Maximum acknowledgements before a kill in a short run of the server; most runs are short.
 const ACKS_SHORT_MAX: u64 = 2000;
 
-/// One life in so many may be long.
+/// Mean number of runs per long run.
 const LONG_LIFE_EVERY: u64 = 8;
 
-/// Microseconds between the last of them and the kill, at most.
+/// Maximum microseconds between the last acknowledgement and the kill.
 const DELAY_US_MAX: u64 = 3000;
 
-/// Messages of each client before descriptors are counted for the first time: then all that is opened once is open.
+/// Messages per client before the first count of descriptors, which open everything that stays open.
 const WARM_UP: u64 = 8;
 
-/// Equal counts in a row, [`CHECK_INTERVAL`] apart, that show a server at rest.
+/// Equal counts in a row, [`CHECK_INTERVAL`] apart, that show an idle server.
 const STEADY_COUNTS: u32 = 3;
 
-/// Bytes by which resident memory may grow from the rest after a load to the rest after an equal one: buffers and blocks
-/// of a pool that the first load did not touch.
+/// Bytes by which resident memory may grow between the idle states after two equal loads: buffers and pool blocks that
+/// the first load did not touch.
 const MEMORY_GROWTH_MAX: u64 = 16 << 20;
 
-/// Bytes that a server may remember of each message: its id, for de-duplication.
+/// Bytes that a server may keep in memory per message: its id, for de-duplication.
 const MEMORY_PER_MESSAGE_MAX: u64 = 128;
 
-/// Bytes of a stream that a message may take besides its payload: its header, and a block where it is written alone.
+/// Bytes that a message may take in a stream besides its payload: its header, and a block if it is written alone.
 const STORED_OVERHEAD_MAX: u64 = 5 << 10;
 
-/// Everything that can be chosen.
+/// Configuration of a crash test.
 #[derive(Clone, Debug)]
 pub struct CrashPlan {
-    /// How often the server is killed. Default: 10.
+    /// Number of kills. Default: 10.
     pub kills: u32,
-    /// Decides the moments. Default: 1.
+    /// Seed of the random moments. Default: 1.
     pub seed: u64,
     /// Publishing connections, each with a thread. Default: 4.
     pub clients: u16,
@@ -81,26 +81,26 @@ pub struct CrashPlan {
     pub window: u32,
     /// Client number N publishes to `<subject>.N`. Default: `events`.
     pub subject: String,
-    /// The stream. Default: `events`.
+    /// Name of the stream. Default: `events`.
     pub stream: String,
-    /// Most acknowledgements of a life. Default: 2,000.
+    /// Maximum acknowledgements per run of the server. Default: 2,000.
     pub acks_max: u64,
-    /// The bytes that the stream is to keep; `None`: everything. Default: everything.
+    /// Retention limit of the stream in bytes; `None`: unlimited. Default: unlimited.
     pub retention_bytes: Option<u64>,
-    /// The folder of the stream, to see whether retention was allowed to remove what it did. Default: none.
+    /// Folder of the stream, to check that retention was allowed to remove what it removed. Default: none.
     pub folder: Option<PathBuf>,
-    /// Whether segments have to be written past the page cache, or must not be. Default: either.
+    /// Whether segments must, or must not, bypass the page cache. Default: either.
     pub direct: Option<bool>,
-    /// Descriptors and resident memory are compared in one life of so many; 0: in none. Default: 10.
+    /// Descriptors and resident memory are compared in every Nth run of the server; 0: never. Default: 10.
     pub descriptors_every: u32,
-    /// Makes the stream at the first start. Default: no.
+    /// Creates the stream at the first start. Default: no.
     pub make_stream: Option<CollectStorage>,
-    /// How long a server may take to start, to answer, to go on. Default: 30 s.
+    /// Maximum time for a server to start, to answer or to make progress. Default: 30 s.
     pub timeout: Duration,
 }
 
 impl CrashPlan {
-    /// Whether retention may have removed records of a stream to which so many messages were sent.
+    /// Returns whether retention may have removed records after this many messages.
     fn may_have_removed(&self, messages: u64) -> bool {
         let bytes = messages.saturating_mul(u64::from(self.size) + STORED_OVERHEAD_MAX);
         self.retention_bytes.is_some_and(|bound| bytes >= bound)
@@ -128,47 +128,47 @@ impl Default for CrashPlan {
     }
 }
 
-/// What was found.
+/// Result of a crash test.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CrashReport {
-    /// Kills done.
+    /// Completed kills.
     pub kills: u32,
-    /// Messages that were acknowledged.
+    /// Acknowledged messages.
     pub acknowledged: u64,
-    /// Messages that were found in the stream.
+    /// Messages found in the stream.
     pub found: u64,
-    /// Acknowledged messages that are not there, and bytes that retention should have kept.
+    /// Acknowledged messages that are missing, and bytes that retention should have kept.
     pub lost: u64,
-    /// Messages that no client sent, or not so.
+    /// Messages that no client sent, or with wrong content.
     pub invented: u64,
-    /// Messages before an earlier one of their client, or not at the place that was acknowledged.
+    /// Messages before an earlier one of their client, or not at their acknowledged position.
     pub reordered: u64,
-    /// Messages that are there more than once.
+    /// Messages stored more than once.
     pub stored_twice: u64,
-    /// Records that retention has removed.
+    /// Records removed by retention.
     pub removed: u64,
-    /// Answers that are no acknowledgements.
+    /// Answers other than acknowledgements.
     pub refused: u64,
-    /// Starts at which the server ended by itself, and was started again.
+    /// Starts after which the server exited by itself and was started again.
     pub failed_starts: u64,
-    /// Lives in which descriptors stayed open after a load.
+    /// Runs in which descriptors stayed open after a load.
     pub descriptor_leaks: u64,
-    /// Lives in which resident memory was compared: those in which retention can have removed nothing.
+    /// Runs in which resident memory was compared: those in which retention cannot have removed anything.
     pub memory_compared: u32,
-    /// Of these, lives in which it grew from one load to the next.
+    /// Compared runs in which memory grew from one load to the next.
     pub memory_leaks: u64,
-    /// The most by which it grew, in KiB.
+    /// Maximum growth of resident memory in KiB.
     pub memory_growth_kib: u64,
-    /// Lives in which segments were not written in the way that was asked for.
+    /// Runs in which segments were not written with the required method.
     pub wrong_method: u64,
-    /// From a start until the stream could be asked, at most, in milliseconds.
+    /// Maximum time from a start to the first answer about the stream, in milliseconds.
     pub longest_start_ms: u64,
-    /// The first thing of each kind in words.
+    /// First evidence of each kind.
     pub evidence: BTreeMap<&'static str, String>,
 }
 
 impl CrashReport {
-    /// Whether nothing was wrong, and something was at stake.
+    /// Returns whether nothing was wrong and at least one message was at stake.
     pub fn is_good(&self) -> bool {
         let wrong = [
             self.lost,
@@ -184,12 +184,12 @@ impl CrashReport {
         wrong == [0; 9] && self.acknowledged > 0
     }
 
-    /// Messages that are there, or were, and that were never acknowledged.
+    /// Messages that were stored without an acknowledgement.
     pub fn found_unacknowledged(&self) -> u64 {
         self.found.saturating_sub(self.acknowledged)
     }
 
-    /// Compares resident memory after two equal loads of so many messages each.
+    /// Compares resident memory after two equal loads of `messages` messages.
     fn compare_memory(&mut self, first: u64, second: u64, messages: u64) {
         self.memory_compared += 1;
         let growth = second.saturating_sub(first);
@@ -220,18 +220,18 @@ impl CrashReport {
     }
 }
 
-/// Kills the server as often as planned and compares; `watch` is called after each kill.
+/// Kills the server as often as planned and compares; calls `watch` after each kill.
 ///
 /// # Errors
-/// If the server does not start, does not answer, or stops answering before it is killed. What it has lost is in the
-/// report.
+/// The server does not start, does not answer, or stops answering before it is killed. Lost messages are in the report,
+/// not an error.
 pub fn run(
     target: &mut dyn CrashTarget,
     plan: &CrashPlan,
     mut watch: impl FnMut(&CrashReport),
 ) -> Result<CrashReport, CollectError> {
     let mut report = CrashReport::default();
-    // The address is that of each start.
+    // Replaced by the address of each start.
     let load = CollectPlan {
         clients: plan.clients,
         size: plan.size,
@@ -270,7 +270,6 @@ pub fn run(
     Ok(report)
 }
 
-/// Starts the server and waits until it can say how long the stream is.
 fn start_and_wait(
     target: &mut dyn CrashTarget,
     plan: &CrashPlan,
@@ -293,9 +292,9 @@ fn start_and_wait(
                 report.longest_start_ms = report.longest_start_ms.max(begun.elapsed().as_millis() as u64);
                 return Ok((to, api));
             }
-            // A server that ends at its start is started again, as a supervisor does, and that is counted.
+            // A server that exits at its start is started again and counted.
             Err(error) if !target.is_running() => {
-                // The kill fails, and its error says how the server ended.
+                // The kill fails; its error describes the exit of the server.
                 exit_error = Some(target.kill().err().unwrap_or(error));
                 if begun.elapsed() >= plan.timeout {
                     break;
@@ -315,8 +314,8 @@ fn start_and_wait(
     Err(exit_error.unwrap_or_else(|| CollectError::server("it does not start")))
 }
 
-/// Puts equal loads on the server and lets them end: then as many descriptors are open as before, resident memory has
-/// not grown from the first to the second, and segments are written as planned.
+/// Runs equal loads to their end and checks that as many descriptors are open as before, that resident memory has not
+/// grown from the first load to the second, and that segments are written as planned.
 fn inspect_process(
     target: &mut dyn CrashTarget,
     plan: &CrashPlan,
@@ -338,7 +337,7 @@ fn inspect_process(
     let mut resident = [None; 2];
     let messages = each * u64::from(plan.clients);
     let sent: u64 = clients.iter().map(|client| client.sent).sum();
-    // Where retention removes records, memory is that of segments that come and go, and one load is enough.
+    // Where retention removes records, memory depends on the segments that come and go, so one load is enough.
     let loads = if plan.may_have_removed(sent + 2 * messages) { 1 } else { resident.len() };
     for resident in &mut resident[..loads] {
         load_and_settle(plan, to, clients, each)?;
@@ -354,7 +353,7 @@ fn inspect_process(
     Ok(())
 }
 
-/// The number of open descriptors once it stays the same and is `enough`, or when time is up.
+/// Waits until the number of open descriptors is steady and `enough`, or until the timeout; returns it.
 fn at_rest(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Option<usize> {
     let begun = Instant::now();
     let (mut count, mut times) = (descriptors(process)?, 0);
@@ -370,7 +369,7 @@ fn at_rest(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Op
     Some(count)
 }
 
-/// Publishes so many messages over each connection, waits for their answers, and closes.
+/// Publishes `each` messages over each connection, waits for their answers, and closes.
 fn load_and_settle(
     plan: &CrashPlan,
     to: SocketAddr,
@@ -404,7 +403,6 @@ fn load_and_settle(
     })
 }
 
-/// Publishes over all connections until the server is dead.
 fn load_until_killed(
     target: &mut dyn CrashTarget,
     plan: &CrashPlan,
@@ -424,7 +422,7 @@ fn load_until_killed(
         for client in clients {
             let load = &load;
             scope.spawn(move || {
-                // Without a connection there is nothing in flight, and nothing to be judged.
+                // Without a connection nothing is in flight.
                 if let Ok(stream) = connect(to, plan.timeout) {
                     client.publish(stream, load);
                 }
@@ -456,7 +454,7 @@ mod tests {
     fn retention_may_have_removed_records_only_where_the_bound_was_in_reach() {
         let with = |bound| CrashPlan { retention_bytes: bound, size: 512, ..CrashPlan::default() };
         assert!(!with(None).may_have_removed(u64::MAX));
-        // Messages of all lives so far, those of `cargo xtask crash` about 12,000 each.
+        // Messages of all runs so far; `cargo xtask crash` sends about 12,000 per run.
         assert!(!with(Some(10 << 30)).may_have_removed(100_000));
         assert!(with(Some(8 << 20)).may_have_removed(100_000));
         let each = 512 + STORED_OVERHEAD_MAX;

@@ -1,10 +1,10 @@
-//! Why a run gave no report at all.
+//! Errors of a run without a report.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-/// A plan that cannot be carried out, and why.
+/// A plan that contradicts itself, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidCollectPlan(pub(super) String);
 
@@ -16,16 +16,15 @@ impl fmt::Display for InvalidCollectPlan {
 
 impl std::error::Error for InvalidCollectPlan {}
 
-/// Why a run gave no report.
+/// Reason why a run has no report.
 #[derive(Debug)]
 pub enum CollectError {
-    /// The plan contradicts itself.
     InvalidPlan(InvalidCollectPlan),
-    /// Nobody accepts connections there.
+    /// The server does not accept connections.
     Connect(SocketAddr, io::Error),
-    /// The server does not speak the protocol as it should, or refuses what is asked of it.
+    /// The server violates the protocol or refuses a request.
     Server(String),
-    /// Something on this side: a thread, a file, a process.
+    /// A thread, file or process on this side failed.
     Local(String),
 }
 

@@ -1,5 +1,5 @@
-//! How far a publishing client is ahead of those who read along. It bounds what lies in the server between them: else a
-//! fast publisher measures which of memory and loss a server chooses, and nothing more.
+//! Limit of a publishing client's lead over the subscribers. It bounds the messages inside the server: without it, a
+//! fast publisher only measures whether the server chooses memory or loss.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,9 +9,8 @@ use super::plan::CollectPlan;
 /// One client's messages between publisher and subscribers.
 #[derive(Debug)]
 pub(super) struct LagWindow {
-    /// For each subscriber, how far it has come.
     delivered: Vec<AtomicU64>,
-    /// When each message was written; its place is `counter % started_at.len()`.
+    /// Write time of each message; its index is `counter % started_at.len()`.
     started_at: Box<[AtomicU64]>,
     sent: AtomicU64,
     ended: AtomicBool,
@@ -33,13 +32,13 @@ impl LagWindow {
         &self.started_at[(counter % self.started_at.len() as u64) as usize]
     }
 
-    /// How many messages may be written by now, all in all.
+    /// Maximum total messages written by now.
     pub(super) fn send_limit(&self) -> u64 {
         let slowest = self.delivered.iter().map(|delivered| delivered.load(Ordering::Acquire)).min();
         slowest.map_or(u64::MAX, |slowest| slowest + self.started_at.len() as u64)
     }
 
-    /// A message is about to be written.
+    /// Registers a message before it is written.
     pub(super) fn send(&self, counter: u64, now: u64) {
         if !self.delivered.is_empty() {
             self.at(counter).store(now, Ordering::Relaxed);
@@ -47,22 +46,20 @@ impl LagWindow {
         }
     }
 
-    /// No more messages are written.
     pub(super) fn finish(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// All messages there are, once the publisher has finished.
+    /// The total messages, once the publisher has finished.
     pub(super) fn total(&self) -> Option<u64> {
         self.ended.load(Ordering::Acquire).then(|| self.sent())
     }
 
-    /// Messages written so far.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// A subscriber got a message: when it was written.
+    /// Registers a delivery to a subscriber; returns the write time of the message.
     pub(super) fn deliver(&self, subscriber: usize, counter: u64) -> u64 {
         let started_at = self.at(counter).load(Ordering::Relaxed);
         self.delivered[subscriber].store(counter + 1, Ordering::Release);

@@ -1,22 +1,22 @@
-//! One-way messages: publishers that keep a window of messages unacknowledged, subscribers that read along, and the
-//! question what a server still has after it was killed.
+//! One-way messages: publishers with a window of unacknowledged messages, subscribers that check deliveries, and crash
+//! tests of the server.
 //!
 //! ```text
-//!  Plan ─► make the stream ─► publishers, a thread for several connections ──► Tally ─┐
-//!                        └──► subscribers, a thread each ─────────────────────► Tally ─┴► Report
+//! CollectPlan ─► create the stream ─► publishers, a thread for several connections ► CollectTally ─┐
+//!                                  └─► subscribers, a thread each ─────────────────► CollectTally ─┴► CollectRunReport
 //! ```
 //!
-//! Nothing is believed. Each payload carries its client's number and its own counter and is filled with a pattern that
-//! belongs to both, so that a delivery is checked byte by byte. Each acknowledgement names the message by its inbox,
-//! the stream by its name, and a sequence that must rise; one that is lost, comes twice, belongs to another stream or
-//! to a message that was never sent is a failure with a name and never counts as a success.
+//! Every result is verified. Each payload carries its client's number and its own counter, and is filled with a pattern
+//! derived from both, so that a delivery is checked byte by byte. Each acknowledgement identifies the message by its
+//! inbox and the stream by its name, and its sequence must rise. A lost or repeated acknowledgement, or one of another
+//! stream or of an unsent message, is a failure with a name and never counts as a success.
 //!
-//! Who waits for acknowledgements has at most a window of messages in flight, and its latency runs from the write that
-//! carried a message to the read that brought its acknowledgement. Who does not wait is told nothing: such a message
-//! counts as sent when the system has taken it, and the difference to what the server has is the loss.
+//! With acknowledgements, at most a window of messages is in flight, and latency runs from the write that carried a
+//! message to the read that returned its acknowledgement. Without them, a message counts as sent when the kernel has
+//! accepted it, and the difference to the server's messages is the loss.
 //!
-//! The generator shares its cores with the server. It therefore writes as many messages with one call as there is room
-//! for, reads acknowledgements in bulk, and drives several connections with one thread.
+//! The generator shares its cores with the server. It therefore writes as many messages per call as there is room for,
+//! reads acknowledgements in bulk, and drives several connections per thread.
 
 mod ack_window;
 mod api;

@@ -1,5 +1,5 @@
-//! What a server says of itself: the other half of a report, read from its page of figures. A server that has no such
-//! figure leaves a gap, and no figure is made up for it.
+//! The server's own figures, read from its status page: the other half of a report. A figure that the server lacks
+//! stays empty.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,30 +12,28 @@ use super::connection::connect;
 use super::error::CollectError;
 use super::limits::PAGE_SIZE_MAX;
 
-/// How long a page may take.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server's own figures, as far as it has them. Those of a report are of its run alone, but for what is now and the most
-/// there ever was.
+/// A server's own figures. Those of a report cover its run only, except `pending` and `pending_max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MonitoredCounters {
-    /// Connections accepted.
+    /// Accepted connections.
     pub accepts: Option<u64>,
-    /// Messages received.
+    /// Received messages.
     pub received: Option<u64>,
-    /// Bytes of these.
+    /// Bytes of received messages.
     pub received_bytes: Option<u64>,
-    /// Messages received and not yet done with, now.
+    /// Received, unfinished messages, now.
     pub pending: Option<u64>,
-    /// The most there ever were.
+    /// Maximum of `pending` since the server's start.
     pub pending_max: Option<u64>,
-    /// Messages that were received and lost, by the server's own ledger.
+    /// Received messages that the server's ledger reports as lost.
     pub lost: Option<u64>,
 }
 
 impl MonitoredCounters {
-    /// What has happened since `before`: the server may have served others until then. A count that is less than it was
-    /// belongs to a server that was started anew, and is taken as it is.
+    /// Growth since `before`, to exclude earlier traffic. A count below its earlier value belongs to a restarted server
+    /// and is taken as it is.
     #[must_use]
     pub fn since(self, before: &MonitoredCounters) -> MonitoredCounters {
         let grown = |now: Option<u64>, before: Option<u64>| {
@@ -54,21 +52,21 @@ impl MonitoredCounters {
 
 /// A source of a server's own figures.
 pub trait CounterSource {
-    /// Reads them.
+    /// Reads the figures.
     ///
     /// # Errors
-    /// If the server does not answer with what can be read.
+    /// The server does not answer with a readable page.
     fn read_counters(&self) -> Result<MonitoredCounters, CollectError>;
 }
 
-/// A page of figures over HTTP: OpenMetrics as Stilling has it, or `/varz` of nats-server.
+/// A page of figures over HTTP: OpenMetrics of Stilling, or `/varz` of nats-server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitor {
     address: SocketAddr,
     path: String,
 }
 
-/// `http://127.0.0.1:9000/metrics`, `http://127.0.0.1:8222/varz`.
+/// Parses URLs such as `http://127.0.0.1:9000/metrics` and `http://127.0.0.1:8222/varz`.
 impl std::str::FromStr for Monitor {
     type Err = String;
 
@@ -102,7 +100,7 @@ impl CounterSource for Monitor {
     }
 }
 
-/// nats-server tells totals, and nothing of what waits inside it.
+/// nats-server reports totals, but no messages inside it.
 fn varz(body: &str) -> Option<MonitoredCounters> {
     let page: Value = serde_json::from_str(body).ok()?;
     Some(MonitoredCounters {
@@ -113,7 +111,7 @@ fn varz(body: &str) -> Option<MonitoredCounters> {
     })
 }
 
-/// Sums over all labels of a family.
+/// Sums each family over all labels.
 fn metrics(body: &str) -> MonitoredCounters {
     let sum = |name: &str| {
         let values = body.lines().filter_map(|line| {

@@ -1,5 +1,5 @@
-//! A publisher that speaks NATS. Each message has an inbox of its own, whose last token is the message's number: the
-//! acknowledgement comes to it and so says what it is for.
+//! A NATS publisher. The acknowledgement of each message goes to an inbox with the message's number as its last token,
+//! which identifies the message.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::collect_run::CollectRun;
 use super::pattern::{Pattern, PayloadId};
 use super::tally::MessageFailure;
 
-/// The subscription of the inboxes.
+/// Subscription id of the inboxes.
 const INBOX_SID: &[u8] = b"1";
 
-/// What a client of a load generator says of itself.
+/// Encodes the CONNECT of a load generator.
 pub(super) fn connect(out: &mut Vec<u8>) {
     let options = Connect {
         verbose: false,
@@ -33,26 +33,24 @@ pub(super) fn connect(out: &mut Vec<u8>) {
     options.encode(out);
 }
 
-/// Messages always whole, however long.
+/// Limits under which every message is decoded whole.
 pub(super) fn limits() -> NatsLimits {
     NatsLimits { whole_size_max: u32::MAX, ..NatsLimits::for_client() }
 }
 
-/// One client's side.
 pub(super) struct Nats {
     pattern: Arc<Pattern>,
     client: u16,
     confirmed: bool,
-    /// What the ids of messages begin with, if they have ids: `<run>.<client>.`
+    /// Prefix of message ids, if messages have ids: `<run>.<client>.`
     ids: Option<String>,
-    /// The header block of a message.
     headers: Vec<u8>,
     stream: Option<String>,
     limits: NatsLimits,
     decoder: ServerDecoder,
     /// `_INBOX.<run>.<client>.`
     inboxes: String,
-    /// The same with the number of the connection: what came for an earlier one is not for this one.
+    /// The same with the number of the connection, to ignore answers to an earlier connection.
     inbox: Vec<u8>,
     connections: u32,
     /// `PUB <subject> <inbox>`, or `PUB <subject>` and a blank.
@@ -60,7 +58,7 @@ pub(super) struct Nats {
     subject: Vec<u8>,
     /// ` <size> CR LF`
     after_number: Vec<u8>,
-    /// What stands before the sequence in an acknowledgement that was read as a whole and was right.
+    /// The part before the sequence in a fully parsed, correct acknowledgement.
     known: Vec<u8>,
 }
 
@@ -105,7 +103,7 @@ impl Nats {
         Pub { subject: &self.subject, reply, headers: &self.headers, payload: &payload }.encode(out);
     }
 
-    /// What an answer to message `counter` says.
+    /// Classifies the answer to message `counter`.
     fn verdict(&mut self, counter: u64, headers: &[u8], payload: &[u8]) -> CodecEvent {
         let answer = || String::from_utf8_lossy(payload).into_owned();
         let bad = |failure, detail| CodecEvent::Bad { counter: Some(counter), failure, detail };
@@ -142,13 +140,13 @@ impl Nats {
     }
 }
 
-/// The number between `known` and a closing brace: an acknowledgement like one that was read before.
+/// The number between `known` and a closing brace: an acknowledgement in the form of an earlier one.
 fn after(payload: &[u8], known: &[u8]) -> Option<u64> {
     let digits = payload.strip_prefix(known)?.strip_suffix(b"}")?;
     (!known.is_empty()).then(|| number(digits)).flatten().filter(|&sequence| sequence > 0)
 }
 
-/// Up to 18 decimal digits.
+/// Parses up to 18 decimal digits.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 18 {
         return None;
@@ -216,7 +214,7 @@ impl ClientCodec for Nats {
                 ServerEvent::Pong => Some(CodecEvent::Pong),
                 ServerEvent::Info(_) | ServerEvent::Ok => Some(CodecEvent::Nothing),
                 ServerEvent::Err(text) => Some(CodecEvent::Fault(String::from_utf8_lossy(text).into_owned())),
-                // Messages come whole with these limits.
+                // With these limits messages are never split.
                 ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {
                     Some(CodecEvent::Fault("a message in pieces".to_owned()))
                 }
@@ -259,7 +257,7 @@ mod tests {
             }
             (heard, _) => panic!("{payload}: {heard:?}"),
         };
-        // Twice, since the second one is read by its likeness to the first.
+        // Twice: the second one takes the fast path of a known form.
         for _ in 0..2 {
             check(r#"{"stream":"events", "seq":41}"#, Ok(41));
             check(r#"{"stream":"other", "seq":42}"#, Err(MessageFailure::WrongStream));

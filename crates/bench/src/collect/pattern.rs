@@ -1,34 +1,34 @@
-//! What payloads consist of: who sent it, which one it is, and a filling that belongs to both.
+//! Content of payloads: client, counter, and a filling derived from both.
 //!
 //! ```text
 //!   client, 4 hex digits │ counter, 12 hex digits │ filling: `size - 16` bytes of one long row of letters,
-//!                        │                        │ begun at a place that client and counter decide
+//!                        │                        │ from an offset derived from client and counter
 //! ```
 //!
-//! Making one is a copy and checking one a comparison: the generator must not cost more than the server. All bytes are
-//! letters and digits, so that a payload can stand in a line of a file too.
+//! Creating a payload is a copy and checking one a comparison, so that the generator costs less than the server. All
+//! bytes are letters and digits, so that a payload may also be a line of a file.
 
 /// Bytes before the filling.
 pub(super) const HEAD_SIZE: usize = 16;
 
 const CLIENT_DIGITS: usize = 4;
 
-/// Places where a filling may begin; a prime, so that neighbours differ.
+/// Offsets at which a filling may begin; a prime, so that neighbours differ.
 const OFFSETS: usize = 251;
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// Which message this is.
+/// Identity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PayloadId {
     /// The number of the client that sent it.
     pub client: u16,
-    /// How many the client had sent before; below 2^48.
+    /// Number of earlier messages of the client; below 2^48.
     pub counter: u64,
 }
 
-/// The payloads of one run, which all have one size.
+/// The payloads of one run, all of one size.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     size: usize,
@@ -36,10 +36,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Payloads of `size` bytes, at least 16.
+    /// Creates the pattern for payloads of `size` bytes, at least 16.
     pub fn new(size: u32) -> Pattern {
         let size = (size as usize).max(HEAD_SIZE);
-        // A linear congruence; its high bits are the good ones.
+        // A linear congruential generator; its high bits are the random ones.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let letter = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -66,7 +66,7 @@ impl Pattern {
         out.extend_from_slice(self.filling(mark));
     }
 
-    /// The message whose payload this is, if every byte of it is right.
+    /// Returns the message of a payload if every byte is right.
     pub fn check(&self, payload: &[u8]) -> Option<PayloadId> {
         let (head, filling) = payload.split_at_checked(HEAD_SIZE)?;
         let mark = PayloadId {
@@ -77,7 +77,7 @@ impl Pattern {
     }
 }
 
-/// Hexadecimal digits as they are written here: small letters.
+/// Parses lower-case hexadecimal digits.
 fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |number, &digit| {
         let value = match digit {

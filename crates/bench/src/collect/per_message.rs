@@ -1,5 +1,5 @@
-//! A connection for each message, as many programs report that say one thing and end: connect, say it, wait for the
-//! acknowledgement or not, close.
+//! A connection for each message, as in short-lived programs that report once: connect, send, optionally wait for the
+//! acknowledgement, close.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use super::connection::connect;
 use super::limits::{CONNECT_ATTEMPTS, CONNECT_PAUSE};
 use super::tally::{CollectTally, MessageFailure};
 
-/// Drives one client, which has this thread for itself.
+/// Drives one client on this thread.
 pub(super) fn drive(run: &CollectRun, client: u16) -> CollectTally {
     run.gate.wait();
     let mut one = PerMessageClient {
@@ -69,7 +69,7 @@ impl PerMessageClient<'_> {
                     if attempt == CONNECT_ATTEMPTS {
                         return Err((MessageFailure::NotSent, error));
                     }
-                    // Each attempt waits longer, so that a server that has enough to do gets no more of it.
+                    // Each attempt waits longer, to spare a busy server.
                     std::thread::sleep(CONNECT_PAUSE * attempt);
                     attempt += 1;
                 }
@@ -77,7 +77,7 @@ impl PerMessageClient<'_> {
         }
     }
 
-    /// Sends the message that is in flight over a connection of its own.
+    /// Sends the message in flight over a connection of its own.
     fn send(&mut self) -> Result<(), (MessageFailure, io::Error)> {
         let broken = |error| (MessageFailure::Broken, error);
         let mut stream = self.open()?;
@@ -119,7 +119,7 @@ impl PerMessageClient<'_> {
             }
             CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
             CodecEvent::Pong => tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned()),
-            // The connection is over before anybody could miss the answer.
+            // The connection ends before a missing answer matters.
             CodecEvent::Ping | CodecEvent::Nothing => {}
             CodecEvent::Fault(detail) => {
                 let detail = format!("client {}: {detail}", self.client);

@@ -1,4 +1,4 @@
-//! What is to be done: everything that can be chosen about a run, checked before it starts.
+//! Configuration of a run, checked before the run starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::error::InvalidCollectPlan;
 use super::limits::{CLIENTS_MAX, SIZE_MAX, SIZE_MIN, SUBSCRIBERS_MAX, THREADS_MAX, WINDOW_MAX};
 use super::monitor::Monitor;
 
-/// What the server speaks.
+/// Protocol of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectProtocol {
     /// The NATS client protocol.
@@ -32,7 +32,7 @@ impl CollectProtocol {
     }
 }
 
-/// Where a stream that is made for the run keeps its messages.
+/// Storage of a stream that the run creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectStorage {
     /// On disk.
@@ -41,54 +41,54 @@ pub enum CollectStorage {
     Memory,
 }
 
-/// Everything that can be chosen about a run.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct CollectPlan {
-    /// Where the server listens.
+    /// Address of the server.
     pub to: SocketAddr,
-    /// What it speaks. Default: NATS.
+    /// Protocol of the server. Default: NATS.
     pub protocol: CollectProtocol,
     /// Publishing connections. Default: 4.
     pub clients: u16,
-    /// Threads that share them; with a connection per message each client has its own. Default: 1.
+    /// Threads shared by the connections; with a connection per message each client has its own. Default: 1.
     pub threads: u16,
     /// Bytes of each payload. Default: 4096.
     pub size: u32,
     /// Messages in flight on each connection. Default: 256.
     pub window: u32,
-    /// Ends after so many messages in all; `None`: no such end.
+    /// Ends the run after this number of messages in total; `None`: no limit.
     pub messages: Option<u64>,
-    /// Ends after this span; messages in flight may finish. Whichever comes first. Default: 10 s.
+    /// Ends the run after this time; messages in flight finish. With `messages`, the first of both applies. Default: 10
+    /// s.
     pub span: Option<Duration>,
     /// Waits for acknowledgements. Default: true.
     pub confirmed: bool,
-    /// Gives each message an id of its own (`Nats-Msg-Id`), so that one that is sent again is stored once. Default:
-    /// false.
+    /// Gives each message an id of its own (`Nats-Msg-Id`), so that a repeated one is stored once. Default: false.
     pub message_ids: bool,
-    /// A connection for each message. Default: false.
+    /// Opens a connection for each message. Default: false.
     pub per_message: bool,
     /// Client number N publishes to `<subject>.N`; the key of the stream in Redis. Default: `events`.
     pub subject: String,
-    /// The stream whose acknowledgements are right, and whose length is what the server has received; `None`: no
-    /// stream. Default: `events`.
+    /// The stream that acknowledges the messages; its length counts the received ones; `None`: no stream. Default:
+    /// `events`.
     pub stream: Option<String>,
-    /// Makes the stream before the run, for servers that can be asked to. Default: no.
+    /// Creates the stream before the run, if the server supports it. Default: no.
     pub make_stream: Option<CollectStorage>,
-    /// Connections that read along, each with a thread. Default: 0.
+    /// Subscribing connections, each with a thread. Default: 0.
     pub subscribers: u16,
-    /// A file into which the server writes each payload as a line; a run is over when all are there. Default: none.
+    /// A file to which the server writes each payload as a line; the run ends when all have arrived. Default: none.
     pub arrives_in: Option<PathBuf>,
-    /// Where the server tells its own figures. Default: nowhere.
+    /// Source of the server's own figures. Default: none.
     pub monitor: Option<Monitor>,
-    /// How long to wait for the server to exist. Default: 10 s.
+    /// Maximum time to wait for the server to start. Default: 10 s.
     pub wait: Duration,
-    /// How long to wait for a connection, an acknowledgement, a delivery. Default: 30 s.
+    /// Maximum time for a connect, an acknowledgement or a delivery. Default: 30 s.
     pub timeout: Duration,
 }
 
 impl CollectPlan {
-    /// The defaults: four connections publish 4,096 bytes to `events.0` … `events.3` for ten seconds, with 256
-    /// messages in flight each.
+    /// The defaults: four connections publish 4,096 bytes to `events.0` … `events.3` for ten seconds, with 256 messages
+    /// in flight each.
     pub fn new(to: SocketAddr) -> CollectPlan {
         CollectPlan {
             to,
@@ -113,21 +113,20 @@ impl CollectPlan {
         }
     }
 
-    /// Threads that publish.
     pub(super) fn publishing_threads(&self) -> u16 {
         if self.per_message { self.clients } else { self.threads.min(self.clients) }
     }
 
-    /// How many of the messages fall to a client.
+    /// Number of messages of a client.
     pub(super) fn share(&self, client: u16) -> u64 {
         let clients = u64::from(self.clients);
         self.messages.map_or(u64::MAX, |all| all / clients + u64::from(u64::from(client) < all % clients))
     }
 
-    /// Looks for contradictions.
+    /// Checks the plan for contradictions.
     ///
     /// # Errors
-    /// The first thing that does not go together.
+    /// The first contradiction.
     pub fn check(&self) -> Result<(), InvalidCollectPlan> {
         let wrong = |why: &str| Err(InvalidCollectPlan(why.to_owned()));
         let within = |name: &str, value: u64, min: u64, max: u64| {

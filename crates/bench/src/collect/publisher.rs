@@ -1,13 +1,13 @@
-//! Publishers on kept connections: one thread, several sockets that do not wait, one wait for all of them.
+//! Publishers on kept connections: one thread, several non-blocking sockets, one wait for all of them.
 //!
 //! ```text
-//!   turn:  read what came ─► settle ─► fill one write up to the window ─► write ─┐
+//!   turn:  read answers ─► settle ─► fill one write up to the window ─► write ───┐
 //!     ▲                                                                          │
-//!     └───────────────── poll(2): readable, or writable with something to say ◄──┘
+//!     └───────────────── poll(2): readable, or writable with pending output ◄────┘
 //! ```
 //!
-//! A buffer is filled only when the one before has gone completely. So, without waiting for acknowledgements, exactly
-//! the messages of an unfinished buffer are in doubt when a connection breaks.
+//! A buffer is filled only after the previous one is written completely. Without acknowledgements, exactly the messages
+//! of an unfinished buffer are in doubt when a connection breaks.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -25,13 +25,13 @@ use super::connection::connect;
 use super::limits::{CONNECT_ATTEMPTS, CONNECT_PAUSE, POLL_SPAN, WRITE_SIZE};
 use super::tally::{CollectTally, MessageFailure};
 
-/// How long publishers rest that are as far ahead of their subscribers as they may be.
+/// Pause of publishers at the lag limit.
 const LAG_PAUSE: Duration = Duration::from_millis(1);
 
-/// Writes of one client before the others have their turn.
+/// Writes of one client per turn.
 const WRITES_PER_TURN: u32 = 4;
 
-/// Drives these clients from their first connection to their last acknowledgement.
+/// Drives these clients from the first connect to the last acknowledgement.
 pub(super) fn drive(run: &CollectRun, clients: Range<u16>) -> CollectTally {
     let mut tally = CollectTally::new();
     let mut publishers: Vec<_> = clients.map(|client| PublisherConnection::new(run, client)).collect();
@@ -50,7 +50,6 @@ pub(super) fn drive(run: &CollectRun, clients: Range<u16>) -> CollectTally {
     }
 }
 
-/// Waits until a socket can be used, or a little while.
 fn wait(run: &CollectRun, publishers: &mut [PublisherConnection<'_>]) {
     let now = run.now();
     let mut span = POLL_SPAN;
@@ -64,7 +63,7 @@ fn wait(run: &CollectRun, publishers: &mut [PublisherConnection<'_>]) {
     }
     let timeout = Timespec { tv_sec: 0, tv_nsec: span.subsec_nanos().into() };
     let (mut fds, flags): (Vec<_>, Vec<_>) = awaited.into_iter().unzip();
-    // An interrupted wait is a short one.
+    // An interrupted wait only ends early.
     let _ = poll(&mut fds, Some(&timeout));
     for (fd, ready) in fds.iter().zip(flags) {
         let events = fd.revents();
@@ -73,14 +72,13 @@ fn wait(run: &CollectRun, publishers: &mut [PublisherConnection<'_>]) {
     }
 }
 
-/// What a socket can be used for.
 #[derive(Clone, Copy, Debug, Default)]
 struct SocketReadiness {
     read: bool,
     write: bool,
 }
 
-/// The question at the end of a connection on which nothing is acknowledged.
+/// State of the barrier that ends an unacknowledged connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BarrierState {
     Unsent,
@@ -98,11 +96,10 @@ struct PublisherConnection<'r> {
     output: Vec<u8>,
     written: usize,
     acks: AckWindow,
-    /// Messages that may still begin.
     budget: u64,
     barrier_state: BarrierState,
     pending_pongs: u32,
-    /// When anything last went on, and when a connection may be tried again, in nanoseconds after the start.
+    /// Times of the last progress and of the next connection attempt, in nanoseconds after the start.
     last_progress: u64,
     retry_at: u64,
     attempts: u32,
@@ -131,7 +128,7 @@ impl<'r> PublisherConnection<'r> {
         }
     }
 
-    /// Opens a connection. If none comes about, the message that needs it fails after the last attempt.
+    /// Opens a connection. After the last failed attempt the message that needs it fails.
     fn open(&mut self, tally: &mut CollectTally) -> bool {
         let opened = connect(self.run.plan.to, self.run.plan.timeout).and_then(|stream| {
             stream.set_nonblocking(true)?;
@@ -168,7 +165,6 @@ impl<'r> PublisherConnection<'r> {
         self.acks.fail_in_flight(MessageFailure::NotSent, error.raw_os_error(), || error.to_string(), tally);
     }
 
-    /// A message begins.
     fn queue(&mut self, now: u64, tally: &mut CollectTally) {
         self.run.lag_windows[usize::from(self.client)].send(self.acks.counter(), now);
         self.acks.send(now);
@@ -180,7 +176,6 @@ impl<'r> PublisherConnection<'r> {
         self.run.lag_windows[usize::from(self.client)].send_limit()
     }
 
-    /// No more messages begin.
     fn is_over(&self, now: u64) -> bool {
         self.budget == 0 || self.run.is_over(now)
     }
@@ -198,7 +193,7 @@ impl<'r> PublisherConnection<'r> {
         if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// How long it may wait for its socket before it has to look at something else.
+    /// Maximum wait for the socket before another check is due.
     fn poll_timeout(&self, now: u64) -> Duration {
         if self.stream.is_none() {
             return Duration::from_nanos(self.retry_at.saturating_sub(now));
@@ -234,7 +229,6 @@ impl<'r> PublisherConnection<'r> {
         self.check_finished(tally);
     }
 
-    /// The connection has ended, and with it all that was in flight.
     fn disconnect(
         &mut self,
         failure: MessageFailure,
@@ -295,14 +289,14 @@ impl<'r> PublisherConnection<'r> {
         }
     }
 
-    /// Fills the output as far as window, lead and one write go.
+    /// Fills the output up to the window, the lag limit and the size of one write.
     fn fill(&mut self, now: u64, tally: &mut CollectTally) {
         self.output.clear();
         self.written = 0;
         for _ in 0..std::mem::take(&mut self.pending_pongs) {
             self.codec.pong(&mut self.output);
         }
-        // Who has nothing to wait for is not kept waiting; the question at the end is something.
+        // The timeout does not run while nothing is awaited; an open barrier is awaited.
         if self.acks.in_flight() == 0 && self.barrier_state != BarrierState::Sent {
             self.last_progress = now;
         }
@@ -341,7 +335,7 @@ impl<'r> PublisherConnection<'r> {
                     return;
                 }
                 Err(error) => {
-                    // What the server said last explains more than a broken pipe.
+                    // The server's last message explains more than a broken pipe.
                     self.receive(tally);
                     return self.disconnect(
                         MessageFailure::Broken,
@@ -351,7 +345,7 @@ impl<'r> PublisherConnection<'r> {
                     );
                 }
             }
-            // A message is in flight from before it is written.
+            // A message counts as in flight before it is written.
             let now = self.run.now();
             if self.acks.in_flight() > 0 {
                 tally.write(now);
@@ -384,7 +378,7 @@ impl<'r> PublisherConnection<'r> {
             tally.fault(MessageFailure::Unacknowledged, 1, || detail.clone());
         }
         self.disconnect(MessageFailure::Unacknowledged, None, detail, tally);
-        // Who is silent for so long is not asked again.
+        // A server that stays silent this long gets no further messages.
         self.budget = 0;
     }
 

@@ -1,4 +1,4 @@
-//! A server that answers nothing and writes lines into a file: the file shows what has arrived.
+//! Counts the messages of a server that sends no answers but writes lines to a file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -11,8 +11,8 @@ use super::error::CollectError;
 use super::limits::CHECK_INTERVAL;
 use super::tally::{CollectTally, MessageFailure};
 
-/// Waits until the file is as long as all that was sent or does not grow any more, then checks every line; tells how
-/// many right lines there are.
+/// Waits until the file has the length of all sent messages or stops growing, then checks every line; returns the
+/// number of right lines.
 pub(super) fn count_received_lines(
     run: &CollectRun,
     path: &Path,
@@ -22,7 +22,7 @@ pub(super) fn count_received_lines(
     let wanted = tally.sends * (run.pattern.size() as u64 + 1);
     let (mut length, mut since) = (0, Instant::now());
     while length < wanted && since.elapsed() < run.plan.timeout {
-        // A server may make the file with its first line.
+        // The server may create the file with its first line.
         let now = path.metadata().map_or(0, |metadata| metadata.len());
         if now > length {
             (length, since) = (now, Instant::now());
@@ -55,12 +55,11 @@ pub(super) fn count_received_lines(
     Ok(arrived)
 }
 
-/// Which numbers have been there.
 #[derive(Debug, Default)]
 struct ReceivedCounters(Vec<u64>);
 
 impl ReceivedCounters {
-    /// Whether it is there for the first time.
+    /// Adds a counter; returns whether it is new.
     fn insert(&mut self, counter: u64) -> bool {
         let (at, bit) = ((counter / 64) as usize, 1 << (counter % 64));
         if at >= self.0.len() {

@@ -1,4 +1,4 @@
-//! A publisher that speaks to Redis: `XADD` of one field, whose answers carry no name and come in order.
+//! A Redis publisher: `XADD` of one field. Answers carry no name and arrive in order.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use super::nats::number;
 use super::pattern::{Pattern, PayloadId};
 use super::tally::MessageFailure;
 
-/// One client's side.
 pub(super) struct Redis {
     pattern: Arc<Pattern>,
     client: u16,
@@ -57,7 +56,7 @@ impl ClientCodec for Redis {
     }
 }
 
-/// The answer that `unread` begins with, and its length: `$<size> CR LF <time>-<number> CR LF`, or `-<error> CR LF`.
+/// Decodes the first answer in `unread` and its length: `$<size> CR LF <time>-<number> CR LF`, or `-<error> CR LF`.
 fn answer(unread: &[u8]) -> Option<(usize, CodecEvent)> {
     let line = |from: usize| {
         let end = from + unread[from..].windows(2).position(|pair| pair == b"\r\n")?;

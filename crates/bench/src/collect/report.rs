@@ -1,4 +1,4 @@
-//! What came of a run: all figures and all parameters, for people and for programs.
+//! Result of a run: all figures and all parameters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,49 +11,49 @@ use super::plan::CollectPlan;
 use super::tally::{CollectTally, FailureRecord, MessageFailure};
 use crate::statistics::LatencySummary;
 
-/// What was asked for.
+/// Parameters of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CollectParameters {
-    /// Where the server listens.
+    /// Address of the server.
     pub to: String,
-    /// What it speaks.
+    /// Protocol of the server.
     pub protocol: &'static str,
     /// Publishing connections.
     pub clients: u16,
-    /// Threads that share them.
+    /// Threads shared by the connections.
     pub threads: u16,
     /// Bytes of each payload.
     pub size: u32,
     /// Messages in flight on each connection.
     pub window: u32,
-    /// Waits for acknowledgements.
+    /// Whether acknowledgements are awaited.
     pub confirmed: bool,
-    /// A connection for each message.
+    /// Whether each message has its own connection.
     pub per_message: bool,
-    /// Connections that read along.
+    /// Subscribing connections.
     pub subscribers: u16,
-    /// The stream whose acknowledgements are right.
+    /// The stream that acknowledges the messages.
     pub stream: Option<String>,
 }
 
-/// Whether every message is accounted for.
+/// Accounting of all messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageAccounting {
-    /// Messages that began.
+    /// Started messages.
     pub queued: u64,
-    /// Those that were acknowledged, or taken by the system where nobody waits.
+    /// Messages that were acknowledged, or accepted by the kernel without acknowledgements.
     pub sends: u64,
-    /// Those of which neither is true.
+    /// Messages that failed.
     pub fails: u64,
-    /// Messages that the server has, as its stream, its subscribers or its file show; a gap where nothing shows it.
+    /// Messages that the server has, by its stream, its subscribers or its file; `None` without such a source.
     pub received: Option<u64>,
-    /// Messages that failed and that the server has all the same.
+    /// Failed messages that the server has anyway.
     pub received_of_fails: u64,
-    /// Sends that the server says it lost.
+    /// Sends that the server's ledger reports as lost.
     pub in_ledger: u64,
-    /// Sends that the server neither has nor names as lost.
+    /// Sends that the server neither has nor reports as lost.
     pub unexplained: u64,
-    /// Messages that the server has beyond all that began.
+    /// Messages of the server beyond all started ones.
     pub invented: u64,
 }
 
@@ -75,59 +75,58 @@ impl MessageAccounting {
         }
     }
 
-    /// Whether queued = sends + fails, and sends = received + every loss that the server's ledger names.
+    /// Returns whether queued = sends + fails, and sends = received + every loss in the server's ledger.
     pub fn is_balanced(&self) -> bool {
         self.queued == self.sends + self.fails && self.unexplained == 0 && self.invented == 0
     }
 }
 
-/// What came of a run.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CollectRunReport {
-    /// What was asked for.
+    /// Parameters of the run.
     pub parameters: CollectParameters,
     /// From the start to the last acknowledgement, delivery or arrival, in seconds.
     pub elapsed_s: f64,
-    /// Seconds from the moment when the system had taken the last message until everything that was sent had arrived, or
-    /// nothing came any more: with it goes what waited in sockets and in the server.
+    /// Seconds from the kernel's acceptance of the last message until everything sent had arrived, or nothing more
+    /// arrived: covers messages in sockets and in the server.
     pub settled_s: f64,
-    /// Whether every message is accounted for.
+    /// Accounting of all messages.
     pub accounting: MessageAccounting,
-    /// Messages per second that did what they should: acknowledged, delivered to every subscriber, or arrived.
+    /// Successful messages per second: acknowledged, delivered to every subscriber, or arrived.
     pub rate_per_s: f64,
     /// Megabytes of their payloads per second.
     pub megabytes_per_s: f64,
-    /// Connections opened.
+    /// Opened connections.
     pub connects: u64,
-    /// Attempts to connect that failed.
+    /// Failed connection attempts.
     pub connection_fails: u64,
-    /// Messages that subscribers got as they should, all together.
+    /// Correct deliveries of all subscribers.
     pub deliveries: u64,
     /// Failures by kind.
     pub failures: BTreeMap<&'static str, u64>,
-    /// All of them.
+    /// All failures.
     pub failures_total: u64,
-    /// The first of each kind in words.
+    /// First evidence of each kind.
     pub evidence: BTreeMap<&'static str, String>,
-    /// The first failed messages one by one.
+    /// The first failed messages.
     pub said: Vec<FailureRecord>,
-    /// From the write of a message to its acknowledgement; without waiting, until the system took it.
+    /// From the write of a message to its acknowledgement; without acknowledgements, to its acceptance by the kernel.
     pub send_time: LatencySummary,
     /// From the write of a message to its delivery.
     pub delivery_time: LatencySummary,
     /// The server's own figures.
     pub server: Option<MonitoredCounters>,
-    /// Processor time that the generator's process used during the run, in seconds.
+    /// CPU time of the generator's process during the run, in seconds.
     pub cpu_s: f64,
 }
 
-/// What was found at the server.
 pub(super) struct CollectFindings {
-    /// Messages that its stream or its file has.
+    /// Messages in its stream or its file.
     pub(super) stored: Option<u64>,
-    /// How long that took, from the last write of a message.
+    /// Time until then, from the last write of a message.
     pub(super) settled: Duration,
-    /// Messages that each subscriber got.
+    /// Messages that every subscriber received.
     pub(super) read: Option<u64>,
     pub(super) server: Result<Option<MonitoredCounters>, CollectError>,
 }
@@ -147,7 +146,7 @@ impl CollectRunReport {
             MessageFailure::ALL.iter().map(|failure| (failure.name(), tally.failures(*failure))).collect();
         let mut failures_total = tally.failures_total();
         let server = found.server.unwrap_or_else(|error| {
-            // Whoever asks for these figures is not to take a gap for a zero.
+            // A requested figure that is missing is a failure, not a zero.
             evidence.insert("monitor", error.to_string());
             failures.insert("monitor", 1);
             failures_total += 1;
@@ -198,7 +197,7 @@ impl CollectRunReport {
         self.failures.get(failure.name()).copied().unwrap_or(0)
     }
 
-    /// Whether nothing failed, something succeeded, and every message is accounted for.
+    /// Returns whether nothing failed, something succeeded, and every message is accounted for.
     pub fn is_good(&self) -> bool {
         self.failures_total == 0 && self.accounting.sends > 0 && self.accounting.is_balanced()
     }
@@ -208,7 +207,7 @@ impl CollectRunReport {
 mod tests {
     use super::*;
 
-    /// Row 0.32: what is not accounted for is named, and on which side.
+    /// Row 0.32: a message that is not accounted for is reported, with the side at fault.
     #[test]
     fn messages_are_accounted_for_or_named() {
         let account = |queued, sends, fails, received, ledger| {

@@ -1,4 +1,4 @@
-//! A run from plan to report: makes the stream, starts the threads, adds up, asks the server what it has.
+//! A run from plan to report: creates the stream, starts the threads, sums up, reads the server's figures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use super::tally::{CollectTally, MessageFailure};
 use super::{per_message, publisher};
 use crate::statistics::process_cpu;
 
-/// Waits until somebody listens, so that it does not matter who starts first.
+/// Waits until the server accepts connections, so that the start order does not matter.
 fn wait_for_server(plan: &CollectPlan, stop: &AtomicBool) -> Result<(), CollectError> {
     let begun = Instant::now();
     loop {
@@ -33,17 +33,17 @@ fn wait_for_server(plan: &CollectPlan, stop: &AtomicBool) -> Result<(), CollectE
     }
 }
 
-/// Carries out a plan.
+/// Executes a plan.
 ///
 /// # Errors
-/// There is no report if the plan contradicts itself, the server cannot be reached, or does not make the stream.
-/// Failures later on are in the report.
+/// The plan contradicts itself, the server is unreachable, or it does not create the stream. Later failures are in the
+/// report.
 pub fn run(plan: &CollectPlan) -> Result<CollectRunReport, CollectError> {
     run_until(plan, &Arc::default())
 }
 
-/// The same; when `stop` is set no more messages begin, those in flight may finish, and the report is about what there
-/// was.
+/// Executes a plan. When `stop` is set, no more messages start, those in flight finish, and the report covers the
+/// messages so far.
 ///
 /// # Errors
 /// As [`run`].
@@ -57,7 +57,7 @@ pub fn run_until(plan: &CollectPlan, stop: &Arc<AtomicBool>) -> Result<CollectRu
     if let (Some(api), Some(storage), Some(name)) = (&mut api, plan.make_stream, &plan.stream) {
         api.make_stream(name, &format!("{}.>", plan.subject), storage)?;
     }
-    // A server without this part of the protocol is measured all the same.
+    // A server without stream requests is measured, too.
     let mut last_sequence = || {
         let (api, name) = (api.as_mut()?, plan.stream.as_deref()?);
         Some(api.stream_state(name).ok()?.last)
@@ -81,7 +81,6 @@ pub fn run_until(plan: &CollectPlan, stop: &Arc<AtomicBool>) -> Result<CollectRu
     Ok(CollectRunReport::new(plan, &tally, CollectFindings { stored, settled, read, server }, cpu))
 }
 
-/// Starts the threads, waits for them, adds up.
 fn load(run: &CollectRun) -> Result<CollectTally, CollectError> {
     let plan = &run.plan;
     let subscribers: Result<Vec<_>, _> =
@@ -91,7 +90,7 @@ fn load(run: &CollectRun) -> Result<CollectTally, CollectError> {
     let first = |thread: u16| (u32::from(plan.clients) * u32::from(thread) / u32::from(threads)) as u16;
     thread::scope(|scope| {
         let mut all: Vec<ScopedJoinHandle<'_, CollectTally>> = Vec::new();
-        // The gate waits for a fixed number of threads, so all of them or none have to start.
+        // The barrier waits for a fixed number of threads, so all or none must start.
         for subscriber in subscribers {
             all.push(scope.spawn(move || subscriber.drive(run)));
         }
@@ -113,7 +112,7 @@ fn load(run: &CollectRun) -> Result<CollectTally, CollectError> {
     })
 }
 
-/// Waits until the stream has grown by as much as was sent, or does not grow any more; tells the growth.
+/// Waits until the stream has grown by all sent messages, or stops growing; returns the growth.
 fn wait_until_stored(
     run: &CollectRun,
     before: u64,

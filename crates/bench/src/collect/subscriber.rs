@@ -1,5 +1,5 @@
-//! A connection that reads along: every payload is checked byte by byte, and each client's messages have to come in
-//! order, each once.
+//! A subscribing connection: checks every payload byte by byte, and that each client's messages arrive once and in
+//! order.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -16,7 +16,6 @@ use super::limits::POLL_SPAN;
 use super::nats::{self, limits};
 use super::tally::{CollectTally, MessageFailure};
 
-/// Its subscription.
 const SID: &[u8] = b"1";
 
 pub(super) struct SubscriberConnection {
@@ -25,13 +24,12 @@ pub(super) struct SubscriberConnection {
     input: ReceiveBuffer,
     decoder: ServerDecoder,
     limits: NatsLimits,
-    /// For each client, the number of the message that comes next.
     next: Vec<u64>,
     tally: CollectTally,
 }
 
 impl SubscriberConnection {
-    /// Returns when the server has the subscription.
+    /// Connects; returns when the server has processed the subscription.
     pub(super) fn open(run: &CollectRun, number: usize) -> Result<SubscriberConnection, CollectError> {
         let plan = &run.plan;
         let failed = |error| CollectError::Connect(plan.to, error);
@@ -62,7 +60,7 @@ impl SubscriberConnection {
         }
     }
 
-    /// Reads once and takes what is complete; whether a PONG was among it.
+    /// Reads once and processes all complete items; returns whether a PONG was among them.
     fn read(&mut self, run: &CollectRun) -> Result<bool, String> {
         match self.input.fill(&mut self.stream) {
             Ok(0) => return Err("it closed a subscriber's connection".to_owned()),
@@ -117,14 +115,14 @@ impl SubscriberConnection {
                 ServerEvent::Pong => has_pong = true,
                 ServerEvent::Info(_) | ServerEvent::Ok => {}
                 ServerEvent::Err(text) => return Err(String::from_utf8_lossy(text).into_owned()),
-                // Messages come whole with these limits.
+                // With these limits messages are never split.
                 ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {}
             }
             self.input.consume(step.consumed);
         }
     }
 
-    /// Reads until every publisher has finished and all has come, or nothing comes any more.
+    /// Reads until every publisher has finished and all messages have arrived, or until nothing arrives any more.
     pub(super) fn drive(mut self, run: &CollectRun) -> CollectTally {
         let mut heard = Instant::now();
         let mut deliveries = 0;

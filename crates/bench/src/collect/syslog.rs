@@ -1,5 +1,5 @@
-//! A publisher that speaks syslog over TCP: RFC 5424 messages in octet-counted frames (RFC 6587 §3.4.1), the payload as
-//! the message's text. Nothing is ever answered.
+//! A syslog publisher over TCP: RFC 5424 messages in octet-counted frames (RFC 6587 §3.4.1), with the payload as the
+//! message's text. The protocol has no answers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use super::pattern::{Pattern, PayloadId};
 /// Facility local0, severity info; no time, no process, no structured data.
 const HEAD: &str = "<134>1 - - stilling-bench - - - ";
 
-/// One client's side.
 pub(super) struct Syslog {
     pattern: Arc<Pattern>,
     client: u16,

@@ -1,4 +1,4 @@
-//! What one thread counts. Failures are told apart by kind, and the first of each kind is kept in words.
+//! Counters of one thread. Failures are counted by kind, with evidence of the first of each kind.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::statistics::histogram;
 
 macro_rules! failures {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $number:literal;)*) => {
-        /// What went wrong with a message, an acknowledgement or a delivery.
+        /// Failure of a message, an acknowledgement or a delivery.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum MessageFailure { $($(#[$doc])* $name,)* }
 
         impl MessageFailure {
-            /// All kinds, in the order of their numbers.
+            /// All kinds, in the order of their discriminants.
             pub const ALL: &[MessageFailure] = &[$(MessageFailure::$name,)*];
 
             /// The name in reports.
@@ -24,7 +24,7 @@ macro_rules! failures {
                 match self { $(MessageFailure::$name => $text,)* }
             }
 
-            /// The number in `send failed` lines where the system gave none: errno's nearest.
+            /// The number in `send failed` lines if the system gave none: the nearest errno.
             pub const fn number(self) -> i32 {
                 match self { $(MessageFailure::$name => $number,)* }
             }
@@ -33,74 +33,71 @@ macro_rules! failures {
 }
 
 failures! {
-    /// A message was not sent, because no connection came about.
+    /// The message was not sent, because no connection could be opened.
     NotSent = "not_sent", 111;
     /// The connection ended with the message in flight.
     Broken = "broken", 104;
-    /// No acknowledgement came in time.
+    /// No acknowledgement arrived in time.
     Unacknowledged = "unacknowledged", 110;
-    /// The server answered that it did not take the message.
+    /// The server refused the message.
     Refused = "refused", 105;
-    /// A later message was acknowledged and this one never was.
+    /// A later message was acknowledged, this one never.
     Missing = "missing", 61;
     /// The acknowledgement names another stream.
     WrongStream = "wrong_stream", 71;
-    /// The acknowledgement's sequence does not lie above that of an earlier message of the connection.
+    /// The acknowledgement's sequence is not above that of an earlier message of the connection.
     WrongSequence = "wrong_sequence", 71;
-    /// The acknowledgement calls a message a duplicate that was sent once.
+    /// The acknowledgement marks a message as a duplicate that was sent once.
     FalseDuplicate = "false_duplicate", 71;
-    /// The acknowledgement cannot be read.
+    /// The acknowledgement is malformed.
     BadAcknowledgement = "bad_acknowledgement", 71;
-    /// An acknowledgement of a message that has had one, or has been given up.
+    /// A second acknowledgement, or one of a message that had failed.
     AcknowledgedTwice = "acknowledged_twice", 71;
     /// An acknowledgement of a message that was never sent.
     NeverSent = "never_sent", 71;
-    /// What the server said is not the protocol, or an error.
+    /// A protocol violation or an error of the server.
     Protocol = "protocol", 71;
-    /// A payload that nobody sent, or not so.
+    /// A payload that no client sent, or with wrong content.
     WrongPayload = "wrong_payload", 74;
-    /// A message that was delivered again, or after a later one.
+    /// A message delivered again, or after a later one.
     DeliveredTwice = "delivered_twice", 74;
     /// A message that was never delivered.
     Undelivered = "undelivered", 74;
 }
 
-/// A message that failed, as it is told one by one.
+/// An individually reported failed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FailureRecord {
     /// The client's number.
     pub client: u16,
-    /// What went wrong.
+    /// The kind of failure.
     pub failure: MessageFailure,
-    /// The system's number for it, or the nearest one.
+    /// The system's error number, or the nearest one.
     pub error: i32,
 }
 
-/// What one thread counted.
+/// Counters of one thread.
 #[derive(Debug)]
 pub(super) struct CollectTally {
-    /// From the write that carried a message to its acknowledgement, or to the system's taking it, in nanoseconds.
+    /// From the write that carried a message to its acknowledgement, or to its acceptance by the kernel, in
+    /// nanoseconds.
     pub(super) send_time: Histogram<u64>,
     /// From the write to the delivery, in nanoseconds.
     pub(super) delivery_time: Histogram<u64>,
-    /// Messages that were made and entrusted to a connection, or would have been if there had been one.
+    /// Started messages, including those that found no connection.
     pub(super) queued: u64,
-    /// Messages that were acknowledged as they should, or, without waiting, taken by the system.
+    /// Messages acknowledged correctly, or accepted by the kernel without acknowledgements.
     pub(super) sends: u64,
-    /// Messages of which neither is true.
     pub(super) fails: u64,
-    /// Connections that did not come about, attempts counted one by one.
     pub(super) connection_fails: u64,
-    /// Connections opened.
     pub(super) connects: u64,
-    /// Messages that a subscriber got as they should be.
     pub(super) deliveries: u64,
     failures: [u64; MessageFailure::ALL.len()],
     evidence: [Option<String>; MessageFailure::ALL.len()],
     pub(super) said: Vec<FailureRecord>,
-    /// When the last good thing happened, in nanoseconds after the start.
+    /// Time of the last success, in nanoseconds after the start.
     pub(super) last_ns: u64,
-    /// When the system last took something of a message, in nanoseconds after the start.
+    /// Time when the kernel last accepted a part of a message, in nanoseconds after the start.
     pub(super) written_ns: u64,
 }
 
@@ -123,13 +120,13 @@ impl CollectTally {
         }
     }
 
-    /// The system has taken something of a message.
+    /// Records that the kernel accepted a part of a message.
     #[inline]
     pub(super) fn write(&mut self, now: u64) {
         self.written_ns = self.written_ns.max(now);
     }
 
-    /// A message went well: since `begun`, at `now`, both in nanoseconds after the start.
+    /// Records a success; `begun` and `now` are nanoseconds after the start.
     #[inline]
     pub(super) fn succeed(&mut self, begun: u64, now: u64) {
         self.send_time.saturating_record(now.saturating_sub(begun));
@@ -137,7 +134,7 @@ impl CollectTally {
         self.last_ns = self.last_ns.max(now);
     }
 
-    /// `count` failures of a kind that are no message's own. The words are asked for the first time only.
+    /// Adds `count` failures that belong to no single message. `detail` is called for the first one of a kind only.
     #[cold]
     pub(super) fn fault(&mut self, failure: MessageFailure, count: u64, detail: impl FnOnce() -> String) {
         self.failures[failure as usize] += count;
@@ -147,7 +144,7 @@ impl CollectTally {
         }
     }
 
-    /// `count` messages of a client failed; `error` is the system's number where it gave one.
+    /// Fails `count` messages of a client; `error` is the system's error number, if any.
     #[cold]
     pub(super) fn fail(
         &mut self,
@@ -172,19 +169,16 @@ impl CollectTally {
         self.failures.iter().sum()
     }
 
-    /// The first failure of a kind in words.
     pub(super) fn evidence(&self, failure: MessageFailure) -> Option<&str> {
         self.evidence[failure as usize].as_deref()
     }
 
-    /// When the last good thing happened.
     pub(super) fn until_last(&self) -> Duration {
         Duration::from_nanos(self.last_ns)
     }
 
-    /// Adds what another thread counted.
     pub(super) fn absorb(&mut self, other: CollectTally) {
-        // All have the same bounds.
+        // All histograms have the same bounds.
         let _ = self.send_time.add(&other.send_time);
         let _ = self.delivery_time.add(&other.delivery_time);
         self.queued += other.queued;

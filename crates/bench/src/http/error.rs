@@ -1,4 +1,4 @@
-//! Why a run gave no report at all.
+//! Errors of a run without a report.
 
 use std::fmt;
 use std::io;
@@ -8,25 +8,25 @@ use stilling_wire::http1::HttpDecodeError;
 use super::plan::InvalidHttpPlan;
 use super::tally::RequestFailure;
 
-/// Why a run gave no report.
+/// Reason why a run has no report.
 #[derive(Debug)]
 pub enum HttpBenchError {
     /// The plan contradicts itself.
     InvalidPlan(InvalidHttpPlan),
-    /// The demanded driver is not available.
+    /// The required driver is not available.
     Driver(io::Error),
-    /// Direct descriptors were demanded and are not available.
+    /// Direct descriptors are required and not available.
     DirectDescriptors(io::Error),
     /// The descriptor limit is too low for the connections.
     Descriptors {
-        /// Connections wanted.
+        /// Required connections.
         wanted: u32,
-        /// Descriptors that the process may have.
+        /// Descriptor limit of the process.
         limit: u64,
     },
-    /// Nobody accepts connections there.
+    /// The server does not accept connections.
     Connect(String, io::Error),
-    /// The first answer, by which all others are judged, was not right itself.
+    /// The first answer, the reference for all others, is not right itself.
     FirstAnswer(RequestFailure, String),
     /// A thread could not be started.
     Threads(io::Error),
@@ -71,7 +71,7 @@ impl From<InvalidHttpPlan> for HttpBenchError {
     }
 }
 
-/// What is wrong with a response, without the status that would answer a request.
+/// The decoder's error text without its status code.
 pub(crate) fn objection(error: &HttpDecodeError) -> String {
     let text = error.to_string();
     text.split_once(": ").map_or(text.as_str(), |(_, detail)| detail).to_owned()

@@ -1,4 +1,4 @@
-//! One thread's load: opens connections, decides which request begins when, and counts.
+//! The load of one thread: opens connections, schedules requests, counts results.
 //!
 //! ```text
 //!  Opening ──► Waiting ──► Running ──► Finishing ──► Leaving
@@ -6,9 +6,8 @@
 //!               others) └► Holding ─────flight)─────►
 //! ```
 //!
-//! In a closed loop a connection sends again by itself when an answer has come. In an open loop
-//! requests wait in the backlog for a connection; connections wait in a row for a request; whoever
-//! finds the other goes on.
+//! In a closed loop a connection sends again when an answer arrives. In an open loop due requests wait in the backlog
+//! for a connection, and ready connections wait in a queue for a request.
 
 mod session;
 
@@ -30,17 +29,16 @@ use super::start_barrier::StartBarrier;
 use super::tally::{HttpTally, LiveCounters, RequestFailure};
 use super::timeline::Timeline;
 
-/// How long a seat rests after its connection was refused.
+/// Pause of a slot after a refused connection.
 const REDIAL_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a thread goes on without any connection while all attempts fail; then it gives up.
+/// Time without any connection while all attempts fail, after which the thread gives up.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the threads of a run share and none changes.
+/// Immutable state shared by the threads of a run.
 pub(crate) struct GeneratorShared {
     pub(crate) plan: HttpPlan,
     pub(crate) to: std::net::SocketAddr,
-    /// The request's bytes.
     pub(crate) request: Vec<u8>,
     pub(crate) reply_to: AnsweredMethod,
     pub(crate) limits: HttpLimits,
@@ -50,7 +48,7 @@ pub(crate) struct GeneratorShared {
 }
 
 impl GeneratorShared {
-    /// How many of `total` fall to thread number `thread`.
+    /// Share of thread number `thread` in `total`.
     pub(crate) fn share(&self, total: u64, thread: u32) -> u64 {
         let threads = u64::from(self.plan.threads);
         total / threads + u64::from(u64::from(thread) < total % threads)
@@ -73,28 +71,26 @@ pub(crate) struct LoadGenerator {
     clock: Clock,
     pub(crate) slots: ConnectionSlots,
     pub(crate) tally: HttpTally,
-    /// The number of this thread's first seat in the whole run.
+    /// Number of this thread's first slot in the whole run.
     first_slot: u32,
     phase: GeneratorPhase,
     now: Time,
-    /// Seats whose connection is to be opened as soon as possible, or when a request needs one.
+    /// Slots to connect as soon as possible, or when a request needs one.
     dial_queue: VecDeque<u32>,
-    /// Seats that were refused a connection, and when to try again.
+    /// Slots with a refused connection, and the time of the next attempt.
     redial_queue: VecDeque<(Time, u32)>,
     connecting: u32,
-    /// Seats whose first connection is neither open nor refused.
+    /// Slots with a first connection that is neither open nor refused.
     untried: u32,
-    /// Since when no connection could be opened.
+    /// Start of the current period in which no connection could be opened.
     refused_since: Option<Time>,
-    /// Requests that a closed loop may still begin; those of the warm-up do not count.
+    /// Requests that a closed loop may still start, without those of the warm-up.
     budget: u64,
-    /// The requests of an open loop.
     backlog: Option<RequestBacklog>,
-    /// The backlog has been looked at in this turn.
     backlog_filled: bool,
-    /// Requests that begin earlier are warm-up.
+    /// Requests before this time are warm-up.
     measured_from: Time,
-    /// When no more requests begin, or holding ends.
+    /// Time after which no more requests start, or holding ends.
     end: Option<Time>,
 }
 
@@ -130,12 +126,12 @@ impl LoadGenerator {
         }
     }
 
-    /// Connections that this thread has at once.
+    /// Maximum concurrent connections of this thread.
     pub(crate) fn connections(&self) -> u32 {
         self.slots.count()
     }
 
-    /// Requests of the open loop that never began: no room in the backlog, waited too long.
+    /// Requests of the open loop that never started: backlog full, waited too long.
     pub(crate) fn dropped(&self) -> (u64, u64) {
         self.backlog.as_ref().map_or((0, 0), |backlog| (backlog.full(), backlog.late()))
     }
@@ -148,7 +144,7 @@ impl LoadGenerator {
         matches!(self.task.plan.length, RunLength::Requests(_))
     }
 
-    /// Takes the next request that is to begin now; returns its intended start.
+    /// Takes the next request to start now; returns its intended start.
     pub(crate) fn next_request(&mut self, now: Time) -> Option<Time> {
         self.now = self.now.max(now);
         if self.phase != GeneratorPhase::Running {
@@ -165,7 +161,7 @@ impl LoadGenerator {
         Some(intended)
     }
 
-    /// Whether a closed loop may begin a request, as far as the time is known.
+    /// Returns whether a closed loop may start a request.
     fn may_begin(&self) -> bool {
         self.phase == GeneratorPhase::Running && self.budget > 0 && self.end.is_none_or(|end| self.now < end)
     }
@@ -182,13 +178,12 @@ impl LoadGenerator {
         }
     }
 
-    /// An answer was right.
     pub(crate) fn record_success(&mut self, times: RequestTimes, now: Time) {
         self.live().ok.add(1);
         if times.intended < self.measured_from {
             return;
         }
-        // The histogram's range is wider than any timeout; what is beyond counts as its end.
+        // The histogram covers more than any timeout; larger values count as its maximum.
         self.tally.latency.saturating_record(now.since(times.intended).as_nanos() as u64);
         if self.is_open_loop() {
             self.tally.service.saturating_record(now.since(times.sent).as_nanos() as u64);
@@ -201,7 +196,6 @@ impl LoadGenerator {
         self.tally.last_done = now.since(self.measured_from).as_nanos() as u64;
     }
 
-    /// An answer was 503.
     pub(crate) fn record_shed(&mut self, times: RequestTimes, now: Time) {
         self.live().shed.add(1);
         if let Some(timeline) = &mut self.tally.timeline {
@@ -210,7 +204,7 @@ impl LoadGenerator {
         self.tally.shed += u64::from(times.intended >= self.measured_from);
     }
 
-    /// `count` requests, or a connection, failed.
+    /// Records `count` failed requests, or a failed connection.
     #[cold]
     pub(crate) fn record_failure(
         &mut self,
@@ -226,13 +220,13 @@ impl LoadGenerator {
         &self.task.live[self.thread as usize]
     }
 
-    /// Forgets the requests in flight on a seat: they have failed.
+    /// Discards the requests in flight of a slot after their failure is recorded.
     pub(crate) fn drop_in_flight(&mut self, slot: u32) {
         while self.slots.end(slot).is_some() {}
     }
 
-    /// The server ends a connection in good order with requests in flight on it that it has not
-    /// answered (RFC 9112 §9.3.2): they are sent again elsewhere.
+    /// The server closes a connection in an orderly way with unanswered requests in flight (RFC 9112 §9.3.2): they are
+    /// sent again on another connection.
     pub(crate) fn requeue(&mut self, slot: u32) {
         while let Some(times) = self.slots.requeue(slot) {
             let measured = times.intended >= self.measured_from;
@@ -251,7 +245,6 @@ impl LoadGenerator {
         }
     }
 
-    /// A connection is open.
     pub(crate) fn handle_connected(&mut self, slot: u32, token: Token) {
         self.connecting -= 1;
         self.refused_since = None;
@@ -259,7 +252,6 @@ impl LoadGenerator {
         self.record_attempt(slot);
     }
 
-    /// A connection is closed, or did not come about.
     pub(crate) fn handle_closed(&mut self, slot: u32, reason: CloseReason, was_open: bool) {
         let owed = self.slots.in_flight(slot);
         let failure = match reason {
@@ -301,7 +293,6 @@ impl LoadGenerator {
         }
     }
 
-    /// The common start is past: makes the schedule.
     fn begin(&mut self, start: Time) {
         let plan = &self.task.plan;
         self.measured_from = start.after(plan.warmup);
@@ -330,7 +321,7 @@ impl LoadGenerator {
         self.backlog = Some(RequestBacklog::new(schedule, start, count, plan.backlog_max as usize));
     }
 
-    /// Goes from phase to phase as far as possible.
+    /// Advances through the phases as far as possible.
     fn advance(&mut self, control: &mut ShardControl<'_, Self>) {
         let now = control.now;
         if self.task.start.is_cancelled() && self.phase != GeneratorPhase::Leaving {
@@ -359,7 +350,7 @@ impl LoadGenerator {
             }
         }
         match self.phase {
-            // A connection per request is watched until the server has closed it.
+            // A connection per request stays open until the server closes it.
             GeneratorPhase::Finishing
                 if self.slots.in_flight_total() == 0 && (self.task.plan.keep_alive || control.open == 0) =>
             {
@@ -374,8 +365,8 @@ impl LoadGenerator {
         }
     }
 
-    /// Whether no more requests begin. What is due at the end of an open loop still begins if a
-    /// connection is free for it.
+    /// Returns whether no more requests start. Requests due at the end of an open loop still start if a connection is
+    /// free.
     fn is_over(&self, open: u32) -> bool {
         let ended = self.end.is_some_and(|end| self.now >= end);
         let over = match &self.backlog {
@@ -388,7 +379,7 @@ impl LoadGenerator {
         over || unreachable
     }
 
-    /// Whether a request that is due would find a connection.
+    /// Returns whether a due request would find a connection.
     fn can_begin(&self) -> bool {
         if self.task.plan.keep_alive {
             self.slots.has_ready()
@@ -407,7 +398,6 @@ impl LoadGenerator {
         }
     }
 
-    /// Opens the connections that are wanted.
     fn dial(&mut self, control: &mut ShardControl<'_, Self>) {
         while self.redial_queue.front().is_some_and(|(due, _)| *due <= self.now) {
             self.dial_queue.extend(self.redial_queue.pop_front().map(|(_, slot)| slot));
@@ -438,7 +428,7 @@ impl LoadGenerator {
         }
     }
 
-    /// When something is to be done that no connection will call for.
+    /// Time of the next action that no connection event triggers.
     fn deadline(&self) -> Option<Time> {
         let redial_at = self.redial_queue.front().map(|(due, _)| *due);
         match self.phase {
@@ -456,7 +446,7 @@ impl LoadGenerator {
 
 impl Service for LoadGenerator {
     type Session = GeneratorSession;
-    /// "There may be a request for you."
+    /// A hint that a request may be available.
     type Mail = ();
 
     fn accepted(&mut self, _listener: u32) -> GeneratorSession {
@@ -494,7 +484,7 @@ impl Service for LoadGenerator {
         self.advance(control);
         self.dial(control);
         if self.phase != GeneratorPhase::Leaving {
-            // Whoever looks afterwards sees what was open before all was closed.
+            // A later reader sees the number of open connections before all were closed.
             self.live().open.set(u64::from(control.open - self.connecting.min(control.open)));
         }
         self.deadline()

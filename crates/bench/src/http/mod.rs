@@ -1,19 +1,18 @@
-//! HTTP/1.1 load: closed loop, open loop, and connections that are merely held.
+//! HTTP/1.1 load: closed loop, open loop, and idle connections.
 //!
 //! ```text
-//!  Plan ─► scout: is anybody there, and what is the right answer?
-//!            │
-//!            ▼                      one per thread
-//!  schedule ─► Generator (Service) ─► Client (Session) ─► Tally ─► Report
+//!  HttpPlan ─► first request: is the server reachable, and what is the right answer?
+//!                │
+//!                ▼                                   one per thread
+//!  RateSchedule ─► LoadGenerator (Service) ─► GeneratorSession ─► HttpTally ─► HttpBenchReport
 //! ```
 //!
-//! A *closed* loop sends the next request when an answer has come: it measures how much a server can
-//! do. An *open* loop sends by the clock, as the world does: it measures how long people wait. Each
-//! request of an open loop has an intended start, and its latency counts from there, whether or not
-//! a connection was free to send it then.
+//! A *closed* loop sends the next request when an answer arrives: it measures throughput. An *open* loop sends by the
+//! clock, as independent clients do: it measures waiting times. Each request of an open loop has an intended start, and
+//! its latency counts from there, whether or not a connection was free at that time.
 //!
-//! Times are those of the shard's turns: a latency runs from the turn that sent a request to the
-//! turn that saw the end of its answer.
+//! Times are those of the shard's turns: a latency runs from the turn that sent a request to the turn that read the end
+//! of its answer.
 
 mod error;
 mod generator;

@@ -1,4 +1,4 @@
-//! What is to be done: everything that can be chosen about a run, checked before it starts.
+//! Configuration of a run, checked before the run starts.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,36 +14,35 @@ use super::request::{self, LoadRequest};
 use super::schedule::{RateSchedule, RateStep};
 use super::url::Url;
 
-/// When a run ends.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunLength {
-    /// After so many requests.
+    /// After this number of requests.
     Requests(u64),
-    /// When this span is over; requests in flight may finish.
+    /// After this time; requests in flight finish.
     For(Duration),
-    /// One answered request per connection, then all are held idle for this span.
+    /// After one answered request per connection, then this time with all connections idle.
     Hold(Duration),
 }
 
-/// A row of addresses in 127/8 from which the connections come in turn: one address has only as many
-/// ports as the system's ephemeral range.
+/// A range of local addresses in 127/8, used in turn: one address has only the ports of the system's ephemeral range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceAddresses {
     /// The first address.
     pub first: Ipv4Addr,
-    /// How many addresses.
+    /// Number of addresses.
     pub count: u32,
 }
 
 impl SourceAddresses {
-    /// The local address for connection number `slot`.
+    /// The local address of connection number `slot`.
     pub(crate) fn of(&self, slot: u32) -> SocketAddr {
         let address = u32::from(self.first) + slot % self.count;
         SocketAddr::from((Ipv4Addr::from(address), 0))
     }
 }
 
-/// `127.0.1.1/20`: twenty addresses from 127.0.1.1 on. Without a count it is one.
+/// Parses `127.0.1.1/20`: twenty addresses from 127.0.1.1 on. The default count is one.
 impl std::str::FromStr for SourceAddresses {
     type Err = InvalidHttpPlan;
 
@@ -62,8 +61,8 @@ impl std::str::FromStr for SourceAddresses {
     }
 }
 
-/// The steps of an open loop whose rate changes: `400:2,8000:5` is 400 requests per second for two seconds, then
-/// 8,000 for five.
+/// Steps of an open loop with a changing rate: `400:2,8000:5` is 400 requests per second for two seconds, then 8,000
+/// for five.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateSteps(pub Vec<RateStep>);
 
@@ -83,52 +82,51 @@ impl std::str::FromStr for RateSteps {
     }
 }
 
-/// Everything that can be chosen about a run.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct HttpPlan {
-    /// Where the requests go.
+    /// Target of the requests.
     pub url: Url,
     /// The method, in capitals. Default: `GET`.
     pub method: String,
     /// Bytes of each request's body. Default: 0.
     pub body_size: u32,
-    /// Connections open at once, over all threads. Default: 50.
+    /// Concurrent connections over all threads. Default: 50.
     pub connections: u32,
     /// Threads, each with an engine of its own. Default: 1.
     pub threads: u32,
     /// Requests in flight per connection. Default: 1.
     pub pipeline: u16,
-    /// A connection carries many requests; if not, each request has one of its own. Default: true.
+    /// Whether a connection carries many requests; else each request opens its own. Default: true.
     pub keep_alive: bool,
-    /// Requests per second in all, by the clock (open loop); `None`: as fast as answers come.
+    /// Requests per second in total, by the clock (open loop); `None`: as fast as answers arrive.
     pub rate: Option<f64>,
-    /// An open loop whose rate changes; its length is that of all steps together, and it has figures of its own
-    /// for each. Default: none.
+    /// Steps of an open loop with a changing rate, each with its own figures; the run lasts as long as all steps.
+    /// Default: none.
     pub steps: Vec<RateStep>,
-    /// Requests per thread whose time has come and that find no free connection. More are dropped
-    /// and counted. Default: [`BACKLOG`]. Open loop only.
+    /// Maximum due requests per thread without a free connection. More are dropped and counted. Default: [`BACKLOG`].
+    /// Open loop only.
     pub backlog_max: u32,
-    /// When it ends. Default: after 10 s.
+    /// End of the run. Default: after 10 s.
     pub length: RunLength,
-    /// How long requests are sent before any is counted; violations count all the same. Default: none.
+    /// Time of uncounted requests before the measurement; failures in it count anyway. Default: none.
     pub warmup: Duration,
-    /// How long a connection may take to open, a server to give its next answer, and a due request
-    /// to wait for a connection. Default: 30 s.
+    /// Maximum time for a connect, for the next answer, and for a due request in the backlog. Default: 30 s.
     pub timeout: Duration,
-    /// The status that is a success. Default: 200.
+    /// Status of a successful answer. Default: 200.
     pub expect_status: u16,
-    /// The body of every answer; `None`: that of the first one.
+    /// Expected body of every answer; `None`: that of the first one.
     pub expect_body: Option<Vec<u8>>,
-    /// Which driver. Default: `auto`.
+    /// I/O driver. Default: `auto`.
     pub driver: DriverChoice,
-    /// Keep connections in descriptor tables of the rings (io_uring only): the limit of open files then holds
-    /// for each thread and not for all together. Default: no.
+    /// Keeps connections in the rings' descriptor tables (io_uring only): the limit of open files then applies per
+    /// thread, not to all together. Default: no.
     pub direct_descriptors: bool,
-    /// Where connections come from; `None`: the system decides.
+    /// Local addresses of the connections; `None`: chosen by the system.
     pub sources: Option<SourceAddresses>,
 }
 
-/// A plan that cannot be carried out, and why.
+/// A plan that contradicts itself, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidHttpPlan(String);
 
@@ -141,7 +139,7 @@ impl fmt::Display for InvalidHttpPlan {
 impl std::error::Error for InvalidHttpPlan {}
 
 impl HttpPlan {
-    /// The defaults: 50 kept connections ask for ten seconds as fast as they are answered.
+    /// The defaults: 50 kept connections send requests for ten seconds, as fast as they are answered.
     pub fn new(url: Url) -> HttpPlan {
         HttpPlan {
             url,
@@ -165,12 +163,12 @@ impl HttpPlan {
         }
     }
 
-    /// Whether requests begin by the clock.
+    /// Returns whether requests start by the clock.
     pub(crate) fn is_open_loop(&self) -> bool {
         self.rate.is_some() || !self.steps.is_empty()
     }
 
-    /// The intended starts of one thread's requests, if the loop is open.
+    /// The intended starts of one thread's requests in an open loop.
     pub(crate) fn schedule(&self, thread: u32, threads: u32) -> Option<RateSchedule> {
         match self.rate {
             Some(rate) => Some(RateSchedule::new(rate, thread, threads)),
@@ -190,7 +188,7 @@ impl HttpPlan {
         if self.steps.iter().any(|step| !is_rate(step.rate) || step.span.is_zero()) {
             return wrong("a step has a rate above 0 and at most 1e9, and lasts longer than nothing");
         }
-        // The sum cannot overflow after this: each is short, and they are few.
+        // Bounds the sum below: it cannot overflow.
         if self.steps.iter().any(|step| step.span > STEPS_SPAN_MAX) {
             return Err(InvalidHttpPlan(format!("a step lasts at most {} s", STEPS_SPAN_MAX.as_secs())));
         }
@@ -201,7 +199,6 @@ impl HttpPlan {
         Ok(())
     }
 
-    /// The one request of the run.
     pub(crate) fn request(&self) -> LoadRequest<'_> {
         LoadRequest {
             url: &self.url,
@@ -211,21 +208,21 @@ impl HttpPlan {
         }
     }
 
-    /// Whether the connections are merely held.
+    /// Returns whether the run holds idle connections.
     pub(crate) fn holds(&self) -> bool {
         matches!(self.length, RunLength::Hold(_))
     }
 
-    /// The addresses that may be tried: with sources, those of their family.
+    /// The addresses to try: with sources, only those of their family.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = SocketAddr> {
         let only_v4 = self.sources.is_some();
         self.url.addresses().iter().copied().filter(move |address| !only_v4 || address.is_ipv4())
     }
 
-    /// Looks for contradictions.
+    /// Checks the plan for contradictions.
     ///
     /// # Errors
-    /// The first thing that does not go together.
+    /// The first contradiction.
     pub fn check(&self) -> Result<(), InvalidHttpPlan> {
         let wrong = |why: &str| Err(InvalidHttpPlan(why.to_owned()));
         let one_to = |name: &str, value: u64, max: u64| match value {

@@ -1,8 +1,7 @@
-//! The look ahead: is anybody there, and what does a right answer look like?
+//! A first request before the load: checks that the server is reachable and records the expected body.
 //!
-//! One request over a plain connection before the load starts. A server that is not running is
-//! noticed here, once, instead of as thousands of failures; and the body that all later answers are
-//! compared with is known before the first of them comes.
+//! It uses a plain connection. A missing server is one error here instead of thousands of failures, and the reference
+//! body is known before the first measured answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,10 +17,9 @@ use super::limits::REFERENCE_SIZE_MAX;
 use super::plan::HttpPlan;
 use super::tally::RequestFailure;
 
-/// Bytes read at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// Connects to the first address of the URL that answers.
+/// Connects to the first address of the URL that accepts.
 pub(crate) fn connect(plan: &HttpPlan) -> Result<(TcpStream, SocketAddr), HttpBenchError> {
     let mut last = None;
     for to in plan.candidates() {
@@ -106,7 +104,7 @@ impl ReferenceRequest<'_> {
         }
     }
 
-    /// Takes what it can from `unread`; true when the answer is complete.
+    /// Decodes bytes from `unread`; returns whether the answer is complete.
     fn read(
         &mut self,
         decoder: &mut ResponseDecoder,

@@ -1,4 +1,4 @@
-//! What came of a run: all figures and all parameters, for people and for programs.
+//! Result of a run: all figures and all parameters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,43 +11,42 @@ use super::tally::{HttpTally, RequestFailure};
 use super::timeline::{Timeline, WINDOW};
 use crate::statistics::{LatencySummary, NANOS_PER_MICRO};
 
-/// Requests of the plan that never began, by reason. They are no failures of the server's, but a
-/// rate that was not reached.
+/// Requests of the plan that never started, by reason. They are no failures of the server; the rate was not reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DroppedRequests {
-    /// Due, but as many as may wait were waiting for a connection already.
+    /// Due while the backlog was full.
     pub backlog_full: u64,
-    /// Due, but no connection was free for as long as the timeout.
+    /// Due, but no connection was free within the timeout.
     pub waited_too_long: u64,
-    /// Not begun when the run ended: the time was over, or nobody could be reached any more.
+    /// Not started when the run ended: the time was over, or the server was unreachable.
     pub at_end: u64,
 }
 
 impl DroppedRequests {
-    /// All together.
+    /// All reasons together.
     pub fn total(&self) -> u64 {
         self.backlog_full + self.waited_too_long + self.at_end
     }
 }
 
-/// What became of the requests that should have begun in one step of an open loop.
+/// Results of the requests due in one step of an open loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HttpStepReport {
-    /// Requests per second that were asked for.
+    /// Requested rate per second.
     pub rate: f64,
-    /// Seconds.
+    /// Length of the step in seconds.
     pub span_s: f64,
-    /// Requests that the clock asked for.
+    /// Requests due by the clock.
     pub due: u64,
-    /// Those that began.
+    /// Started requests.
     pub requests: u64,
-    /// Those that were answered rightly.
+    /// Requests with a right answer.
     pub ok: u64,
-    /// Those that were answered 503.
+    /// Requests answered 503.
     pub shed: u64,
-    /// Those that began and were neither.
+    /// Started requests with neither.
     pub failed: u64,
-    /// Right answers per second that came during the step.
+    /// Right answers per second that arrived during the step.
     pub goodput_per_s: f64,
     /// From the intended start to the end of a right answer.
     pub latency: LatencySummary,
@@ -55,18 +54,18 @@ pub struct HttpStepReport {
     pub refusal: LatencySummary,
 }
 
-/// What became of the requests that should have begun in a tenth of a second.
+/// Results of the requests due in a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HttpWindowReport {
-    /// When it began, in seconds after the start.
+    /// Start of the window, in seconds after the start of the run.
     pub at_s: f64,
-    /// Requests that the clock asked for.
+    /// Requests due by the clock.
     pub due: u64,
-    /// Those that were answered rightly.
+    /// Requests with a right answer.
     pub ok: u64,
-    /// Mean latency of these.
+    /// Their mean latency.
     pub mean_us: f64,
-    /// The longest latency of these.
+    /// Their maximum latency.
     pub max_us: f64,
 }
 
@@ -110,18 +109,18 @@ fn window_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpWindowReport>
     figures.collect()
 }
 
-/// What was asked for.
+/// Parameters of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HttpParameters {
-    /// The URL.
+    /// URL of the requests.
     pub url: String,
-    /// The method.
+    /// HTTP method.
     pub method: String,
-    /// Bytes of each request's body.
+    /// Bytes of each request body.
     pub body_size: u32,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: u32,
-    /// Threads.
+    /// Threads of the generator.
     pub threads: u32,
     /// Requests in flight per connection.
     pub pipeline: u16,
@@ -135,13 +134,13 @@ pub struct HttpParameters {
     pub duration_s: Option<f64>,
     /// Seconds for which idle connections are held.
     pub hold_s: Option<f64>,
-    /// Seconds before anything is counted.
+    /// Seconds of the warm-up.
     pub warmup_s: f64,
-    /// Seconds that an answer may take.
+    /// Maximum seconds per answer.
     pub timeout_s: f64,
-    /// The status that is a success.
+    /// Status of a successful answer.
     pub expect_status: u16,
-    /// Bytes of the body that is expected.
+    /// Bytes of the expected body.
     pub expect_body_size: usize,
 }
 
@@ -173,60 +172,58 @@ impl HttpParameters {
     }
 }
 
-/// What came of a run.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HttpBenchReport {
-    /// What was asked for.
+    /// Parameters of the run.
     pub parameters: HttpParameters,
     /// The driver of the generator: `uring` or `poll`.
     pub driver: String,
-    /// Why it is not the first choice.
+    /// Reason why it is not the preferred driver.
     pub driver_fallback: Option<String>,
-    /// Seconds for which requests were counted: the planned duration, else until the last answer.
+    /// Measured seconds: the planned duration, else until the last answer.
     pub elapsed_s: f64,
-    /// Requests begun in that time.
+    /// Requests started in that time.
     pub requests: u64,
-    /// Answers that were right in every byte.
+    /// Answers that are right in every byte.
     pub ok: u64,
-    /// Right answers per second; of a run with a planned duration, those that came within it.
+    /// Right answers per second; of a run with a planned duration, those within it.
     pub rate_per_s: f64,
     /// Answers with status 503 where another was expected: the server sheds load. No failures.
     pub shed: u64,
-    /// Failures by kind, every kind; those of the warm-up count as well. A request that has neither a
-    /// right answer nor was shed is in here once; so is a connection that failed without a request.
+    /// Failures by kind, all kinds, including those of the warm-up. A request that is neither right nor shed counts
+    /// once, as does a connection that fails without a request.
     pub failures: BTreeMap<&'static str, u64>,
     /// All failures.
     pub failures_total: u64,
-    /// The first failure of each kind in words.
+    /// First evidence of each kind.
     pub evidence: BTreeMap<&'static str, String>,
-    /// Requests that never began.
+    /// Requests that never started.
     pub dropped: DroppedRequests,
-    /// Answers by status, those of the warm-up as well.
+    /// Answers by status, including those of the warm-up.
     pub statuses: BTreeMap<u16, u64>,
-    /// From the intended start (in a closed loop: from sending) to the end of the answer; right
-    /// answers only.
+    /// From the intended start (closed loop: from sending) to the end of the answer; right answers only.
     pub latency: LatencySummary,
-    /// From sending to the end of the answer, whatever the schedule said; open loop only.
+    /// From sending to the end of the answer; open loop only.
     pub service_time: Option<LatencySummary>,
-    /// Step by step; empty without steps.
+    /// Results per step; empty without steps.
     pub steps: Vec<HttpStepReport>,
-    /// Each tenth of a second of the steps; empty without steps.
+    /// Results per tenth of a second; empty without steps.
     pub windows: Vec<HttpWindowReport>,
-    /// Bytes received, all in all.
+    /// Received bytes in total.
     pub bytes_received: u64,
-    /// Bytes sent, all in all.
+    /// Sent bytes in total.
     pub bytes_sent: u64,
-    /// Connections opened, all in all.
+    /// Opened connections in total.
     pub connected: u64,
-    /// Kept connections that had to be opened again.
+    /// Kept connections that were opened again.
     pub reconnects: u64,
-    /// Connections that were open at the end of holding.
+    /// Open connections at the end of holding.
     pub held: u64,
-    /// Processor time that the generator's process used during the run, in seconds.
+    /// CPU time of the generator's process during the run, in seconds.
     pub cpu_s: f64,
 }
 
-/// What the engines counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) received: u64,
@@ -285,8 +282,8 @@ impl HttpBenchReport {
         self.failures.get(failure.name()).copied().unwrap_or(0)
     }
 
-    /// Whether nothing failed and something succeeded. Shed and dropped requests do not count against
-    /// it: whoever plans an overload expects them.
+    /// Returns whether nothing failed and something succeeded. Shed and dropped requests are expected in a planned
+    /// overload and do not count.
     pub fn is_good(&self) -> bool {
         self.failures_total == 0 && self.ok > 0
     }

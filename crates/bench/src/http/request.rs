@@ -1,4 +1,4 @@
-//! The one request that a run sends over and over, encoded once.
+//! The request of a run, encoded once.
 
 use std::io::Write;
 
@@ -6,10 +6,9 @@ use stilling_wire::http1::AnsweredMethod;
 
 use super::url::Url;
 
-/// The byte that bodies are made of.
+/// The byte that fills bodies.
 const FILLER: u8 = b'x';
 
-/// What a plan chooses about its request.
 pub(crate) struct LoadRequest<'a> {
     pub(crate) url: &'a Url,
     pub(crate) method: &'a str,
@@ -17,7 +16,6 @@ pub(crate) struct LoadRequest<'a> {
     pub(crate) keep_alive: bool,
 }
 
-/// The request's bytes, head and body.
 pub(crate) fn encode(request: &LoadRequest<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + request.body_size as usize);
     let after = request.url.after_authority();
@@ -29,7 +27,7 @@ pub(crate) fn encode(request: &LoadRequest<'_>) -> Vec<u8> {
     if !request.keep_alive {
         out.extend_from_slice(b"Connection: close\r\n");
     }
-    // RFC 9110 §8.6: methods that are expected to have content say so when they have none.
+    // RFC 9110 §8.6: methods that are expected to have content declare its absence.
     if request.body_size > 0 || matches!(request.method, "POST" | "PUT" | "PATCH") {
         let _ = write!(out, "Content-Length: {}\r\n", request.body_size);
     }
@@ -38,7 +36,7 @@ pub(crate) fn encode(request: &LoadRequest<'_>) -> Vec<u8> {
     out
 }
 
-/// What the decoder must know of the request.
+/// The part of the request that the response decoder needs.
 pub(crate) fn expected_reply(request: &LoadRequest<'_>) -> AnsweredMethod {
     if request.method == "HEAD" { AnsweredMethod::Head } else { AnsweredMethod::Other }
 }

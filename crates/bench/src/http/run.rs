@@ -1,4 +1,4 @@
-//! A run from plan to report: looks ahead, starts the threads, watches them, adds up.
+//! A run from plan to report: sends a first request, starts the threads, watches them, sums up.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
@@ -23,15 +23,14 @@ use super::tally::{HttpTally, LiveCounters};
 use super::{reference_request, request};
 use crate::statistics::process_cpu;
 
-/// Descriptors that are not for connections: standard streams, rings, epoll, wakes, files.
+/// Descriptors for other purposes than connections: standard streams, rings, epoll, wakes, files.
 const DESCRIPTORS_KEPT: u64 = 32;
-/// The same, for each thread.
+/// The same, per thread.
 const DESCRIPTORS_KEPT_PER_THREAD: u64 = 8;
 
-/// How often a watcher hears of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How far a run is; warm-up included.
+/// Progress of a run, including the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HttpProgress {
     /// Right answers.
@@ -40,22 +39,22 @@ pub struct HttpProgress {
     pub shed: u64,
     /// Failures.
     pub failures: u64,
-    /// Connections that are open.
+    /// Open connections.
     pub open: u64,
-    /// All connections have had their answer and are held idle.
+    /// All connections are answered and held idle.
     pub holding: bool,
 }
 
-/// Carries out a plan.
+/// Executes a plan.
 ///
 /// # Errors
-/// There is no report if the plan contradicts itself, the server cannot be reached, its first answer
-/// is not right or the machine does not give what is needed. Failures later on are in the report.
+/// The plan contradicts itself, the server is unreachable, its first answer is not right, or the machine lacks a
+/// required resource. Later failures are in the report.
 pub fn run(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
     run_watched(plan, |_| {})
 }
 
-/// The same; `watch` is called on this thread ten times a second and at the end.
+/// Executes a plan; calls `watch` on this thread ten times a second and at the end.
 ///
 /// # Errors
 /// As [`run`].
@@ -97,7 +96,7 @@ pub fn run_watched(
     while all_done.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         watch(&progress(&task.live));
     }
-    // However short the run was, the watcher has seen its end.
+    // Even a short run reports its end.
     watch(&progress(&task.live));
     let mut sum = ThreadResult {
         tally: HttpTally::new(),
@@ -116,7 +115,7 @@ fn check_descriptors(plan: &HttpPlan) -> Result<(), HttpBenchError> {
     let (limit, _) = net::raise_descriptor_limit();
     let kept = DESCRIPTORS_KEPT + u64::from(plan.threads) * DESCRIPTORS_KEPT_PER_THREAD;
     let fits = if plan.direct_descriptors {
-        // Each thread's connections into a table of its own, and what else there is into the process's.
+        // Each thread's connections use a table of their own; everything else uses that of the process.
         u64::from(plan.connections.div_ceil(plan.threads)) <= limit && kept <= limit
     } else {
         u64::from(plan.connections) + kept <= limit
@@ -127,7 +126,7 @@ fn check_descriptors(plan: &HttpPlan) -> Result<(), HttpBenchError> {
     Ok(())
 }
 
-/// A thread that has not made its driver yet is not asleep either.
+/// A thread without a driver is not asleep and needs no wake.
 fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Wake {
     let handle = Arc::clone(handle);
     Wake::new(move || {
@@ -137,7 +136,7 @@ fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Wake {
     })
 }
 
-/// Finds the server and what it should answer.
+/// Connects to the server and records the expected answer.
 fn prepare(plan: &HttpPlan, wakes: Vec<Arc<Wake>>) -> Result<GeneratorShared, HttpBenchError> {
     let request = request::encode(&plan.request());
     let reply_to = request::expected_reply(&plan.request());
@@ -163,7 +162,7 @@ fn progress(live: &[LiveCounters]) -> HttpProgress {
     }
 }
 
-/// What one thread, or all together, brought home.
+/// Result of one thread, or the sum of all.
 struct ThreadResult {
     tally: HttpTally,
     dropped: DroppedRequests,
@@ -182,7 +181,7 @@ impl ThreadResult {
     }
 }
 
-/// What one thread needs to begin.
+/// Start parameters of one thread.
 struct LoadThread {
     number: u32,
     handle: Arc<OnceLock<WakeHandle>>,
@@ -203,7 +202,7 @@ impl LoadThread {
             DriverKind::Poll => Poll::new().and_then(|driver| self.load_on(driver)),
         };
         if outcome.is_err() {
-            // The others must not wait for this one.
+            // The other threads must not wait for this one.
             task.start.cancel();
         }
         outcome
@@ -215,7 +214,7 @@ impl LoadThread {
         let config = engine_config(&self.task.plan, &generator);
         let counters: Arc<EngineCounters> = Arc::default();
         let mut shard = Shard::new(driver, generator, config, self.clock, self.wake, Arc::clone(&counters));
-        // The first turn does not wait: it opens the connections whose news later turns wait for.
+        // The first turn must not block: it opens the connections, and later turns wait for their events.
         shard.turn(false)?;
         shard.run()?;
         Ok(thread_result(shard.service(), &counters))

@@ -1,20 +1,20 @@
-//! When the requests of an open loop should begin, and the queue of those that could not yet.
+//! The intended starts of an open loop's requests, and the backlog of due requests.
 //!
-//! The schedule is a pure function of the rate: request k of the whole run begins k/rate after the
-//! start, and thread t of n sends those with k mod n = t. The backlog holds intended starts, never
-//! "now": whoever takes a request out of it late learns how late.
+//! The schedule is a pure function of the rate: request k of the whole run starts k/rate after the start, and thread t
+//! of n sends those with k mod n = t. The backlog holds intended starts, never the current time, so a request that
+//! starts late shows its delay.
 //!
 //! ```
 //! use std::time::Duration;
-//! use stilling_bench::http::{Backlog, Schedule};
+//! use stilling_bench::http::{RateSchedule, RequestBacklog};
 //! use stilling_ring::Time;
 //!
-//! // Ten requests per second, and one connection whose server stalls for a second.
-//! let mut backlog = Backlog::new(Schedule::new(10.0, 0, 1), Time::ZERO, 11, 100);
-//! let first = backlog.take(Time::ZERO, Duration::MAX).unwrap();
+//! // Ten requests per second, and one connection to a server that stalls for a second.
+//! let mut backlog = RequestBacklog::new(RateSchedule::new(10.0, 0, 1), Time::ZERO, 11, 100);
+//! let first = backlog.pop(Time::ZERO, Duration::MAX).unwrap();
 //! let stall_ends = first.after(Duration::from_secs(1));
-//! // Afterwards every answer is immediate, but the waiting counts.
-//! let latencies: Vec<u128> = std::iter::from_fn(|| backlog.take(stall_ends, Duration::MAX))
+//! // Later answers are immediate, but the waiting counts.
+//! let latencies: Vec<u128> = std::iter::from_fn(|| backlog.pop(stall_ends, Duration::MAX))
 //!     .map(|intended| stall_ends.since(intended).as_millis())
 //!     .collect();
 //! assert_eq!(latencies, [900, 800, 700, 600, 500, 400, 300, 200, 100, 0]);
@@ -27,30 +27,30 @@ use stilling_ring::Time;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// A stretch of an open loop: so many requests per second for so long.
+/// A period of an open loop with a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateStep {
     /// Requests per second.
     pub rate: f64,
-    /// For how long.
+    /// Length of the step.
     pub span: Duration,
 }
 
 /// The intended starts of one thread's requests, relative to the start of the run.
 #[derive(Clone, Debug)]
 pub struct RateSchedule {
-    /// At least one; the last one goes on for ever.
+    /// At least one; the last one has no end.
     stretches: Vec<RateSegment>,
     thread: u64,
     threads: u64,
 }
 
-/// A step with what was before it.
+/// A step with its start and the requests before it.
 #[derive(Clone, Copy, Debug)]
 struct RateSegment {
     rate: f64,
     start: Duration,
-    /// Requests of all threads that begin before it, not rounded.
+    /// Requests of all threads before it, not rounded.
     before: f64,
 }
 
@@ -60,8 +60,8 @@ impl RateSchedule {
         RateSchedule::stepped(&[RateStep { rate, span: Duration::MAX }], thread, threads)
     }
 
-    /// The share of thread number `thread` out of `threads` in these steps, one after another. The last one's
-    /// rate goes on beyond its end.
+    /// The share of thread number `thread` out of `threads` in consecutive steps. The rate of the last step continues
+    /// beyond its end.
     ///
     /// # Panics
     /// Without steps.
@@ -81,7 +81,7 @@ impl RateSchedule {
         }
     }
 
-    /// When this thread's request number `k` begins.
+    /// Intended start of this thread's request number `k`.
     pub fn at(&self, k: u64) -> Duration {
         let position = (k * self.threads + self.thread) as f64;
         let begun = self.stretches.partition_point(|stretch| stretch.before <= position);
@@ -91,7 +91,7 @@ impl RateSchedule {
         stretch.start + Duration::from_nanos(into as u64)
     }
 
-    /// How many of this thread's requests begin before `span` is over.
+    /// Number of this thread's requests that start before `span` is over.
     pub fn count_within(&self, span: Duration) -> u64 {
         let begun = self.stretches.partition_point(|stretch| stretch.start < span);
         let stretch = &self.stretches[begun.saturating_sub(1)];
@@ -108,14 +108,14 @@ impl RateSchedule {
     }
 }
 
-/// The requests of one thread whose time has come and that have not begun.
+/// The due requests of one thread that have not started.
 #[derive(Debug)]
 pub struct RequestBacklog {
     schedule: RateSchedule,
     start: Time,
-    /// Requests before this one have been scheduled.
+    /// Number of scheduled requests.
     next: u64,
-    /// Requests that there are at all.
+    /// Total number of requests.
     count: u64,
     waiting: VecDeque<Time>,
     waiting_max: usize,
@@ -124,8 +124,8 @@ pub struct RequestBacklog {
 }
 
 impl RequestBacklog {
-    /// An empty backlog for a run that begins at `start` and has `count` requests, of which at most
-    /// `waiting_max` wait.
+    /// Creates an empty backlog for a run that starts at `start` with `count` requests, with room for `waiting_max`
+    /// waiting ones.
     pub fn new(schedule: RateSchedule, start: Time, count: u64, waiting_max: usize) -> Self {
         RequestBacklog {
             schedule,
@@ -139,13 +139,13 @@ impl RequestBacklog {
         }
     }
 
-    /// When the next request is due that is not; `None` when all are scheduled.
+    /// Due time of the next unscheduled request; `None` when all are scheduled.
     pub fn next_due(&self) -> Option<Time> {
         (self.next < self.count).then(|| self.start.after(self.schedule.at(self.next)))
     }
 
-    /// Lets everything wait that is due at `now`. What finds no room is dropped and counted: the
-    /// latest, because dropping the oldest would hide the longest waits.
+    /// Adds all requests due at `now`. Without room the latest are dropped and counted: dropping the oldest would hide
+    /// the longest waits.
     pub fn admit_due(&mut self, now: Time) {
         while let Some(due) = self.next_due()
             && due <= now
@@ -159,15 +159,15 @@ impl RequestBacklog {
         }
     }
 
-    /// The intended start of the request that is to begin at `now`. Those that have waited longer
-    /// than `timeout` are dropped and counted.
+    /// Takes the intended start of the next request at `now`. Requests that have waited longer than `timeout` are
+    /// dropped and counted.
     pub fn pop(&mut self, now: Time, timeout: Duration) -> Option<Time> {
         self.admit_due(now);
         self.drop_expired(now, timeout);
         self.waiting.pop_front()
     }
 
-    /// Drops and counts what has waited longer than `timeout`.
+    /// Drops and counts requests that have waited longer than `timeout`.
     pub fn drop_expired(&mut self, now: Time, timeout: Duration) {
         while self.waiting.front().is_some_and(|due| now.since(*due) > timeout) {
             self.waiting.pop_front();
@@ -175,22 +175,22 @@ impl RequestBacklog {
         }
     }
 
-    /// Puts a request back that was taken and could not begin.
+    /// Puts a taken request back that could not start.
     pub fn put_back(&mut self, intended: Time) {
         self.waiting.push_front(intended);
     }
 
-    /// Whether no request waits.
+    /// Returns whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether every request has been scheduled and none waits.
+    /// Returns whether every request is scheduled and none waits.
     pub fn is_over(&self) -> bool {
         self.next == self.count && self.waiting.is_empty()
     }
 
-    /// Requests that found no room.
+    /// Requests dropped without room.
     pub fn full(&self) -> u64 {
         self.full
     }
@@ -200,7 +200,7 @@ impl RequestBacklog {
         self.late
     }
 
-    /// Ends the schedule. Returns how many requests have not begun, due or not.
+    /// Ends the schedule. Returns the number of requests that have not started, due or not.
     pub fn close(&mut self) -> u64 {
         let left = self.count - self.next + self.waiting.len() as u64;
         self.next = self.count;

@@ -1,5 +1,5 @@
-//! The generator in virtual time: the shipped code on the simulated driver, against a server that
-//! does as the test says. Nothing here depends on how fast the machine is, so figures are exact.
+//! The generator in virtual time: the shipped code on the simulated driver, against a scripted server. Results do not
+//! depend on the speed of the machine, so figures are exact.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,23 +25,22 @@ use super::{Url, request};
 const CORRECT_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
 
-/// What the server does with request number n that came at a time.
+/// Action of the server for a request, by its number and arrival time.
 enum ServerAction {
     /// Answers at this time.
     Answer(Time),
-    /// Answers now, says that it was the last answer of the connection, and closes.
+    /// Answers now, announces the close of the connection, and closes.
     AnswerAndClose,
-    /// Goes away for good: resets every connection and listens no more.
+    /// Resets every connection and stops listening.
     Vanish,
 }
 
 type ServerActionScript = fn(u64, Time) -> ServerAction;
 
-/// One connection as the server sees it.
 struct SimulatedConnection {
     peer: Option<SimPeer>,
     unread: Vec<u8>,
-    /// When the answers to what it has asked are due.
+    /// Due times of the answers to its requests.
     due: VecDeque<Time>,
 }
 
@@ -52,13 +51,13 @@ struct SimulatedHttpServer {
     action_script: ServerActionScript,
     connections: Vec<SimulatedConnection>,
     requests: u64,
-    /// Things done so far; the shard may have something to look at.
+    /// Actions so far; after one the shard may have events.
     actions: u64,
     idle_steps: u32,
 }
 
 impl SimulatedHttpServer {
-    /// Does everything that is to be done now.
+    /// Performs all actions that are due.
     fn apply_action(&mut self) {
         while let Some(peer) = self.listener.as_ref().and_then(SimPeerListener::accept) {
             self.connections.push(SimulatedConnection {
@@ -116,7 +115,7 @@ impl SimulatedHttpServer {
         }
     }
 
-    /// Moves the time to the next moment, at most to `limit`, unless there is something to do now.
+    /// Advances the time to the next event, at most to `limit`, unless an action is due now.
     fn sleep(&mut self, limit: Option<Time>) -> io::Result<bool> {
         let actions = self.actions;
         self.apply_action();
@@ -141,7 +140,6 @@ impl SimulatedHttpServer {
     }
 }
 
-/// What a run in the virtual world brought home.
 struct SimulatedRun {
     tally: HttpTally,
     /// Backlog full, waited too long.
@@ -149,7 +147,6 @@ struct SimulatedRun {
     requests_seen: u64,
 }
 
-/// Runs the plan against the script, to its end.
 fn simulate(change: fn(&mut HttpPlan), action_script: ServerActionScript) -> SimulatedRun {
     let mut plan = HttpPlan::new(Url::parse("http://10.0.0.1/").expect("a URL"));
     plan.connections = 2;
@@ -207,7 +204,7 @@ const fn ms(millis: u64) -> u64 {
     millis * 1_000_000
 }
 
-/// Answers at once, but not at all from the first to the second second.
+/// Answers at once, except from 1 s to 2 s: those answers come at 2 s.
 fn stalls(_: u64, now: Time) -> ServerAction {
     let stalled = (ms(1000)..ms(2000)).contains(&now.as_nanos());
     ServerAction::Answer(if stalled { Time::from_nanos(ms(2000)) } else { now })
@@ -218,7 +215,7 @@ fn open_loop(plan: &mut HttpPlan) {
     plan.length = RunLength::For(Duration::from_secs(3));
 }
 
-/// How many of the times are at least `nanos`, to the histogram's precision.
+/// Number of times of at least `nanos`, to the histogram's precision.
 fn at_least(histogram: &hdrhistogram::Histogram<u64>, nanos: u64) -> u64 {
     histogram
         .iter_recorded()
@@ -227,8 +224,8 @@ fn at_least(histogram: &hdrhistogram::Histogram<u64>, nanos: u64) -> u64 {
         .sum()
 }
 
-/// Row 5.4: a server that stalls for a second at 100 requests/s makes a hundred requests late, not
-/// two, and each by exactly what was left of the stall when it should have begun.
+/// Row 5.4: a server that stalls for a second at 100 requests/s delays a hundred requests, not two, each by the exact
+/// rest of the stall at its intended start.
 #[test]
 fn a_stall_counts_against_every_request_scheduled_during_it() {
     let SimulatedRun { tally, dropped, requests_seen } = simulate(open_loop, stalls);
@@ -239,12 +236,12 @@ fn a_stall_counts_against_every_request_scheduled_during_it() {
         assert_eq!(at_least(&tally.latency, ms(10 * k)), 101 - k, "at least {} ms", 10 * k);
     }
     assert_eq!(at_least(&tally.latency, ms(1)), 100);
-    // Without the correction only the two requests that were on the way would show it.
+    // The uncorrected time shows only the two requests in flight.
     assert_eq!(at_least(&tally.service, ms(1)), 2);
 }
 
-/// Row 5.4: what a stall does is seen in the step and in the tenth of a second in which it was asked for, and goodput in
-/// those in which answers came.
+/// Row 5.4: a stall appears in the step and in the tenth of a second in which the requests were due, and goodput in
+/// those in which answers arrived.
 #[test]
 fn each_step_has_figures_of_its_own() {
     let change: fn(&mut HttpPlan) = |plan| {
@@ -285,7 +282,7 @@ fn the_backlog_is_bounded_and_what_it_refuses_is_counted() {
         plan.backlog_max = 20;
     };
     let SimulatedRun { tally, dropped, .. } = simulate(change, stalls);
-    // Two are on the way and twenty wait; the one due at the very end of the stall finds no room either.
+    // Two are in flight and twenty wait; the one due at the end of the stall finds no room either.
     assert_eq!(dropped, (79, 0));
     assert_eq!((tally.requests, tally.ok, tally.failures_total(), tally.unsent), (221, 221, 0, 0));
 }
@@ -303,7 +300,7 @@ fn every_request_of_the_schedule_is_answered_failed_or_dropped_for_a_reason() {
     assert_eq!(tally.requests + dropped.0 + dropped.1 + tally.unsent, 300);
 }
 
-/// A run that ends during the stall has nobody to begin what is due, and says so.
+/// A run that ends during the stall has no connection for the due requests and counts them.
 #[test]
 fn what_is_due_at_the_end_without_a_free_connection_is_counted_as_unsent() {
     let change: fn(&mut HttpPlan) = |plan| {
@@ -365,7 +362,7 @@ fn the_warm_up_is_sent_and_not_counted() {
     };
     let SimulatedRun { tally, requests_seen, .. } = simulate(change, stalls);
     assert_eq!((tally.requests, tally.ok, requests_seen), (200, 200, 350));
-    // The stall is half over when counting begins.
+    // Measurement starts in the middle of the stall.
     assert_eq!(at_least(&tally.latency, ms(1)), 50);
 }
 

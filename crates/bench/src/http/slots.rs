@@ -1,11 +1,10 @@
-//! The connections' places: who is connected, and when each request in flight began.
+//! Connection slots of a thread: the state of each connection, and the start of each request in flight.
 //!
-//! A seat outlives its connection: when one closes, the next one takes the same seat. All memory is
-//! taken at the start.
+//! A slot outlives its connection: the next connection uses the same slot. All memory is allocated at the start.
 //!
 //! ```text
-//!  seat 0 [token, in flight 2, first 1] ──► moments [ _ ][ b ][ c ][ _ ]   pipeline = 4
-//!  seat 1 [token, in flight 0]          ──► moments [ _ ][ _ ][ _ ][ _ ]
+//!  slot 0 [token, in flight 2, first 1] ──► request_times [ _ ][ b ][ c ][ _ ]   pipeline = 4
+//!  slot 1 [token, in flight 0]          ──► request_times [ _ ][ _ ][ _ ][ _ ]
 //! ```
 
 use std::collections::VecDeque;
@@ -13,22 +12,20 @@ use std::collections::VecDeque;
 use stilling_engine::Token;
 use stilling_ring::Time;
 
-/// When a request began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestTimes {
-    /// When it should have begun; in a closed loop the same as `sent`.
+    /// Intended start; in a closed loop the same as `sent`.
     pub(crate) intended: Time,
-    /// When it was sent; with a connection per request, when the connection was begun.
+    /// Time of sending; with a connection per request, the start of the connect.
     pub(crate) sent: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionSlotState {
-    /// No connection.
     Empty,
-    /// A connection is being opened or open.
+    /// The connection is opening or closing.
     Busy,
-    /// Open: it can be sent on.
+    /// The connection is open and can send.
     Open(Token),
 }
 
@@ -37,9 +34,8 @@ struct ConnectionSlot {
     state: ConnectionSlotState,
     first: u16,
     in_flight: u16,
-    /// A connection for it has been tried.
+    /// The first connection attempt is over.
     tried: bool,
-    /// It stands in the row of those that may take a request.
     is_ready: bool,
 }
 
@@ -48,7 +44,7 @@ pub(crate) struct ConnectionSlots {
     slots: Vec<ConnectionSlot>,
     request_times: Vec<RequestTimes>,
     pipeline: u16,
-    /// Open seats with room for a request, the longest waiting first; entries may be out of date.
+    /// Open slots with room for a request, longest waiting first; entries may be stale.
     ready: VecDeque<u32>,
     in_flight: u64,
 }
@@ -72,50 +68,47 @@ impl ConnectionSlots {
         }
     }
 
-    /// A connection is being opened for the seat.
     pub(crate) fn mark_connecting(&mut self, slot: u32) {
         self.slots[slot as usize].state = ConnectionSlotState::Busy;
     }
 
-    /// Its first attempt at a connection is over. True the first time.
+    /// Records a finished connection attempt; returns true for the first one.
     pub(crate) fn record_attempt(&mut self, slot: u32) -> bool {
         !std::mem::replace(&mut self.slots[slot as usize].tried, true)
     }
 
-    /// Its connection is open.
     pub(crate) fn open(&mut self, slot: u32, token: Token) {
         self.slots[slot as usize].state = ConnectionSlotState::Open(token);
     }
 
-    /// It can take no more requests: the connection ends.
+    /// The connection ends, so the slot takes no more requests.
     pub(crate) fn mark_closing(&mut self, slot: u32) {
         self.slots[slot as usize].state = ConnectionSlotState::Busy;
     }
 
-    /// Its connection is gone.
     pub(crate) fn mark_empty(&mut self, slot: u32) {
         self.slots[slot as usize].state = ConnectionSlotState::Empty;
     }
 
-    /// Whether another request may be sent on it.
+    /// Returns whether the slot can send another request.
     pub(crate) fn has_room(&self, slot: u32) -> bool {
         let slot = &self.slots[slot as usize];
         matches!(slot.state, ConnectionSlotState::Open(_)) && slot.in_flight < self.pipeline
     }
 
-    /// Puts an open seat with room into the row.
+    /// Adds an open slot with room to the ready queue.
     pub(crate) fn mark_ready(&mut self, slot: u32) {
         if self.has_room(slot) && !std::mem::replace(&mut self.slots[slot as usize].is_ready, true) {
             self.ready.push_back(slot);
         }
     }
 
-    /// Whether somebody may stand in the row.
+    /// Returns whether the ready queue has entries, which may be stale.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The first in the row that still has room.
+    /// Takes the first ready slot that still has room.
     pub(crate) fn next_ready(&mut self) -> Option<(u32, Token)> {
         while let Some(slot) = self.ready.pop_front() {
             self.slots[slot as usize].is_ready = false;
@@ -128,7 +121,7 @@ impl ConnectionSlots {
         None
     }
 
-    /// A request begins. The seat must have room for it.
+    /// Starts a request. The slot must have room for it.
     pub(crate) fn begin(&mut self, slot: u32, times: RequestTimes) {
         let (base, slot) = (slot as usize * usize::from(self.pipeline), &mut self.slots[slot as usize]);
         assert!(slot.in_flight < self.pipeline, "a seat took more requests than it has room for");
@@ -138,7 +131,7 @@ impl ConnectionSlots {
         self.request_times[base + at] = times;
     }
 
-    /// The oldest request in flight is over; returns when it began.
+    /// Ends the oldest request in flight; returns its start.
     pub(crate) fn end(&mut self, slot: u32) -> Option<RequestTimes> {
         let (base, slot) = (slot as usize * usize::from(self.pipeline), &mut self.slots[slot as usize]);
         if slot.in_flight == 0 {
@@ -151,7 +144,7 @@ impl ConnectionSlots {
         Some(times)
     }
 
-    /// The newest request in flight is taken back; returns when it began.
+    /// Takes back the newest request in flight; returns its start.
     pub(crate) fn requeue(&mut self, slot: u32) -> Option<RequestTimes> {
         let (base, slot) = (slot as usize * usize::from(self.pipeline), &mut self.slots[slot as usize]);
         slot.in_flight = slot.in_flight.checked_sub(1)?;
@@ -160,17 +153,14 @@ impl ConnectionSlots {
         Some(self.request_times[base + at])
     }
 
-    /// Requests in flight on one seat.
     pub(crate) fn in_flight(&self, slot: u32) -> u16 {
         self.slots[slot as usize].in_flight
     }
 
-    /// Requests in flight on all seats.
     pub(crate) fn in_flight_total(&self) -> u64 {
         self.in_flight
     }
 
-    /// Seats.
     pub(crate) fn count(&self) -> u32 {
         self.slots.len() as u32
     }

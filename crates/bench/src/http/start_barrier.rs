@@ -1,7 +1,7 @@
-//! A point that the threads of a run pass together, so that they share one start of time.
+//! A barrier that gives the threads of a run one common start time.
 //!
-//! The last one to arrive fixes the time and wakes the others; nobody blocks. A thread that fails
-//! calls the whole run off.
+//! The last thread to arrive fixes the time and wakes the others; no thread blocks. A thread that fails cancels the
+//! whole run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct StartBarrier {
 }
 
 impl StartBarrier {
-    /// A point for as many threads as there are wakes.
+    /// A barrier for as many threads as there are wakes.
     pub(crate) fn new(wakes: Vec<Arc<Wake>>) -> Self {
         StartBarrier {
             missing: AtomicUsize::new(wakes.len()),
@@ -29,7 +29,7 @@ impl StartBarrier {
         }
     }
 
-    /// One thread is there; each says so once.
+    /// Registers this thread; each thread calls it once.
     pub(crate) fn arrive(&self, now: Time) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.at.store(now.as_nanos(), Ordering::Release);
@@ -37,7 +37,7 @@ impl StartBarrier {
         }
     }
 
-    /// When the last one arrived; `None` while somebody is missing.
+    /// Arrival time of the last thread; `None` before.
     pub(crate) fn start_time(&self) -> Option<Time> {
         match self.at.load(Ordering::Acquire) {
             CLOSED => None,
@@ -45,7 +45,7 @@ impl StartBarrier {
         }
     }
 
-    /// Ends the run for everybody.
+    /// Cancels the run for all threads.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.wake_all();

@@ -1,4 +1,4 @@
-//! What one thread counts. Failures are told apart by kind, and the first of each kind is kept in words.
+//! Counters of one thread. Failures are counted by kind, with evidence of the first of each kind.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -7,32 +7,32 @@ use stilling_engine::counters::Counter;
 use super::timeline::Timeline;
 use crate::statistics::histogram;
 
-/// What went wrong with a request or a connection.
+/// Failure of a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestFailure {
-    /// No connection came about.
+    /// No connection could be opened.
     ConnectFailed,
     /// The server reset the connection.
     Reset,
-    /// The server ended the connection before the whole answer.
+    /// The server closed the connection before the end of the answer.
     CutOff,
-    /// The next answer, or the promised end of the connection, did not come in time.
+    /// The next answer, or the announced close of the connection, did not arrive in time.
     Timeout,
-    /// What came is no HTTP response.
+    /// The answer is no HTTP response.
     BadResponse,
     /// The status was neither the expected one nor 503.
     UnexpectedStatus,
     /// The body differs from the expected one in length or content.
     WrongBody,
-    /// Bytes came that no request had asked for.
+    /// Bytes without a request.
     ExtraBytes,
-    /// The generator's own side failed: no memory for an answer's head, no descriptor.
+    /// The generator itself failed: no memory for an answer's head, no descriptor.
     Local,
 }
 
 impl RequestFailure {
-    /// All kinds, in the order of their numbers.
+    /// All kinds, in the order of their discriminants.
     pub const ALL: [RequestFailure; 9] = [
         RequestFailure::ConnectFailed,
         RequestFailure::Reset,
@@ -61,19 +61,15 @@ impl RequestFailure {
     }
 }
 
-/// The lowest status code.
 const STATUS_MIN: u16 = 100;
-/// How many status codes there are.
 const STATUSES: usize = 500;
 
-/// What one thread counted.
 #[derive(Debug)]
 pub(crate) struct HttpTally {
     /// From the intended start to the end of the answer; successes only.
     pub(crate) latency: Histogram<u64>,
-    /// From sending to the end of the answer; the same requests.
+    /// From sending to the end of the answer, for the same requests.
     pub(crate) service: Histogram<u64>,
-    /// Requests begun after the warm-up.
     pub(crate) requests: u64,
     pub(crate) ok: u64,
     /// Successes until the planned end of the run.
@@ -82,15 +78,10 @@ pub(crate) struct HttpTally {
     failures: [u64; RequestFailure::ALL.len()],
     evidence: [Option<String>; RequestFailure::ALL.len()],
     statuses: Box<[u64; STATUSES]>,
-    /// Connections opened in place of one that had ended.
     pub(crate) reconnects: u64,
-    /// Requests that were due and had not begun at the end.
     pub(crate) unsent: u64,
-    /// Connections open at the end of holding.
     pub(crate) held: u64,
-    /// When the last answer was complete, in nanoseconds after the warm-up.
     pub(crate) last_done: u64,
-    /// Step by step, if there are any.
     pub(crate) timeline: Option<Timeline>,
 }
 
@@ -114,7 +105,7 @@ impl HttpTally {
         }
     }
 
-    /// `count` failures of a kind. The words are asked for the first time only.
+    /// Adds `count` failures of a kind. `detail` is called for the first one of a kind only.
     #[cold]
     pub(crate) fn fail(&mut self, failure: RequestFailure, count: u64, detail: impl FnOnce() -> String) {
         self.failures[failure as usize] += count;
@@ -124,9 +115,9 @@ impl HttpTally {
         }
     }
 
-    /// An answer with this status, whatever it is worth.
+    /// Counts an answer's status, right or not.
     pub(crate) fn status(&mut self, status: u16) {
-        // The decoder lets nothing else pass.
+        // The decoder accepts no other status.
         self.statuses[usize::from(status - STATUS_MIN)] += 1;
     }
 
@@ -138,20 +129,18 @@ impl HttpTally {
         self.failures.iter().sum()
     }
 
-    /// The first failure of a kind in words.
     pub(crate) fn evidence(&self, failure: RequestFailure) -> Option<&str> {
         self.evidence[failure as usize].as_deref()
     }
 
-    /// The statuses that came, and how often.
+    /// The received statuses with their counts.
     pub(crate) fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
         let codes = (STATUS_MIN..).zip(self.statuses.iter().copied());
         codes.filter(|(_, count)| *count > 0)
     }
 
-    /// Adds what another thread counted.
     pub(crate) fn absorb(&mut self, other: &HttpTally) {
-        // Both have the same bounds.
+        // Both histograms have the same bounds.
         let _ = self.latency.add(&other.latency);
         let _ = self.service.add(&other.service);
         self.requests += other.requests;
@@ -179,7 +168,7 @@ impl HttpTally {
     }
 }
 
-/// What a thread lets others see while it runs.
+/// Counters of a running thread that other threads may read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct LiveCounters {

@@ -1,8 +1,7 @@
-//! What became of the requests of each step, and of each tenth of a second: how a server goes into an overload,
-//! through it and out of it again.
+//! Results of each step and of each tenth of a second: how a server enters an overload, endures it and recovers.
 //!
-//! A request belongs to the step and the window in which it should have begun, whenever it was answered. Only a
-//! step's goodput counts answers by the time at which they came. All memory is taken at the start.
+//! A request belongs to the step and the window of its intended start, whenever it is answered. Only a step's goodput
+//! counts answers by their arrival. All memory is allocated at the start.
 
 use std::time::Duration;
 
@@ -12,26 +11,24 @@ use stilling_ring::Time;
 use super::schedule::RateStep;
 use crate::statistics::histogram;
 
-/// The length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_millis(100);
 
-/// What one thread counts of a stepped run.
+/// Counters of one thread in a stepped run.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     start: Time,
-    /// When each step ends, from the start on.
+    /// End of each step, relative to the start.
     ends: Vec<Duration>,
     pub(crate) steps: Vec<StepTally>,
     pub(crate) windows: Vec<WindowTally>,
 }
 
-/// What became of the requests of one step.
 #[derive(Clone, Debug)]
 pub(crate) struct StepTally {
     pub(crate) begun: u64,
     pub(crate) ok: u64,
     pub(crate) shed: u64,
-    /// Right answers that came during the step, whenever they were asked for.
+    /// Right answers that arrived during the step, whenever their requests were due.
     pub(crate) ok_meanwhile: u64,
     /// From the intended start to the end of a right answer.
     pub(crate) latency: Histogram<u64>,
@@ -39,7 +36,6 @@ pub(crate) struct StepTally {
     pub(crate) refusal: Histogram<u64>,
 }
 
-/// What became of the requests of one tenth of a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WindowTally {
     pub(crate) ok: u64,
@@ -72,7 +68,7 @@ impl Timeline {
         }
     }
 
-    /// The step of a moment; those after the end belong to none.
+    /// The step at a time; `None` after the end.
     fn step(&mut self, at: Time) -> Option<&mut StepTally> {
         let since = at.since(self.start);
         let step = self.ends.partition_point(|end| *end <= since);
@@ -85,7 +81,7 @@ impl Timeline {
         }
     }
 
-    /// A request that began did not get anywhere and begins again.
+    /// Takes back a started request that will start again.
     pub(crate) fn record_requeued(&mut self, intended: Time) {
         if let Some(step) = self.step(intended) {
             step.begun = step.begun.saturating_sub(1);
@@ -116,14 +112,13 @@ impl Timeline {
         }
     }
 
-    /// Adds what another thread counted of the same steps.
     pub(crate) fn absorb(&mut self, other: &Timeline) {
         for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
             mine.begun += theirs.begun;
             mine.ok += theirs.ok;
             mine.shed += theirs.shed;
             mine.ok_meanwhile += theirs.ok_meanwhile;
-            // All have the same bounds.
+            // All histograms have the same bounds.
             let _ = mine.latency.add(&theirs.latency);
             let _ = mine.refusal.add(&theirs.refusal);
         }

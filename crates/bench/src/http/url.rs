@@ -1,4 +1,4 @@
-//! Where the load goes. Plain `http` only; the name is resolved once, at the start.
+//! Target of the load. Plain `http` only; the host is resolved once, at the start.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -7,18 +7,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
-    /// Where `/` begins in `text`; at its end if there is no path.
+    /// Index of `/` in `text`; the end if there is no path.
     target_start: usize,
     addresses: Vec<SocketAddr>,
 }
 
-/// The start of every URL that is understood.
 const SCHEME: &str = "http://";
 
-/// The port where a URL names none.
 const PORT: u16 = 80;
 
-/// A URL that no load can go to.
+/// An unsupported URL, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidUrl {
     url: String,
@@ -34,11 +32,10 @@ impl fmt::Display for InvalidUrl {
 impl std::error::Error for InvalidUrl {}
 
 impl Url {
-    /// Takes `http://host[:port][/path][?query]` apart and resolves the host, which may ask a name
-    /// server.
+    /// Parses `http://host[:port][/path][?query]` and resolves the host, which may query a name server.
     ///
     /// # Errors
-    /// Another scheme, user names, fragments, bytes that need escaping, or a host that nobody knows.
+    /// Another scheme, user names, fragments, bytes that need escaping, or an unknown host.
     pub fn parse(text: &str) -> Result<Url, InvalidUrl> {
         let bad = |why: &str| InvalidUrl { url: text.to_owned(), why: why.to_owned() };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("expected http://host[:port][/path]"))?;
@@ -54,7 +51,7 @@ impl Url {
         let addresses = if has_port {
             authority.to_socket_addrs()
         } else {
-            // A bare IPv6 address keeps its brackets in an authority but not in a lookup.
+            // A bare IPv6 address has brackets in an authority but not in a lookup.
             (authority.trim_matches(['[', ']']), PORT).to_socket_addrs()
         };
         let addresses: Vec<SocketAddr> = addresses.map_err(|error| bad(&error.to_string()))?.collect();
@@ -69,12 +66,12 @@ impl Url {
         &self.text
     }
 
-    /// Host and port, as for the `Host` field.
+    /// Host and port, for the `Host` field.
     pub fn authority(&self) -> &str {
         &self.text[SCHEME.len()..self.target_start]
     }
 
-    /// Path and query as they follow the host; may be empty or begin with `?`.
+    /// Path and query after the host; may be empty or begin with `?`.
     pub(crate) fn after_authority(&self) -> &str {
         &self.text[self.target_start..]
     }

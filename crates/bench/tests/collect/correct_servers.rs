@@ -1,4 +1,4 @@
-//! A server that does as it should is reported so, in every manner of sending.
+//! Runs against a correct server, in every mode of sending.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use stilling_bench::collect::{self, CollectError, CollectPlan, CollectRunReport}
 use crate::fake::{CollectFault, FakeCollectServer};
 use crate::plan;
 
-/// Runs against a server without a lie: everything must be right and accounted for.
+/// Runs against a correct server: everything must be right and accounted for.
 fn check(messages: u64, change: impl FnOnce(&mut CollectPlan)) -> CollectRunReport {
     let fake = FakeCollectServer::start(CollectFault::Nothing);
     let mut plan = plan(fake.address(), messages);
@@ -35,7 +35,7 @@ fn every_manner_of_sending_is_accounted_for() {
     }
 }
 
-/// Row 0.23: a connection for each message, as BBQ's client has it.
+/// Row 0.23: a connection for each message, as in BBQ's client.
 #[test]
 fn a_connection_for_each_message_loses_none() {
     for confirmed in [true, false] {
@@ -64,7 +64,7 @@ fn a_ping_of_the_server_is_answered_and_changes_nothing() {
     assert!(report.is_good(), "{:?}", report.evidence);
 }
 
-/// Row 0.30: a span ends a run as well as a number of messages does.
+/// Row 0.30: a time limit ends a run as well as a number of messages does.
 #[test]
 fn a_run_ends_after_its_span() {
     let fake = FakeCollectServer::start(CollectFault::Nothing);
@@ -76,7 +76,7 @@ fn a_run_ends_after_its_span() {
     assert_eq!(accounting.queued, fake.records() as u64);
 }
 
-/// Row 0.31: it does not matter who starts first.
+/// Row 0.31: the client may start before the server.
 #[test]
 fn a_client_waits_for_the_server_to_exist() {
     let address = {

@@ -1,4 +1,4 @@
-//! The judge of crashes: a server that keeps its word passes, and each way of breaking it has a name.
+//! The crash test: a correct server passes, and each kind of violation is reported under its name.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ fn run(fault: CollectFault, kills: u32, clients: u16) -> CrashReport {
         .expect("the server starts and answers")
 }
 
-/// Row 0.4: any side may die at any moment; what was acknowledged is there.
+/// Row 0.4: any side may die at any moment; acknowledged messages still exist.
 #[test]
 fn a_server_that_keeps_its_word_passes() {
     let report = run(CollectFault::Nothing, 10, 4);
@@ -38,7 +38,7 @@ fn a_server_that_keeps_its_word_passes() {
 #[test]
 fn each_broken_word_has_its_name() {
     let check = |fault, kind: &str, count: fn(&CrashReport) -> u64| {
-        // Of one client: its first message is acknowledged before any other.
+        // One client: its first message is acknowledged before any other.
         let report = run(fault, 3, 1);
         assert!(!report.is_good() && count(&report) > 0, "{fault:?}: {report:?}");
         assert!(report.evidence.contains_key(kind), "{fault:?}: {report:?}");

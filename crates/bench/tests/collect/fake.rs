@@ -1,5 +1,5 @@
-//! A NATS server with one stream that does as it should but for one lie. Its records outlive its connections, so it can be
-//! killed and started again.
+//! A NATS server with one stream and one configurable fault. Its records outlive its connections, so it can be killed
+//! and restarted.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,45 +12,40 @@ use stilling_wire::nats::{
     encode_err,
 };
 
-/// What the fake does wrong; numbers count publications to the stream or deliveries, from 0.
+/// The fault; numbers count publications to the stream or deliveries, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CollectFault {
     Nothing,
-    /// No acknowledgement.
     Silence(u64),
-    /// The acknowledgement comes twice.
     TwiceAcknowledged(u64),
     OtherStream(u64),
-    /// The sequence of the acknowledgement before.
+    /// The acknowledgement has the sequence of the previous one.
     OldSequence(u64),
     Duplicate(u64),
     Garbage(u64),
     Refusal(u64),
     NoResponders(u64),
-    /// An acknowledgement for a message that nobody has sent yet.
+    /// An acknowledgement for a message that is not sent yet.
     FutureAcknowledgement(u64),
-    /// The connection ends instead of an acknowledgement.
+    /// The connection closes instead of an acknowledgement.
     Close(u64),
-    /// `-ERR` instead of an acknowledgement.
     Error(u64),
-    /// Acknowledged and not kept.
     AcknowledgedNotStored(u64),
     Undelivered(u64),
     DeliveredTwice(u64),
     Corrupted(u64),
-    /// Asks whether the client lives, in the middle of everything.
+    /// A PING between other messages.
     Ping(u64),
-    /// Never says that it lives.
     NoPong,
-    /// At the first start after a kill, the first record is gone.
+    /// At the first start after a kill the first record is missing.
     LostAtStart,
-    /// At the next start, the last two records have changed places.
+    /// At the next start the last two records are swapped.
     SwappedAtStart,
-    /// At the next start, there is one more.
+    /// At the next start there is an additional record.
     InventedAtStart,
-    /// At the next start, the last record is there twice.
+    /// At the next start the last record exists twice.
     TwiceAtStart,
-    /// At the second start after a kill, there is something else in the place of the first record.
+    /// At the second start after a kill the first record has another content.
     LostLater,
     /// A message that is sent again is stored again; the first one is never acknowledged.
     IdsIgnored,
@@ -63,9 +58,9 @@ struct CollectServerState {
     is_alive: bool,
     starts: u32,
     records: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The sequence of each header block: the generator's have nothing but the message's id.
+    /// The sequence by header block, which contains only the message's id.
     ids: std::collections::HashMap<Vec<u8>, u64>,
-    /// Publications to the stream, kept or not.
+    /// Publications to the stream, stored or not.
     publications: u64,
     deliveries: u64,
     subscribers: Vec<(Vec<u8>, Vec<u8>, CollectServerWriter)>,
@@ -73,13 +68,13 @@ struct CollectServerState {
 }
 
 impl CollectServerState {
-    /// The number of its life, unless it is dead.
+    /// The number of the current start; `None` while the server is down.
     fn start_number(&self) -> Option<u32> {
         self.is_alive.then_some(self.starts)
     }
 }
 
-/// A running fake; ends with its test.
+/// A running fake, stopped on drop.
 pub(crate) struct FakeCollectServer {
     address: SocketAddr,
     state: Arc<Mutex<CollectServerState>>,
@@ -130,12 +125,11 @@ impl FakeCollectServer {
         self.address
     }
 
-    /// Records in the stream.
     pub(crate) fn records(&self) -> usize {
         locked(&self.state).records.len()
     }
 
-    /// The process has died: every connection ends, nothing is kept or answered any more.
+    /// Simulates the death of the process: closes every connection, stores and answers nothing more.
     pub(crate) fn die(&self) {
         let mut state = locked(&self.state);
         state.is_alive = false;
@@ -145,10 +139,10 @@ impl FakeCollectServer {
         state.subscribers.clear();
     }
 
-    /// It lives again, with what was on disk, or what the lie makes of it.
+    /// Restarts the server with the stored records, after the fault is applied.
     pub(crate) fn live(&self) {
-        // Those who connected in an earlier life are still to be turned away: this connection comes behind them, and hears
-        // something, or its end, when it is its turn.
+        // Connections from before the restart must still be rejected. This connection queues behind them; its read
+        // returns when its turn comes.
         let mut last = TcpStream::connect(self.address).expect("the listener lives on");
         let _ = last.read(&mut [0]);
         let mut state = locked(&self.state);
@@ -177,7 +171,7 @@ impl Drop for FakeCollectServer {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         self.die();
-        // It waits for a connection; this one tells it to look.
+        // The connection wakes the thread from its accept.
         if TcpStream::connect(self.address).is_ok()
             && let Some(thread) = self.thread.take()
         {
@@ -232,10 +226,9 @@ fn serve(mut stream: TcpStream, state: &Mutex<CollectServerState>, start_number:
 
 struct FakeCollectSession<'k> {
     state: &'k Mutex<CollectServerState>,
-    /// What was read in an earlier life is gone with it.
+    /// Input read before a restart is discarded.
     start_number: u32,
     writer: CollectServerWriter,
-    /// The connection's own subscriptions.
     own: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -254,7 +247,6 @@ impl FakeCollectSession<'_> {
         said
     }
 
-    /// Whether the conversation goes on.
     fn handle_event(&mut self, event: ClientEvent<'_>, out: &mut Vec<u8>) -> bool {
         match event {
             ClientEvent::Ping if locked(self.state).fault == CollectFault::NoPong => {}
@@ -276,7 +268,7 @@ impl FakeCollectSession<'_> {
         true
     }
 
-    /// A message to one of the connection's own subscriptions.
+    /// A message to a subscription of this connection.
     fn reply(&self, to: &[u8], headers: &[u8], payload: &[u8], from: Option<&[u8]>, out: &mut Vec<u8>) {
         let sid =
             self.own.iter().rev().find(|(filter, _)| filter_matches(filter, to)).map(|(_, sid)| &sid[..]);
@@ -381,7 +373,7 @@ impl FakeCollectSession<'_> {
         }
     }
 
-    /// Making a stream, its state, a replay.
+    /// Handles requests: create a stream, its state, a replay.
     fn answer(&self, message: &Publish<'_>, out: &mut Vec<u8>) {
         let Some(reply) = message.reply else { return };
         let state = locked(self.state);

@@ -1,4 +1,4 @@
-//! Servers that lie: each lie is a failure with its name, and no lie counts as a success.
+//! Runs against faulty servers: each fault is reported under its name, and none counts as a success.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::plan;
 
 const MESSAGES: u64 = 20;
 
-/// For those who wait in vain; longer than anybody here waits for an answer that comes.
+/// Timeout of answers that never come; longer than any answer that comes takes.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn run(fault: CollectFault, change: impl FnOnce(&mut CollectPlan)) -> CollectRunReport {
@@ -19,7 +19,7 @@ fn run(fault: CollectFault, change: impl FnOnce(&mut CollectPlan)) -> CollectRun
     collect::run(&plan).expect("there is a report, whatever the answers are")
 }
 
-/// This lie leads to one failure of this kind and no other, and to so many sends.
+/// Checks that a fault causes exactly one failure, of this kind, and this number of sends.
 fn check(fault: CollectFault, expected: MessageFailure, sends: u64) {
     let waits = matches!(expected, MessageFailure::Unacknowledged);
     let report = run(fault, |plan| {
@@ -35,7 +35,7 @@ fn check(fault: CollectFault, expected: MessageFailure, sends: u64) {
     assert_eq!(report.said.len() as u64, report.accounting.fails, "{context}");
 }
 
-/// Rows 0.26 and 0.32: what is not confirmed as it should be is a failed message and never a send.
+/// Rows 0.26 and 0.32: a message with a wrong acknowledgement fails and never counts as a send.
 #[test]
 fn a_wrong_acknowledgement_fails_its_message() {
     check(CollectFault::Silence(5), MessageFailure::Missing, MESSAGES - 1);
@@ -93,7 +93,7 @@ fn wrong_acknowledgements_are_noticed_on_a_connection_per_message_too() {
     assert_eq!((report.failed(MessageFailure::Unacknowledged), report.accounting.fails), (1, 1));
 }
 
-/// Row 0.32: what was acknowledged and is not in the stream is not accounted for.
+/// Row 0.32: an acknowledged message that is not in the stream is not accounted for.
 #[test]
 fn an_acknowledged_message_that_was_not_kept_is_unexplained() {
     for confirmed in [true, false] {
@@ -106,7 +106,7 @@ fn an_acknowledged_message_that_was_not_kept_is_unexplained() {
     }
 }
 
-/// Row 0.17: all of it counts that the server is behind: from the last write, not from when the last publisher has ended.
+/// Row 0.17: the time of the server's backlog counts from the last write, not from the end of the last publisher.
 #[test]
 fn what_a_server_takes_its_time_for_counts_from_the_last_write() {
     let report = run(CollectFault::NoPong, |plan| (plan.confirmed, plan.timeout) = (false, SHORT_TIMEOUT));

@@ -1,5 +1,5 @@
-//! The generators of messages over real sockets, against a server that does as it should and against servers that lie in
-//! every way that must be noticed.
+//! The message generators over real sockets, against a correct server and against servers with every fault that must be
+//! detected.
 #![cfg(target_os = "linux")]
 
 mod correct_servers;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use stilling_bench::collect::CollectPlan;
 
-/// A small plan: so many messages of one client, few at a time.
+/// A small plan: `messages` messages of one client, few at a time.
 fn plan(address: SocketAddr, messages: u64) -> CollectPlan {
     CollectPlan {
         clients: 1,
@@ -21,7 +21,7 @@ fn plan(address: SocketAddr, messages: u64) -> CollectPlan {
         window: 4,
         messages: Some(messages),
         span: None,
-        // Of loopback connections to a listener that is there.
+        // For loopback connections to an open listener.
         timeout: Duration::from_secs(20),
         ..CollectPlan::new(address)
     }

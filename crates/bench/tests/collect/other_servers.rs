@@ -1,5 +1,5 @@
-//! The other protocols: Redis, whose answers carry no name and come in order, and syslog, whose server shows in a file what
-//! has arrived.
+//! The other protocols: Redis (answers without a name, in order) and syslog (the server writes received messages to a
+//! file).
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::plan;
 
 const MESSAGES: u64 = 20;
 
-/// Lets `serve` have each of so many connections in turn while `run` runs.
+/// Serves a number of connections one after the other while `run` runs.
 fn served(
     connections: usize,
     serve: impl Fn(TcpStream) + Sync,
@@ -29,7 +29,7 @@ fn served(
     })
 }
 
-/// Reads to the end of the connection; `piece` is told all that has come so far.
+/// Reads to the end of the connection; `piece` receives everything read so far.
 fn read(stream: &mut TcpStream, mut piece: impl FnMut(&[u8], &mut TcpStream)) {
     let (mut all, mut bytes) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
@@ -49,7 +49,7 @@ fn redis(answer: impl Fn(u64) -> String + Sync) -> CollectRunReport {
             let _ = stream.write_all(answers.as_bytes());
         });
     };
-    // The first connection only looks whether somebody is there.
+    // The first connection only checks that the server is reachable.
     served(2, serve, |address| {
         let plan = CollectPlan { protocol: CollectProtocol::Redis, stream: None, ..plan(address, MESSAGES) };
         collect::run(&plan).expect("there is a report")
@@ -61,7 +61,7 @@ fn redis_acknowledges_in_order_with_rising_ids() {
     let report = redis(|number| format!("$15\r\n17000000000{number:02}-0\r\n"));
     assert!(report.is_good(), "{:?}", report.evidence);
     assert_eq!((report.accounting.sends, report.accounting.received), (MESSAGES, None));
-    // Ids 0 to 9, and again.
+    // Ids 0 to 9, repeated.
     let report = redis(|number| format!("$15\r\n1700000000000-{}\r\n", number % 10));
     assert_eq!((report.failed(MessageFailure::WrongSequence), report.failures_total), (10, 10));
     let report = redis(|number| match number {
@@ -77,7 +77,7 @@ fn redis_acknowledges_in_order_with_rising_ids() {
     assert_eq!(report.accounting.sends, MESSAGES - 1);
 }
 
-/// A run against a syslog server that writes its messages into a file, each as `write` makes it.
+/// A run against a syslog server that writes its messages to a file, each formatted by `write`.
 fn syslog(write: impl Fn(usize, &str) -> String + Sync) -> CollectRunReport {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("messages");
@@ -99,7 +99,7 @@ fn syslog(write: impl Fn(usize, &str) -> String + Sync) -> CollectRunReport {
     })
 }
 
-/// Cuts the frames and writes their last words.
+/// Splits the frames and writes their last words.
 fn append(file: &Path, frames: &[u8], write: impl Fn(usize, &str) -> String) {
     let mut rest = std::str::from_utf8(frames).expect("text");
     let (mut lines, mut number) = (String::new(), 0);

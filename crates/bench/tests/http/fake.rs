@@ -1,4 +1,4 @@
-//! A server that is at fault: a listener, a thread per connection, and an answer from the test.
+//! A faulty server: a listener, a thread per connection, and responses from the test.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,22 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What to do with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FakeResponse {
-    /// These bytes.
     Bytes(&'static [u8]),
     /// These bytes, each in a packet of its own.
     Slowly(&'static [u8]),
     /// These bytes, then the end of the connection.
     AndClose(&'static [u8]),
-    /// Nothing, and the connection stays.
+    /// No response; the connection stays open.
     Never,
     /// Closes with the request unread, which resets the connection.
     Reset,
 }
 
-/// A running fake; ends with its test.
+/// A running fake, stopped on drop.
 pub(crate) struct FakeHttpServer {
     address: SocketAddr,
     over: Arc<AtomicBool>,
@@ -30,7 +28,7 @@ pub(crate) struct FakeHttpServer {
 }
 
 impl FakeHttpServer {
-    /// A server that gives the answers in turn, the last one for ever.
+    /// Starts a server that gives the responses in turn, and repeats the last one.
     pub(crate) fn start(answers: &[FakeResponse]) -> FakeHttpServer {
         let answers: Arc<[FakeResponse]> = answers.into();
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
@@ -57,7 +55,6 @@ impl FakeHttpServer {
         self.address
     }
 
-    /// Where its clients came from.
     pub(crate) fn sources(&self) -> Vec<IpAddr> {
         self.sources.lock().expect("nobody panics with it").clone()
     }
@@ -66,7 +63,7 @@ impl FakeHttpServer {
 impl Drop for FakeHttpServer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        // It waits for a connection; this one tells it to look.
+        // The connection wakes the thread from its accept.
         if TcpStream::connect(self.address).is_ok()
             && let Some(thread) = self.thread.take()
         {
@@ -75,11 +72,11 @@ impl Drop for FakeHttpServer {
     }
 }
 
-/// Answers the requests of one connection until its client has enough of it.
+/// Answers the requests of one connection until the client closes it.
 fn serve(mut stream: TcpStream, answers: &[FakeResponse], asked: &AtomicU64) {
     let _ = stream.set_nodelay(true);
     loop {
-        // Every request is looked at before it is read.
+        // A request is checked before it is read.
         if !stream.peek(&mut [0]).is_ok_and(|count| count > 0) {
             return;
         }
@@ -103,7 +100,7 @@ fn serve(mut stream: TcpStream, answers: &[FakeResponse], asked: &AtomicU64) {
     }
 }
 
-/// Reads up to the empty line, byte by byte so that nothing of the next request is lost.
+/// Reads up to the empty line, byte by byte so that the next request stays unread.
 fn read_head(stream: &mut TcpStream) -> Option<()> {
     let mut last = [0; 4];
     while &last != b"\r\n\r\n" {

@@ -1,4 +1,4 @@
-//! Wrong answers: each is noticed, and called by its name.
+//! Wrong responses: each is detected and reported under its name.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -13,13 +13,13 @@ const CORRECT_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe
 const CORRECT_LAST_RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
 
-/// Short, for those who wait in vain.
+/// Short timeout, for responses that never come.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Longer, for those to whom something comes first.
+/// Longer timeout, for cases with an earlier response.
 const RUN_TIME: Duration = Duration::from_secs(1);
 
-/// The plan of this file: the right answer is known beforehand.
+/// The plan of this file: the expected body is known.
 fn known(fake: &FakeHttpServer, requests: u64, driver: DriverChoice) -> HttpPlan {
     HttpPlan { expect_body: Some(b"hello".to_vec()), ..plan(fake.address(), "/", requests, driver) }
 }
@@ -28,7 +28,7 @@ fn run(plan: &HttpPlan) -> HttpBenchReport {
     http::run(plan).expect("there is a report, whatever the answers are")
 }
 
-/// One request with this answer leads to this failure and no other, kept alive or not, on both drivers.
+/// Checks that one request with this response causes exactly this failure, kept alive or not, on both drivers.
 fn check(name: &str, answers: &[FakeResponse], expected: RequestFailure) {
     for driver in DRIVERS {
         for keep_alive in [true, false] {
@@ -42,7 +42,7 @@ fn check(name: &str, answers: &[FakeResponse], expected: RequestFailure) {
             let context = format!("{name}, {driver:?}, keep-alive {keep_alive}: {:?}", report.evidence);
             assert_eq!(report.failed(expected), 1, "{context}");
             assert_eq!((report.failures_total, report.requests), (1, 1), "{context}");
-            // Bytes too many come after a right answer.
+            // Extra bytes follow a right response.
             assert_eq!(report.ok, u64::from(expected == RequestFailure::ExtraBytes), "{context}");
             assert!(!report.is_good() && report.evidence.contains_key(expected.name()), "{context}");
         }
@@ -153,7 +153,7 @@ fn what_is_no_http_is_a_bad_response() {
     check("chunks", &[FakeResponse::Bytes(bad_chunk)], RequestFailure::BadResponse);
 }
 
-/// Row 4.26: a server that sheds is not at fault, but neither is it a success.
+/// Row 4.26: shed requests are neither failures nor successes.
 #[test]
 fn shed_answers_stand_on_their_own_line() {
     for driver in DRIVERS {
@@ -197,7 +197,7 @@ fn one_wrong_answer_among_many_is_found() {
     answers[100] = FakeResponse::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellp");
     for driver in DRIVERS {
         let fake = FakeHttpServer::start(&answers);
-        // The body is learned from the first answer.
+        // The first response provides the expected body.
         let mut plan = plan(fake.address(), "/", 200, driver);
         plan.connections = 4;
         let report = run(&plan);

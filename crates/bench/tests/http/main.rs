@@ -1,5 +1,5 @@
-//! The HTTP generator over real sockets, on both drivers and with direct descriptors: against servers that answer wrongly in
-//! every way it must notice, and against the real server.
+//! The HTTP generator over real sockets, on both drivers and with direct descriptors: against servers with every fault
+//! that it must detect, and against the real server.
 #![cfg(target_os = "linux")]
 
 mod fake;
@@ -11,10 +11,9 @@ use std::net::SocketAddr;
 use stilling::DriverChoice;
 use stilling_bench::http::{HttpPlan, RunLength, Url};
 
-/// The drivers that every check runs on.
 const DRIVERS: [DriverChoice; 2] = [DriverChoice::Uring, DriverChoice::Poll];
 
-/// A small plan: so many requests over a single connection.
+/// A small plan: `requests` requests over a single connection.
 fn plan(address: SocketAddr, path: &str, requests: u64, driver: DriverChoice) -> HttpPlan {
     let mut plan = HttpPlan::new(Url::parse(&format!("http://{address}{path}")).expect("a URL"));
     plan.connections = 1;

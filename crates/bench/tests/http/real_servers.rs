@@ -1,4 +1,4 @@
-//! The real server under the real load: both sides must have counted the same.
+//! The real server under real load: the counters of both sides must agree.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,14 +10,13 @@ use stilling_wire::http1::Status;
 
 use crate::{DRIVERS, plan};
 
-/// A server on a free port.
 fn serve(driver: DriverChoice, direct_descriptors: bool) -> RunningServer {
     let config = ServeConfig {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         shards: 2,
         worker_threads: 2,
         slow_duration: Duration::from_millis(1),
-        // On a busy machine ten clients of two workers may be a standing queue, and none of them is to be refused.
+        // On a busy machine ten clients of two workers may form a standing queue, and none of them may be rejected.
         queue_target: None,
         driver,
         direct_descriptors,
@@ -27,14 +26,14 @@ fn serve(driver: DriverChoice, direct_descriptors: bool) -> RunningServer {
     Server::bind(config, Routes::new()).and_then(Server::start).expect("a server starts")
 }
 
-/// Loads a fresh server, ends it, and compares the books of both sides.
+/// Loads a fresh server, stops it, and compares the counters of both sides.
 fn check(path: &str, requests: u64, change: impl Fn(&mut HttpPlan)) {
     let ways = DRIVERS.map(|driver| (driver, false)).into_iter().chain([(DriverChoice::Uring, true)]);
     for (driver, direct_descriptors) in ways {
         let server = serve(driver, direct_descriptors);
         let mut plan = plan(server.addresses()[0], path, requests, driver);
         plan.direct_descriptors = direct_descriptors;
-        // Nothing is asked ahead of the load, so that both sides count the same.
+        // Without a first request both sides count the same.
         plan.expect_body = Some(Vec::new());
         (plan.connections, plan.threads) = (10, 2);
         change(&mut plan);
@@ -99,7 +98,7 @@ fn requests_with_a_body_agree_with_the_server() {
     });
 }
 
-/// Row 4.7: what holds idle connections for measurements holds all of them.
+/// Row 4.7: a run that holds idle connections for measurements holds all of them.
 #[test]
 fn held_connections_agree_with_the_server() {
     check("/test/fast", 300, |plan| {
@@ -138,7 +137,7 @@ fn a_body_is_learned_from_the_first_answer_and_a_report_is_one_json_object() {
     }
 }
 
-/// A duration ends a run, and the watcher hears of it meanwhile.
+/// A duration ends a run, and the callback receives its progress.
 #[test]
 fn a_run_for_a_time_reports_its_progress() {
     let server = serve(DriverChoice::Auto, false);
@@ -149,7 +148,7 @@ fn a_run_for_a_time_reports_its_progress() {
     let report = http::run_watched(&plan, |progress| seen.push(progress.ok)).expect("a report");
     assert!(report.is_good());
     assert!(seen.is_sorted() && seen.last().is_some_and(|last| *last > 0), "{seen:?}");
-    // The look ahead was answered, too.
+    // The first request is answered, too.
     let overview = server.end().expect("the server ends well");
     let answered = overview.http(|http| http.answers(Status::Ok));
     assert_eq!(report.statuses, [(200, answered - 1)].into());

@@ -1,5 +1,5 @@
-//! A publisher over all lives of the server. What was not acknowledged when the server died is sent again under its
-//! message id, before anything new.
+//! A publisher that outlives runs of the server. Messages that are unacknowledged at a kill are sent again under their
+//! message ids before new ones.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
@@ -12,34 +12,32 @@ use super::super::client_codec::{ClientCodec, CodecEvent};
 use super::super::codec;
 use super::super::collect_run::CollectRun;
 
-/// How long one read waits before the client checks whether the server is dead.
+/// Timeout of one read, after which the client checks whether the server is killed.
 const READ_SPAN: Duration = Duration::from_millis(20);
 
 pub(super) struct CrashClient {
     pub(super) number: u16,
     codec: Box<dyn ClientCodec>,
-    /// Messages that were ever sent; their counters are below this.
+    /// Messages ever sent; their counters are below this.
     pub(super) sent: u64,
-    /// Messages that were sent and not answered, by their counters.
+    /// Counters of unanswered messages.
     unanswered: BTreeSet<u64>,
-    /// Where each message was found, by its counter; 0: not yet.
+    /// Sequence of each message by its counter; 0: not found yet.
     pub(super) positions: Vec<u64>,
-    /// The highest counter that was found.
     pub(super) newest: Option<u64>,
     /// Acknowledgements since the last comparison: counter and sequence.
     pub(super) acknowledged: Vec<(u64, u64)>,
     pub(super) refusals: Vec<String>,
 }
 
-/// What ends a load.
+/// End conditions of a load.
 pub(super) struct LoadControl<'a> {
     pub(super) window: u32,
-    /// Acknowledgements of all clients.
     pub(super) acknowledged_count: &'a AtomicU64,
-    /// The server was killed.
+    /// Set when the server is killed.
     pub(super) is_killed: &'a AtomicBool,
-    /// Messages that the client may begin; then it waits for their answers and closes. `None`: it goes on until the
-    /// server is dead.
+    /// New messages that the client may send before it waits for the answers and closes. `None`: it continues until the
+    /// server is killed.
     pub(super) budget: Option<u64>,
 }
 
@@ -57,8 +55,7 @@ impl CrashClient {
         }
     }
 
-    /// Publishes until the connection ends, then reads what is left of the answers; or until the budget is used up and
-    /// answered.
+    /// Publishes until the connection ends, then reads the remaining answers; or until the budget is sent and answered.
     pub(super) fn publish(&mut self, mut stream: TcpStream, load: &LoadControl<'_>) {
         let (mut input, mut output) = (ReceiveBuffer::default(), Vec::new());
         let mut again: VecDeque<u64> = self.unanswered.iter().copied().collect();
@@ -81,7 +78,7 @@ impl CrashClient {
             match input.fill(&mut stream) {
                 Ok(0) => return,
                 Ok(_) => {}
-                // A dead server's connection ends; the flag is for one that was never accepted.
+                // The connection of a killed server ends by itself; the flag covers an unaccepted connection.
                 Err(error) if buffer::would_block(&error) && !load.is_killed.load(Ordering::Acquire) => {
                     continue;
                 }
@@ -110,7 +107,7 @@ impl CrashClient {
         }
     }
 
-    /// The counter of a new message, if there may be one.
+    /// Counter of a new message, if the budget permits one.
     fn next(&mut self, left: &mut Option<u64>) -> Option<u64> {
         if let Some(left) = left {
             *left = left.checked_sub(1)?;

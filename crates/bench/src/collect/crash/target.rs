@@ -1,4 +1,4 @@
-//! Servers that can be killed, and what can be seen of one from outside.
+//! Servers to kill, and measurements of a server process from outside.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,38 +8,38 @@ use std::process::{Child, Command, Stdio};
 
 use super::super::error::CollectError;
 
-/// Bytes that one read of a segment brings; also the step in which written bytes are counted.
+/// Bytes per read of a segment; also the granularity of written bytes.
 const BLOCK_SIZE: usize = 4096;
 
-/// Scans of a folder whose segments go meanwhile. More: an error.
+/// Scans of a folder while segments are removed. More: an error.
 const SCANS_MAX: u32 = 10;
 
-/// A server that can be killed and started again with what it had on disk.
+/// A server that can be killed and restarted with its data on disk.
 pub trait CrashTarget {
-    /// Starts it; returns where it listens, as soon as it may be connected to.
+    /// Starts the server; returns its address as soon as it accepts connections.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The server does not start.
     fn start(&mut self) -> Result<SocketAddr, CollectError>;
 
-    /// Whether it has not ended by itself.
+    /// Returns whether the server has not exited by itself.
     fn is_running(&mut self) -> bool {
         true
     }
 
-    /// Its process, if it has one of its own: then its descriptors are counted.
+    /// Process id of the server, if it has its own process: then its descriptors are counted.
     fn process(&self) -> Option<u32> {
         None
     }
 
-    /// Ends it without any warning, and waits until it is gone.
+    /// Kills the server without a warning and waits until it is gone.
     ///
     /// # Errors
-    /// If it had gone already: then it was not this kill that is judged.
+    /// The server had already exited, so this kill is not a valid sample.
     fn kill(&mut self) -> Result<(), CollectError>;
 }
 
-/// A server that is a process: its command, with places for what differs.
+/// A server process, started by a command with placeholders.
 #[derive(Debug)]
 pub struct TargetProcess {
     command: Vec<String>,
@@ -48,8 +48,8 @@ pub struct TargetProcess {
 }
 
 impl TargetProcess {
-    /// In each word of the command, `{address}` and `{port}` stand for where it is to listen, `{data}` for where it is
-    /// to keep its data.
+    /// In each word of the command, `{address}` and `{port}` are replaced by the listen address, `{data}` by the data
+    /// folder.
     pub fn new(command: &[String], address: SocketAddr, data: &Path) -> TargetProcess {
         let word = |word: &String| {
             let word = word.replace("{address}", &address.to_string());
@@ -101,12 +101,12 @@ impl Drop for TargetProcess {
     }
 }
 
-/// Open descriptors of a process.
+/// Number of open descriptors of a process.
 pub fn descriptors(process: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{process}/fd")).ok()?.count())
 }
 
-/// Bytes of resident memory of a process that no file backs: `RssAnon` of proc(5).
+/// Bytes of anonymous resident memory of a process: `RssAnon` of proc(5).
 pub fn resident_bytes(process: u32) -> Option<u64> {
     resident(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
 }
@@ -116,14 +116,14 @@ fn resident(status: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-/// Whether the volume of a folder takes writes past the page cache that return when they are durable (`O_DIRECT` with
+/// Returns whether the volume of a folder supports durable writes that bypass the page cache (`O_DIRECT` with
 /// `RWF_DSYNC`).
 pub fn can_write_directly(folder: &Path) -> bool {
     use rustix::fs::{Mode, OFlags};
     let path = folder.join(format!("direct-{}", std::process::id()));
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT;
     let Ok(file) = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) else { return false };
-    // Any alignment that a volume can want is one of a page.
+    // Page alignment satisfies every volume.
     let mut memory = vec![0_u8; 2 * BLOCK_SIZE];
     let start = memory.as_ptr().align_offset(BLOCK_SIZE);
     let block = &mut memory[start..start + BLOCK_SIZE];
@@ -133,8 +133,8 @@ pub fn can_write_directly(folder: &Path) -> bool {
     written.is_ok()
 }
 
-/// Whether a process writes its segments past the page cache: the flag `O_DIRECT` of each segment that it has open for
-/// writing. `None`: it has none open.
+/// Returns whether a process bypasses the page cache for its segments: the flag `O_DIRECT` of each segment open for
+/// writing. `None`: no segment is open.
 pub fn writes_directly(process: u32) -> Option<bool> {
     let mut all = None;
     for entry in fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten() {
@@ -156,9 +156,8 @@ pub fn writes_directly(process: u32) -> Option<bool> {
     all
 }
 
-/// Bytes that the segments in the folder of a stream hold, each up to its last written block: bytes that were preallocated
-/// and not written read as zeros. A folder that does not exist holds none: a server that was killed before it opened the
-/// stream has not made it.
+/// Bytes of the segments in a stream's folder, each up to its last written block: preallocated, unwritten bytes read as
+/// zeros. A missing folder counts as empty: the server was killed before it opened the stream.
 pub(super) fn written(folder: &Path) -> io::Result<u64> {
     for _ in 1..SCANS_MAX {
         match scan(folder) {
@@ -212,7 +211,7 @@ mod tests {
         assert!(resident_bytes(std::process::id()) > Some(0));
     }
 
-    /// A server that is killed before it opens its stream has made no folder.
+    /// A server that is killed before it opens its stream creates no folder.
     #[test]
     fn a_folder_that_is_not_there_holds_nothing() {
         let folder = tempfile::tempdir().expect("a folder");

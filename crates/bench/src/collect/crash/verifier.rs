@@ -1,4 +1,4 @@
-//! Compares what a stream holds with what was acknowledged.
+//! Compares the content of a stream with the acknowledgements.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -13,32 +13,32 @@ use super::client::CrashClient;
 use super::target;
 use super::{CrashPlan, CrashReport};
 
-/// How long a stream whose oldest records go meanwhile is replayed again and again: a round of retention removes one segment
-/// after the other.
+/// Maximum time to repeat a replay while the oldest records are removed: a retention pass removes one segment after the
+/// other.
 const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a server may take to say where a stream begins whose oldest records it has removed.
+/// Maximum time for a server to report the new start of a stream after it removed the oldest records.
 const FIRST_KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Bytes of a segment: an eighth of the bound within these limits, and its header's block. Retention, which removes whole
-/// segments while more than the bound is written, may leave so much less than the bound.
+/// Bytes of a segment: an eighth of the retention limit within these bounds, plus the block of its header. Retention
+/// removes whole segments while the written bytes exceed the limit, so at most one segment less than the limit may
+/// remain.
 const SEGMENT_SIZE_MIN: u64 = 256 * 1024;
 const SEGMENT_SIZE_MAX: u64 = 64 * 1024 * 1024;
 const BLOCK_SIZE: u64 = 4096;
 
-/// What was found in earlier lives.
+/// Results of earlier runs of the server.
 #[derive(Default)]
 pub(super) struct CrashVerifier {
-    /// The last sequence that was compared.
     last: u64,
-    /// The first sequence that was there at the last comparison.
+    /// First sequence of the stream at the last comparison.
     first: u64,
-    /// Acknowledged messages that are there, by sequence.
+    /// Acknowledged messages in the stream, by sequence.
     known: BTreeMap<u64, PayloadId>,
 }
 
 impl CrashVerifier {
-    /// Replays what is new and compares it with what was acknowledged since the last comparison.
+    /// Replays the new messages and compares them with the acknowledgements since the last comparison.
     pub(super) fn compare(
         &mut self,
         api: &mut JetStreamApi,
@@ -66,7 +66,7 @@ impl CrashVerifier {
         Ok(())
     }
 
-    /// Replays from the last comparison on; tells how many messages of the clients there are.
+    /// Replays from the last comparison on; returns the number of the clients' messages.
     fn replay(
         &mut self,
         api: &mut JetStreamApi,
@@ -83,7 +83,8 @@ impl CrashVerifier {
         Ok(found)
     }
 
-    /// Whether what is gone may be gone: retention removes whole segments while more than the bound is written.
+    /// Checks that retention was allowed to remove what is missing: it removes whole segments while the written bytes
+    /// exceed the limit.
     fn verify_retention(&mut self, plan: &CrashPlan, report: &mut CrashReport) -> Result<(), CollectError> {
         let first = self.first;
         let rest = self.known.split_off(&first);
@@ -138,7 +139,7 @@ impl CrashVerifier {
         }
     }
 
-    /// Replays everything: what was there after an earlier kill has to be there after all of them.
+    /// Replays everything: messages found after an earlier kill must still exist.
     pub(super) fn compare_all(
         &mut self,
         api: &mut JetStreamApi,
@@ -167,8 +168,8 @@ impl CrashVerifier {
     }
 }
 
-/// Replays what is stored behind `last`. Retention may remove what comes next; the replay then starts again where the stream
-/// begins. Returns the first sequence of the stream and the last that was replayed.
+/// Replays the messages behind `last`. If retention removes the next ones, the replay restarts at the start of the
+/// stream. Returns the first sequence of the stream and the last replayed one.
 fn replay_behind(
     api: &mut JetStreamApi,
     plan: &CrashPlan,
@@ -187,9 +188,9 @@ fn replay_behind(
         if begun.elapsed() > REPLAY_WITHIN {
             return Err(error);
         }
-        // What the failed replay is still sent must not reach the next one.
+        // A new connection does not receive the remaining deliveries of the failed replay.
         *api = JetStreamApi::connect(api.server(), plan.timeout)?;
-        // If records were removed, the server says where the stream begins now; everything else is an error.
+        // If records were removed, the start of the stream moves; any other failure is an error.
         let (expected, failed) = (first.max(last + 1), Instant::now());
         while api.stream_state(&plan.stream)?.first <= expected {
             if failed.elapsed() > FIRST_KNOWN_WITHIN {
@@ -200,7 +201,7 @@ fn replay_behind(
     }
 }
 
-/// Notes a message of the stream; whether it is one of the clients'.
+/// Records a message of the stream; returns whether a client sent it.
 fn record_found(
     stored: &ReplayedMessage<'_>,
     run: &CollectRun,

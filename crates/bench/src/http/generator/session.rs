@@ -1,8 +1,8 @@
-//! One connection: sends the request over and over and believes nothing that comes back.
+//! One connection: sends the request repeatedly and verifies every answer.
 //!
-//! Answers are decoded strictly and their bodies compared as they come, so an answer of any size
-//! needs no memory. Only as many answers are read as requests have gone out; a byte beyond them is a
-//! failure. A connection that the server has announced to close is watched until it does.
+//! Answers are decoded strictly and their bodies compared as they arrive, so an answer of any size needs no memory. The
+//! session reads only as many answers as it has sent requests; any further byte is a failure. After an announced close
+//! the connection is watched until it closes.
 
 use std::sync::Arc;
 
@@ -16,25 +16,21 @@ use crate::http::error::objection;
 use crate::http::slots::RequestTimes;
 use crate::http::tally::RequestFailure;
 
-/// The status by which a server sheds load.
 const SHED: u16 = 503;
 
 pub(crate) struct GeneratorSession {
     task: Arc<GeneratorShared>,
     decoder: ResponseDecoder,
     slot: u32,
-    /// The status of the answer being read.
     status: u16,
     /// Bytes of its body so far.
     body_at: u64,
-    /// Its body differs from the expected one.
     body_differs: bool,
-    /// The server said that this answer is the connection's last one.
+    /// The server announced this answer as the connection's last one.
     last: bool,
     opened: bool,
 }
 
-/// What an answer is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseCheck {
     Correct,
@@ -73,7 +69,7 @@ impl GeneratorSession {
             self.body_differs = !rest.is_some_and(|rest| rest.starts_with(piece));
         }
         if !self.body_differs {
-            // From the first difference on it stands still and tells where that piece began.
+            // After the first difference it keeps the start of that piece for the report.
             self.body_at += piece.len() as u64;
         }
     }
@@ -93,7 +89,6 @@ impl GeneratorSession {
         }
     }
 
-    /// An answer is complete.
     fn handle_response(&mut self, io: &mut Io<'_>, service: &mut LoadGenerator) {
         let now = io.now();
         let Some(times) = service.slots.end(self.slot) else { return };
@@ -121,14 +116,14 @@ impl GeneratorSession {
         }
     }
 
-    /// Sends what is to be sent now, and waits for answers no longer than allowed.
+    /// Sends the due requests and sets the deadline of the answers.
     fn fill(&mut self, io: &mut Io<'_>, service: &mut LoadGenerator) {
         let now = io.now();
         while service.slots.has_room(self.slot) {
             let Some(intended) = service.next_request(now) else { break };
             self.send(RequestTimes { intended, sent: now }, io, service);
             if service.is_open_loop() {
-                // One by one, so that the requests spread over the connections.
+                // One request at a time, so that requests spread over the connections.
                 break;
             }
         }
@@ -149,7 +144,6 @@ impl GeneratorSession {
         io.set_deadline(deadline);
     }
 
-    /// The connection is of no further use; whatever is in flight on it fails.
     #[cold]
     fn fail_connection(
         &mut self,
@@ -165,7 +159,7 @@ impl GeneratorSession {
         io.abort(CloseReason::ProtocolError);
     }
 
-    /// Reads answers as long as some are owed; returns how many bytes are done with.
+    /// Reads as many answers as are expected; returns the consumed bytes.
     fn read(
         &mut self,
         bytes: &[u8],
@@ -199,7 +193,7 @@ impl GeneratorSession {
     }
 }
 
-/// The first bytes of something unexpected, in print.
+/// The first bytes of unexpected data, escaped.
 fn excerpt(what: &str, bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     format!("{what}\"{}\"", bytes[..bytes.len().min(SHOWN)].escape_ascii())
@@ -213,7 +207,7 @@ impl Session for GeneratorSession {
         self.opened = true;
         service.handle_connected(self.slot, token);
         if !self.task.plan.keep_alive {
-            // Its request began with the connection.
+            // With a connection per request, the request starts with the connection.
             if io.send(&self.task.request).is_err() {
                 self.fail_connection(
                     RequestFailure::Local,
@@ -248,7 +242,7 @@ impl Session for GeneratorSession {
         if self.task.plan.keep_alive || self.last {
             self.fill(io, service);
         } else {
-            // The server would keep the connection although it was asked not to.
+            // The server keeps the connection despite `Connection: close`.
             io.finish(CloseReason::Done);
         }
         consumed

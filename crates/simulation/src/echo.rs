@@ -1,6 +1,5 @@
-//! A small world for the simulator itself: an echo server, written against the driver's contract, and clients that know
-//! every byte they must get back. If the driver lost, doubled or misdirected anything, or gave news it must not give,
-//! an echo would be wrong or never come.
+//! A small world that tests the simulator: an echo server written against the driver contract, and clients that verify
+//! every echoed byte. A driver that loses, duplicates or misdirects data or events causes a wrong or missing echo.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -16,13 +15,12 @@ use crate::report::{RunReport, SeedFailure, attempt};
 use crate::{SimDriver, SplitMix64};
 
 const LISTENER: Token = Token::new(0, 0);
-/// A message of this byte is echoed, and then the server hangs up while it waits for more.
+/// A message of this byte is echoed, then the server hangs up while it waits for more.
 pub(crate) const HANG_UP: u8 = 0xff;
-/// Clients of one world.
 pub(crate) const CLIENTS: usize = 20;
-/// From here on the network is kind, and everybody has to finish.
+/// Faults stop at this time; all clients must finish afterwards.
 pub(crate) const FAULTS_STOP: Time = Time::from_nanos(40_000_000);
-/// Who is not finished by now waits for ever.
+/// Clients not finished by this time count as waiting for ever.
 pub(crate) const WORLD_ENDS: Time = Time::from_nanos(120_000_000_000);
 
 struct EchoConnection {
@@ -30,16 +28,16 @@ struct EchoConnection {
     reading: bool,
     ended: bool,
     closing: bool,
-    /// The turn in which it was closed: its news of that same turn may still follow.
+    /// Turn in which it was closed: events of the same turn may still follow.
     closed_in: u64,
     blocked: bool,
-    /// The peer asked to be hung up on.
+    /// The client requested the server to hang up.
     hang_up: bool,
     fresh: bool,
     out: VecDeque<u8>,
 }
 
-/// Echoes what it gets and closes when the peer has finished.
+/// Echoes what it receives and closes when the peer has finished.
 struct EchoServer {
     driver: SimDriver,
     connections: Vec<Option<EchoConnection>>,
@@ -94,7 +92,7 @@ impl EchoServer {
         self.driver.await_writable(it.token);
     }
 
-    /// The connection that an event names. One closed in an earlier turn may only be told that.
+    /// The connection of an event. A connection closed in an earlier turn may only get `Closed`.
     fn of(&mut self, token: Token) -> &mut EchoConnection {
         let it = self.connections[token.index() as usize].as_mut().expect("news only of what is attached");
         assert_eq!(it.token, token, "news of a former tenant");
@@ -208,7 +206,7 @@ impl EchoClient {
         EchoClient { peer: Some(network.connect(to, None)), message, written: 0, read: 0, shut: rude }
     }
 
-    /// Does what it can; true when it is finished.
+    /// Performs the I/O that is possible; true when finished.
     pub(crate) fn step(&mut self, random: &mut SplitMix64) -> Result<bool, String> {
         let Some(peer) = &mut self.peer else { return Ok(true) };
         match peer.connected() {
@@ -247,7 +245,7 @@ impl EchoClient {
         }
     }
 
-    /// Only a connection that the network harmed may go wrong.
+    /// Ends the client; an error unless the network damaged its connection.
     fn end_if_damaged(&mut self, why: &str) -> Result<bool, String> {
         let harmed = self.peer.take().is_some_and(|peer| peer.is_damaged());
         if harmed { Ok(true) } else { Err(format!("{why} after {} bytes", self.read)) }
@@ -257,7 +255,7 @@ impl EchoClient {
 /// Runs the world of `seed`.
 ///
 /// # Errors
-/// If an echo was wrong or never came, or somebody broke the driver's contract.
+/// If an echo is wrong or missing, or the driver contract is broken.
 pub fn run(seed: u64, faults: FaultRates) -> Result<RunReport, SeedFailure> {
     attempt(seed, || play(seed, faults))
 }

@@ -1,61 +1,61 @@
-//! What can go wrong, how often, and how often it did.
+//! Fault kinds, their rates and their counts.
 //!
-//! Every kind of trouble has a rate: chances in a thousand, drawn where the trouble would strike. All zero is a kind
-//! network. A world draws its rates from its seed, leaving about half of the kinds out altogether: bugs often need one
-//! kind to be frequent and another to be absent.
+//! Each kind has a rate in chances per thousand, drawn at each opportunity. All rates zero: a network without faults. A
+//! world draws its rates from its seed and leaves out about half of the kinds, because bugs often need one frequent
+//! kind and the absence of another.
 
 use crate::SplitMix64;
 
-/// One kind of trouble.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum NetworkFault {
-    /// A receive gets only some of the bytes that are there. Drawn per receive.
+    /// A receive returns only part of the available bytes. Drawn per receive.
     SplitReceive,
-    /// A send takes only some of the bytes there is room for. Drawn per send.
+    /// A send accepts only part of the bytes that fit. Drawn per send.
     ShortSend,
-    /// A send takes nothing although there is room. Drawn per send.
+    /// A send accepts nothing although there is room. Drawn per send.
     BlockedSend,
-    /// The network resets a connection for both ends, at a random moment. Drawn per connection.
+    /// The network resets a connection for both ends, at a random time. Drawn per connection.
     Reset,
-    /// The dialling end's direction is ended at a random moment. Drawn per connection.
+    /// The dialling end's direction ends at a random time. Drawn per connection.
     HalfClose,
-    /// A reset takes with it what had arrived but was not read. Drawn per reset.
+    /// A reset discards bytes that arrived but were not read. Drawn per reset.
     DiscardingReset,
-    /// A datagram disappears. Drawn per datagram.
+    /// A datagram is lost. Drawn per datagram.
     DatagramLost,
     /// A datagram arrives twice. Drawn per datagram.
     DatagramTwice,
     /// A receive finds no buffer although some are free, and waits. Drawn per receive.
     NoBuffer,
-    /// The completion queue overflows: the turn's news comes over several turns. Drawn per turn.
+    /// The completion queue overflows: a turn's events are spread over several turns. Drawn per turn.
     Overflow,
-    /// One piece of news is held back for a while. Drawn per event.
+    /// An event is delayed. Drawn per event.
     Late,
-    /// A completion for a closed source turns up after its slot may have been given away. Drawn per close.
+    /// A completion for a closed source appears, possibly after its slot was reused. Drawn per close.
     Stale,
-    /// A connection comes while the process is out of descriptors (`EMFILE`). Drawn per accept.
+    /// A connection arrives while the process is out of descriptors (`EMFILE`). Drawn per accept.
     NoDescriptor,
     /// A connection is gone before it is accepted (`ECONNABORTED`). Drawn per accept.
     AbortedAccept,
-    /// The shard is woken for nothing. Drawn per turn.
+    /// The shard is woken without an event. Drawn per turn.
     SpuriousWake,
-    /// The system cannot accept for a while (`ENOMEM`). Drawn per accept.
+    /// Accepting fails for a while (`ENOMEM`). Drawn per accept.
     AcceptFails,
-    /// The driver cannot take a socket, which is lost. Drawn per attach of a stream.
+    /// The driver fails to attach a socket, which is lost. Drawn per attach of a stream.
     AttachFails,
-    /// There is no socket to connect. Drawn per connect of a shard.
+    /// No socket is available for connecting. Drawn per connect of a shard.
     ConnectFails,
 }
 
-/// How many kinds there are.
+/// Number of fault kinds.
 pub const FAULT_KINDS: usize = 18;
 
-/// The highest rate that [`FaultRates::draw`] picks, in chances per thousand.
+/// Highest rate that [`FaultRates::draw`] picks, in chances per thousand.
 pub const DRAWN_RATE_MAX: u16 = 150;
 
 impl NetworkFault {
-    /// Every kind, in order.
+    /// All kinds in order.
     pub const ALL: [NetworkFault; FAULT_KINDS] = [
         NetworkFault::SplitReceive,
         NetworkFault::ShortSend,
@@ -78,17 +78,17 @@ impl NetworkFault {
     ];
 }
 
-/// How often each kind of trouble strikes: chances in a thousand.
+/// Rate of each kind of fault, in chances per thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultRates {
     rates: [u16; FAULT_KINDS],
 }
 
 impl FaultRates {
-    /// A kind network.
+    /// No faults.
     pub const NONE: FaultRates = FaultRates { rates: [0; FAULT_KINDS] };
 
-    /// Rates from a seed: each kind is absent or has a rate up to [`DRAWN_RATE_MAX`], half and half.
+    /// Draws rates: with even odds, each kind is absent or has a rate up to [`DRAWN_RATE_MAX`].
     #[must_use]
     pub fn draw(random: &mut SplitMix64) -> Self {
         let mut faults = FaultRates::NONE;
@@ -99,26 +99,26 @@ impl FaultRates {
         faults
     }
 
-    /// The same with one kind striking `rate` times in a thousand.
+    /// Returns the rates with `fault` set to `rate` per thousand.
     #[must_use]
     pub const fn with(mut self, fault: NetworkFault, rate: u16) -> Self {
         self.rates[fault as usize] = rate;
         self
     }
 
-    /// Chances in a thousand of one kind.
+    /// Rate of one kind, in chances per thousand.
     #[must_use]
     pub const fn rate(&self, fault: NetworkFault) -> u16 {
         self.rates[fault as usize]
     }
 }
 
-/// How often each kind of trouble struck.
+/// Number of times each kind of fault struck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts([u64; FAULT_KINDS]);
 
 impl FaultCounts {
-    /// Times that `fault` struck.
+    /// Number of times `fault` struck.
     #[must_use]
     pub const fn of(&self, fault: NetworkFault) -> u64 {
         self.0[fault as usize]

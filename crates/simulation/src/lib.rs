@@ -1,25 +1,25 @@
-//! The deterministic world: the shipped code over a simulated network, in virtual time, from one seed.
+//! Deterministic simulation: the shipped code over a simulated network, in virtual time, from one seed.
 //!
-//! A simulation is a [`Network`], one or more shards that meet it through a [`SimDriver`], and [`SimPeer`]s that play the
-//! other side. Which read is split, which connection is reset and which completion comes late is drawn from the seed at
-//! the rates of [`FaultRates`]; the same seed gives the same run, which [`Network::trace_hash`] proves.
+//! A simulation consists of a [`Network`], one or more shards attached through a [`SimDriver`], and [`SimPeer`]s for
+//! the remote ends. The seed decides which read is split, which connection is reset and which completion is late, at
+//! the rates of [`FaultRates`]. The same seed gives the same run; [`Network::trace_hash`] verifies that.
 //!
-//! The driver also plays the judge of the seam: a shard that attaches a token twice, arms two receives, uses a token
-//! after it was closed or gives a buffer back twice is stopped by a panic that names the token.
+//! The driver also checks the driver contract: it panics, naming the token, when a shard attaches a token twice, arms
+//! two receives, uses a token after it was closed or releases a buffer twice.
 //!
 //! ```
 //! use stilling_engine::Token;
 //! use stilling_engine::driver::{Driver, DriverEvent, SourceKind, Wait};
-//! use stilling_simulation::{Address, Network, Options, SimDriver};
+//! use stilling_simulation::{Network, NetworkOptions, SimDriver, SimPeer};
 //!
-//! let network = Network::new(42, Options::default());
+//! let network = Network::new(42, NetworkOptions::default());
 //! let mut driver = SimDriver::new(&network);
 //! let (here, there) = network.pair();
 //! let token = Token::new(0, 1);
 //! driver.attach(token, here, SourceKind::Stream, false)?;
 //! driver.receive(token);
 //!
-//! let mut peer = stilling_simulation::Peer::new(there);
+//! let mut peer = SimPeer::new(there);
 //! peer.write(b"hello")?;
 //! let (mut stops, mut events) = (Vec::new(), Vec::new());
 //! driver.turn(network.now(), Wait::No, std::iter::empty(), &mut stops, &mut events)?;

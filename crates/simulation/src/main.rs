@@ -1,4 +1,4 @@
-//! Runs worlds by their seeds: `stilling-sim --seed 42 --verbose`, `stilling-sim --seeds 100000 --from 5000`.
+//! Runs simulated worlds by seed: `stilling-sim --seed 42 --verbose`, `stilling-sim --seeds 100000 --from 5000`.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use std::collections::BTreeMap;
@@ -9,49 +9,46 @@ use clap::{Parser, ValueEnum};
 use stilling_simulation::streams::succession::{self, SuccessionCase};
 use stilling_simulation::{SeedFailure, http, streams};
 
-/// Which world is run.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum WorldArgument {
-    /// HTTP clients, with a hub in memory in some.
+    /// HTTP clients; some worlds with a memory hub
     Http,
-    /// Disk streams through crashes, restarts and disk trouble.
+    /// Disk streams through crashes, restarts and disk faults
     Streams,
-    /// Hot restarts: predecessor and successor at the same time, over every case of a matrix.
+    /// Hot restarts: predecessor and successor at the same time, over all cases of a matrix
     Restarts,
-    /// Disk streams through restarts of one server after the other.
+    /// Disk streams through restarts of one server after the other
     Sequential,
 }
 
-/// Runs a deterministic world.
+/// Runs deterministic simulated worlds
 #[derive(Debug, Parser)]
 struct SimArguments {
-    /// Run this one world.
+    /// Run only the world of this seed
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Run so many worlds.
+    /// Number of worlds to run
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first of them.
+    /// Seed of the first world
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Which world.
+    /// World to run
     #[arg(long, value_enum, default_value = "http")]
     world: WorldArgument,
-    /// Plant this bug, in a build with `--cfg stilling_planted`.
+    /// Plant this bug (needs a build with `--cfg stilling_planted`)
     #[arg(long)]
     planted: Option<String>,
-    /// Print what happened, event by event.
+    /// Print all events
     #[arg(long)]
     verbose: bool,
 }
 
-/// A world that went well.
 struct RunSummary {
     text: Vec<String>,
-    /// What was checked in it.
     checks: u64,
     details: String,
-    /// The case of a matrix that it was.
+    /// Matrix case of a hot-restart world.
     case: Option<SuccessionCase>,
 }
 
@@ -84,10 +81,10 @@ impl WorldArgument {
 
 fn main() -> ExitCode {
     let SimArguments { seed, seeds, from, world, planted, verbose } = SimArguments::parse();
-    // A program that ends soon may leave the name to the end.
+    // The process is short-lived: leaking the name is fine.
     stilling_ring::planted::choose(planted.map(|name| &*name.leak()));
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
-    // Worlds contain jobs that panic on purpose, and their failures are reported below.
+    // Worlds run jobs that panic on purpose; failures are reported below.
     if seeds > 1 {
         std::panic::set_hook(Box::new(|_| ()));
     }

@@ -1,14 +1,14 @@
-//! A small world in which connections move: two shards of the engine over one network, an echo session that asks for its
-//! socket at random moments, and clients that know every byte they must get back.
+//! A small world of migrating connections: two engine shards over one network, an echo session that detaches its socket
+//! at random times, and clients that verify every echoed byte.
 //!
 //! ```text
-//!  clients ─ network ─┬─ shard 0 (listens) ─ on_detached ─▶ the road ─ adopt ─┐
-//!                     └─ shard 1 (few slots) ◀───────────────────────────────┴─▶ either shard
+//!  clients ─ network ─┬─ shard 0 (listens) ─ on_detached ─▶ transfer queue ─ adopt ─┐
+//!                     └─ shard 1 (few slots) ◀──────────────────────────────────────┴─▶ either shard
 //! ```
 //!
-//! Connections rest on the road for a while, as they do between two threads, and a full shard gives them back to it. If
-//! anything were lost, doubled or misdirected on the way, an echo would be wrong or never come; at the end every slot is
-//! free, every buffer and stash is back, and every connection of each shard has ended with one reason.
+//! Connections stay in the transfer queue for a while, as between two threads; a full shard returns them to it. Lost,
+//! duplicated or misdirected data causes a wrong or missing echo. At the end all slots are free, all buffers and
+//! stashes are returned, and every connection of each shard has ended with one reason.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,23 +29,23 @@ use crate::faults::FaultRates;
 use crate::network::{Address, Network, NetworkOptions, SimSocket};
 use crate::report::{RunReport, SeedFailure, attempt};
 
-/// Turns of both shards without the time moving. More: they spin.
+/// Turns of both shards while time stands still; more count as spinning.
 const TURNS_AT_ONCE_MAX: u32 = 10_000;
 
-/// A world that went well.
+/// Result of a world without failures.
 #[derive(Clone, Debug)]
 pub struct MovingReport {
     /// Hash, faults and end.
     pub report: RunReport,
-    /// Connections that were adopted, by either shard.
+    /// Connections adopted by either shard.
     pub adopted: u64,
-    /// Of those, through `ShardControl`.
+    /// Of `adopted`: through `ShardControl`.
     pub through_control: u64,
-    /// Times that a shard had no room for one, and gave it back.
+    /// Adoptions refused by a full shard.
     pub refused: u64,
-    /// Bytes that had been received when their connection left.
+    /// Bytes already received when their connection left.
     pub carried_bytes: u64,
-    /// Connections that ended otherwise although they were to leave.
+    /// Connections that ended in another way while detaching.
     pub ended_detaching: u64,
 }
 
@@ -66,20 +66,18 @@ struct TransferCounts {
     through_control: u64,
 }
 
-/// The shared part of one shard's echoes.
+/// State shared by one shard's echo sessions.
 struct MovingEchoService {
     random: SplitMix64,
     transfers: Rc<RefCell<TransferQueue>>,
-    /// Whether this one fetches from the road by itself, during its turn.
+    /// Whether the service fetches connections from the transfer queue during its turn.
     fetches: bool,
     ends: bool,
 }
 
-/// Echoes; at random moments it asks for its socket.
+/// Echo session; detaches its socket at random times.
 struct MovingEchoSession {
-    /// The first byte has been seen.
     has_received: bool,
-    /// It has asked for its socket, in this shard.
     is_detaching: bool,
 }
 
@@ -113,7 +111,7 @@ impl Session for MovingEchoSession {
         }
         self.detach_at_random(io, service, 200);
         if taken < bytes.len() {
-            // Also while it leaves: what it asks for is not its own any more.
+            // Also while detaching: the call must then have no effect.
             io.call_again();
         }
         taken
@@ -213,7 +211,7 @@ impl MovingWorld {
         (MovingWorld { network, random, transfers, shards }, address)
     }
 
-    /// Turns both shards until nothing happens any more at this moment.
+    /// Turns both shards until nothing more happens at this point in time.
     fn take_transfers(&mut self) -> Result<(), String> {
         for _ in 0..TURNS_AT_ONCE_MAX {
             let before = self.network.activity();
@@ -229,7 +227,7 @@ impl MovingWorld {
         Err("the shards spin: they turn and turn, and no time passes".to_owned())
     }
 
-    /// Brings the connections that have rested to a shard drawn by lot.
+    /// Passes connections that are due to a random shard.
     fn adopt(&mut self) -> Result<(), String> {
         let now = self.network.now();
         let waiting = self.transfers.borrow().moving.len();
@@ -259,7 +257,7 @@ impl MovingWorld {
         self.transfers.borrow().moving.is_empty() && self.shards.iter().all(|shard| shard.open() == 0)
     }
 
-    /// Moves the time to the next moment at which something happens, a millisecond at most.
+    /// Advances time to the next event, at most one millisecond.
     fn wait(&mut self) {
         let mut next = self.network.now().after(Duration::from_millis(1));
         next = self.network.next_event().map_or(next, |event| event.min(next));
@@ -273,7 +271,7 @@ impl MovingWorld {
 /// Runs the world of `seed`.
 ///
 /// # Errors
-/// If an echo was wrong or never came, something was not given back, or somebody broke the driver's contract.
+/// If an echo is wrong or missing, a resource was not returned, or the driver contract is broken.
 pub fn run(seed: u64, faults: FaultRates) -> Result<MovingReport, SeedFailure> {
     attempt(seed, || play(seed, faults))
 }
@@ -318,7 +316,8 @@ fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
     Ok(MovingReport { report, adopted, through_control, refused, carried_bytes, ended_detaching })
 }
 
-/// Nothing is left in the shard, and whatever came has ended with one reason. Returns how many were adopted.
+/// Checks that the shard is empty and every connection ended with one reason. Returns the number of adopted
+/// connections.
 fn check_shard(shard: &mut MovingShard) -> Result<u64, String> {
     shard.driver().assert_drained();
     let counters = Arc::clone(shard.counters());

@@ -1,4 +1,4 @@
-//! What a run of a world comes to.
+//! Results of a run of a world.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,25 +6,25 @@ use stilling_ring::Time;
 
 use crate::faults::FaultCounts;
 
-/// A world that went well.
+/// Result of a world without failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReport {
     /// Equal for equal runs.
     pub trace_hash: u64,
-    /// What went wrong in it, and was survived.
+    /// Faults that struck during the run.
     pub faults: FaultCounts,
-    /// The virtual time when all was done.
+    /// Virtual time at the end of the run.
     pub until: Time,
 }
 
-/// A world that went wrong.
+/// Failure of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedFailure {
-    /// Which one.
+    /// Seed of the world.
     pub seed: u64,
-    /// What was found: a checker's finding or the message of a panic.
+    /// Finding of a checker, or the message of a panic.
     pub why: String,
-    /// The text of the run, if it was kept.
+    /// Text of the run, if it was kept.
     pub text: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for SeedFailure {
 
 impl std::error::Error for SeedFailure {}
 
-/// Plays a world; a panic in it, also one of the code under test, is a failure like any other.
+/// Runs a world and turns a panic, also one in the code under test, into a [`SeedFailure`].
 pub(crate) fn attempt<R>(seed: u64, play: impl FnOnce() -> Result<R, String>) -> Result<R, SeedFailure> {
     let result = catch_unwind(AssertUnwindSafe(play)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,4 +1,4 @@
-//! The driver suite's rig over the simulated network: the `sim` driver keeps the promises that the real ones keep.
+//! Rig of the driver suite over the simulated network: checks the `sim` driver against the common driver contract.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use crate::driver::SimDriver;
 use crate::network::{self, Address, Network, NetworkOptions, SimSocket};
 use crate::suite::{self, AddressKind, DriverRig};
 
-/// Questions about patience in one test before it counts as hanging.
+/// Timeout checks in one test before it counts as hanging.
 const LIMIT_CHECKS_MAX: u32 = 100_000;
 
-/// A kind, immediate network and one driver. In the suite time stands still unless the driver waits.
+/// A network without faults or delay, and one driver. Time advances only while the driver waits.
 #[derive(Debug)]
 pub struct SimRig {
     network: Network,

@@ -1,9 +1,9 @@
-//! A small world of subscribers to the same bytes. Messages are written into shared blocks and sent from there to some of the
-//! subscribers, and a block is filled anew as soon as nothing refers to it. Sends stop short at any byte, and subscribers read at
-//! different paces: each has to get exactly its messages, and no output may keep a block when its turn is over.
+//! A small world of subscribers to shared bytes. Messages are written into shared blocks and sent from there to some of
+//! the subscribers; a block is refilled as soon as nothing refers to it. Sends stop short at any byte, and subscribers
+//! read at different paces. Each must receive exactly its messages, and no output may keep a block after its turn.
 //!
-//! Beside them observers send datagrams to a socket with two addresses, and are answered and notified, at any time, by
-//! datagrams that name them: none may get another's, or one from the other address.
+//! Observers send datagrams to a socket with two addresses and get answers and notifications at any time. Each datagram
+//! names its observer and its source address: none may reach another observer or come from the other address.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,35 +24,35 @@ use crate::single_shard::{SingleShard, read};
 /// Blocks that messages are written into, and their size.
 const BLOCKS: usize = 3;
 const BLOCK_SIZE: usize = 16_000;
-/// Bytes of the longest payload. Short ones are copied, long ones are sent from their block.
+/// Bytes of the longest payload. Short payloads are copied, long ones are sent from their block.
 const PAYLOAD_MAX: u64 = 3000;
-/// Bytes of the store of output: enough for all that is sent in a world.
+/// Bytes of the output store: enough for all output of a world.
 const BUDGET: usize = 16 << 20;
 const STEPS: u32 = 80;
 /// Rounds of reading after which a subscriber counts as waiting for ever.
 const ROUNDS_MAX: u32 = 10_000;
-/// Where datagrams come to: a socket that is bound to all addresses, and two of them.
+/// Destination of the datagrams: a socket bound to all addresses, and two of these addresses.
 const DATAGRAMS_TO: &str = "0.0.0.0:5683";
 const LOCAL: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
-/// What follows a payload, as a line's end does.
+/// End of a message, like a line end.
 const TAIL: &[u8] = b"\r\n";
 
-/// A world that went well.
+/// Result of a world without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharingReport {
-    /// Messages sent, each counted for each of its subscribers.
+    /// Deliveries: messages counted once per subscriber.
     pub delivered: u64,
-    /// Blocks filled anew.
+    /// Blocks refilled.
     pub reused_blocks: u64,
-    /// Blocks that could not be filled anew, because something referred to them.
+    /// Attempts to refill a block that was still referenced.
     pub referenced: u64,
     /// Sends that stopped short.
     pub stopped_sends: u64,
-    /// Datagrams that observers have got.
+    /// Datagrams received by observers.
     pub notices: u64,
 }
 
-/// What a subscriber is sent: its number, a payload and an end.
+/// A message for a subscriber: its number, a payload and an end.
 struct SharedMessage {
     number: [u8; 4],
     block: SharedBlock,
@@ -65,18 +65,18 @@ enum SharingMail {
     Notice(usize),
 }
 
-/// What the sessions share: who they are, and what they are to send.
+/// State shared by the sessions: tokens, and what is to be sent.
 #[derive(Default)]
 struct SharingService {
     tokens: Vec<Token>,
     mail: VecDeque<(Recipient, SharingMail)>,
-    /// The ways to the observers, by their numbers.
+    /// Datagram paths to the observers, by number.
     paths: Vec<Option<DatagramPath>>,
     /// Observers to be notified at the end of the turn.
     notices: Vec<usize>,
 }
 
-/// What an observer is sent: its number, and the address that it is sent from.
+/// Content of a notification: the observer's number, and the address it is sent from.
 fn notice(number: usize, path: DatagramPath) -> String {
     format!("{number} from {}", path.local.map_or_else(String::new, |local| local.to_string()))
 }
@@ -140,17 +140,16 @@ impl Session for SharingSession {
     }
 }
 
-/// A subscriber's other end.
 struct SharingClient {
     peer: SimPeer,
     expected: Vec<u8>,
     read: usize,
-    /// Bytes that it reads at once; some read nothing before the end.
+    /// Most bytes per read; 0: reads nothing before the end.
     read_max: usize,
 }
 
 impl SharingClient {
-    /// Reads as much as it likes, and checks it.
+    /// Reads at most `most` bytes and checks them.
     fn read(&mut self, most: usize) -> Result<(), String> {
         let (bytes, is_end) = read(&mut self.peer, most);
         let until = self.read + bytes.len();
@@ -172,10 +171,10 @@ struct SharingWorld {
     report: SharingReport,
 }
 
-/// Plays the world of a seed.
+/// Runs the world of `seed`.
 ///
 /// # Errors
-/// What was found.
+/// The failure found.
 pub fn run(seed: u64) -> Result<SharingReport, SeedFailure> {
     attempt(seed, || SharingWorld::new(&mut SplitMix64::new(seed)).play(&mut SplitMix64::new(!seed)))
 }
@@ -222,7 +221,7 @@ impl SharingWorld {
                 let client = &mut self.clients[number];
                 client.read(client.read_max).map_err(|why| format!("subscriber {number}: {why}"))?;
             }
-            // One turn shows the messages to the sessions, the next one sends them: blocks are tried in between.
+            // One turn passes the messages to the sessions, the next sends them; blocks are checked in between.
             if random.chance(700) {
                 self.single_shard.shard.turn(false).expect("turns");
             } else {
@@ -283,7 +282,7 @@ impl SharingWorld {
         }
     }
 
-    /// Has an observer say where it is, by one of the two addresses, or be told something.
+    /// Sends a datagram from an observer to one of the two addresses, or schedules a notification for it.
     fn notify(&mut self, random: &mut SplitMix64) {
         let number = random.index(self.observers.len());
         let service = self.single_shard.shard.service();
@@ -297,7 +296,7 @@ impl SharingWorld {
         }
     }
 
-    /// Observers get what is meant for them, from the address that it names.
+    /// Checks that each datagram received by an observer is meant for it and comes from the address it names.
     fn read_notices(&mut self) -> Result<(), String> {
         for (number, observer) in self.observers.iter().enumerate() {
             while let Some((from, payload)) = observer.receive() {
@@ -311,7 +310,7 @@ impl SharingWorld {
         Ok(())
     }
 
-    /// The shard has done all it can: nothing refers to a block any more, whatever the subscribers have read.
+    /// Checks that nothing refers to a block after the turn, whatever the subscribers have read.
     fn check_blocks(&mut self) -> Result<(), String> {
         match self.blocks.iter_mut().position(|block| !block.renew()) {
             Some(at) => Err(format!("block {at} is kept when the turn is over")),

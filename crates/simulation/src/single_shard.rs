@@ -1,4 +1,4 @@
-//! One shard alone over a simulated network, turned by hand: for tests of one mechanism at a time.
+//! A single shard over a simulated network, turned by hand, for tests of one mechanism at a time.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use stilling_ring::Wake;
 use crate::driver::SimDriver;
 use crate::network::{Address, Network, NetworkOptions, SimPeer};
 
-/// Milliseconds that [`turns`](SingleShard::turns) lets pass.
+/// Milliseconds simulated by [`run_turns`](SingleShard::run_turns).
 const SHORT_MS: u32 = 20;
 
 /// Turns in a row without a wait before the shard counts as spinning.
 const TURNS_MAX: u32 = 1000;
 
-/// A shard, the network it is on, and where it listens.
+/// A shard, its network and its listening address.
 pub struct SingleShard<S: Service> {
     /// The network.
     pub network: Network,
@@ -28,7 +28,7 @@ pub struct SingleShard<S: Service> {
 }
 
 impl<S: Service> SingleShard<S> {
-    /// A shard that listens, on a kind network that keeps `buffer` bytes in each direction of a connection.
+    /// Creates a listening shard on a network without faults, with `buffer` bytes per direction of a connection.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -40,7 +40,7 @@ impl<S: Service> SingleShard<S> {
         )
     }
 
-    /// The same on a network of the caller's.
+    /// Creates a listening shard on the given network.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -55,22 +55,22 @@ impl<S: Service> SingleShard<S> {
         SingleShard { network, shard, address }
     }
 
-    /// A client that has connected.
+    /// Returns a connected client.
     pub fn client(&mut self) -> SimPeer {
         let client = self.start_connecting();
         self.run_turns();
         client
     }
 
-    /// A client that is about to be connected.
+    /// Returns a client that is still connecting.
     pub fn start_connecting(&mut self) -> SimPeer {
         self.network.connect(self.address.clone(), None)
     }
 
-    /// Lets everything happen that the network brings in a short time.
+    /// Runs network and shard for 20 milliseconds of virtual time.
     ///
     /// # Panics
-    /// If the shard turns in vain, or has a connection that waits for nothing.
+    /// If the shard spins, or its audit finds a connection that waits for nothing.
     pub fn run_turns(&mut self) {
         for _ in 0..SHORT_MS {
             self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
@@ -85,7 +85,7 @@ impl<S: Service> SingleShard<S> {
         }
     }
 
-    /// What the shard's sessions share.
+    /// The shard's service.
     pub fn service(&mut self) -> &mut S {
         self.shard.service()
     }
@@ -97,7 +97,7 @@ impl<S: Service> std::fmt::Debug for SingleShard<S> {
     }
 }
 
-/// What a peer can read now, at most `most` bytes; the flag says whether the end came behind it.
+/// Reads the available bytes, at most `most`; the flag is true if the end of the stream follows them.
 ///
 /// # Panics
 /// If reading fails.

@@ -1,14 +1,13 @@
-//! The memory of a run: a running hash of all that happened, and on request the text of it.
+//! Trace of a run: a running hash of all events, and on request their text.
 //!
-//! Two runs of one seed must be equal to the last event. Comparing two 64-bit hashes shows whether they are; the
-//! text, which costs time and memory, is only kept when somebody is going to read it.
+//! Two runs of one seed have equal hashes. The text costs time and memory and is kept only on request.
 
 use stilling_ring::{SplitMix64, Time};
 
-/// Lines of text that are kept; the oldest go first, because the end of a run is where it failed.
+/// Lines of text kept per run; when full, the oldest line is dropped, because failures show at the end.
 pub const LINES_MAX: usize = 50_000;
 
-/// What a run was, in 64 bits or in lines.
+/// Hash and optional text of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     hash: u64,
@@ -28,7 +27,7 @@ impl Trace {
         self.lines.as_mut().map(|lines| lines.drain(..).collect()).unwrap_or_default()
     }
 
-    /// Notes that `actor` (a shard's number, a peer's key) did or got `what`, concerning `subject`.
+    /// Records that `actor` (a shard's number, a peer's key) did or received `what`, concerning `subject`.
     pub(crate) fn note(
         &mut self,
         now: Time,
@@ -55,7 +54,7 @@ impl Trace {
     }
 }
 
-/// A hash of bytes for the trace; eight at a time, because every byte of every run goes through here.
+/// Hashes bytes for the trace, eight at a time: every byte of every run is hashed here.
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];

@@ -1,6 +1,6 @@
-//! A small world of subscribers that read everything, little or nothing, and a shard that has little room for what they have
-//! not read. Whichever it disconnects has to hold more than its share, and not much less than any other; the others get every
-//! message; a disconnected one gets whole messages and then the last one.
+//! A small world of subscribers that read everything, little or nothing, and a shard with little room for unread
+//! output. A disconnected subscriber must hold more than its share, and not much less than any other. The others
+//! receive every message; a disconnected one receives whole messages and then the last message.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,31 +13,30 @@ use crate::network::SimPeer;
 use crate::report::{SeedFailure, attempt};
 use crate::single_shard::{SingleShard, read};
 
-/// Bytes that the network takes in one direction.
+/// Bytes that the network holds per direction.
 const BUFFER: usize = 5000;
-/// A block of the store is at most so many times as long as what it holds, but for the smallest.
+/// Longest block of the output store as a multiple of its content, the smallest block excepted.
 const BLOCK_WASTE: usize = 4;
-/// The smallest block of the store.
+/// Bytes of the smallest block of the output store.
 const BLOCK_MIN: usize = 256;
 const STEPS: u32 = 150;
 /// Length and number.
 const HEAD: usize = 8;
 const LAST_MESSAGE: [u8; HEAD] = [8, 0, 0, 0, 255, 255, 255, 255];
 
-/// A world that went well.
+/// Result of a world without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnreadReport {
-    /// Subscribers disconnected for what all hold.
+    /// Subscribers disconnected because the shared budget was exhausted.
     pub disconnected: u32,
-    /// Those of them that got the last message.
+    /// Of `disconnected`: subscribers that received the last message.
     pub got_last_message: u32,
-    /// Subscribers disconnected for what they held alone.
+    /// Subscribers disconnected for exceeding their own limit.
     pub too_slow: u32,
-    /// Subscribers that got every message.
+    /// Subscribers that received every message.
     pub served: u32,
 }
 
-/// What the world knows of one subscriber.
 #[derive(Clone, Copy, Debug, Default)]
 struct ByteAccount {
     sent: usize,
@@ -52,7 +51,7 @@ impl ByteAccount {
     }
 }
 
-/// What the sessions share: who they are, and what they are to send.
+/// State shared by the sessions: tokens, and what is to be sent.
 struct UnreadService {
     tokens: Vec<Token>,
     mail: VecDeque<(Token, Vec<usize>)>,
@@ -84,11 +83,11 @@ impl Service for UnreadService {
 }
 
 impl UnreadService {
-    /// What is wrong with disconnecting this one for what all hold.
+    /// Checks that disconnecting this subscriber for the shared budget is justified; returns the finding.
     fn check_accounts(&self, number: usize) -> Option<String> {
         let accounts = self.accounts.borrow();
         let held_max = accounts[number].unread();
-        // A disconnected one may hold the end of a message still.
+        // A disconnected subscriber may still hold the end of a message.
         let holders = accounts.iter().filter(|one| one.unread() > 0 || one.is_disconnected).count().max(1);
         let block_max = (held_max * BLOCK_WASTE).max(BLOCK_MIN);
         if block_max * holders < self.budget {
@@ -150,15 +149,15 @@ impl Session for UnreadSession {
     }
 }
 
-/// Plays the world of a seed.
+/// Runs the world of `seed`.
 ///
 /// # Errors
-/// What was found.
+/// The failure found.
 pub fn run(seed: u64) -> Result<UnreadReport, SeedFailure> {
     attempt(seed, || play(&mut SplitMix64::new(seed)))
 }
 
-/// Reads to the end, or until nothing more comes. `account` is told how much has been received.
+/// Reads to the end, or until nothing more arrives. `account` receives the total read.
 fn read_rest(
     world: &mut SingleShard<UnreadService>,
     peer: &mut SimPeer,
@@ -191,11 +190,11 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
     let mut world = SingleShard::new(feed, config, BUFFER);
     let mut peers: Vec<SimPeer> = (0..count).map(|_| world.client()).collect();
     let mut received = vec![Vec::new(); count];
-    // How much each reads at once; some never do.
+    // Most bytes per read; 0: never reads.
     let appetites: Vec<usize> = (0..count).map(|_| [0, 3000, usize::MAX][random.index(3)]).collect();
     let size_max = 1 << random.between(5, 16);
     for _ in 0..STEPS {
-        // One thing at a time, so that it is known what each holds.
+        // One action per step keeps the amount held by each subscriber known.
         let number = random.index(count);
         if random.chance(400) {
             let (bytes, _) = read(&mut peers[number], appetites[number]);
@@ -232,7 +231,7 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
 }
 
 impl UnreadReport {
-    /// Checks what a subscriber has received: whole messages in their order, and nothing missing unless it was disconnected.
+    /// Checks what a subscriber received: whole messages in order, complete unless it was disconnected.
     fn count(&mut self, account: &ByteAccount, received: &[u8]) -> Result<(), String> {
         let (mut at, mut number) = (0, 0_u32);
         let mut is_told = false;

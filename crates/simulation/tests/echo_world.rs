@@ -1,4 +1,4 @@
-//! The echo world over many seeds: the simulator's test of itself.
+//! The echo world over many seeds: tests the simulator itself.
 
 use stilling_simulation::echo::run;
 use stilling_simulation::{FaultCounts, FaultRates, NetworkFault, SplitMix64};
@@ -20,7 +20,7 @@ fn echoes_are_exact_under_every_fault() {
     }
 }
 
-/// Row 4.34: each kind alone, and often.
+/// Row 4.34: each fault alone, and often.
 #[test]
 fn echoes_are_exact_when_one_fault_strikes_half_the_time() {
     for fault in NetworkFault::ALL {

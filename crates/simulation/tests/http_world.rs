@@ -1,4 +1,4 @@
-//! The HTTP world over many seeds: the shipped server against honest and hostile clients on a hostile network.
+//! The HTTP world over many seeds: the shipped server with well-behaved and hostile clients on a faulty network.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use stilling_engine::CloseReason;
 use stilling_simulation::http::{HostileStyle, HttpReport, HttpWorldOptions, WellBehavedStyle, run};
 use stilling_simulation::{FaultCounts, NetworkFault};
 
-/// Worlds of one test run.
+/// Worlds per test run.
 const SEEDS: u64 = 1200;
 
 fn report(seed: u64) -> HttpReport {
@@ -25,10 +25,10 @@ fn seen<K: Ord + std::fmt::Debug>(what: &str, key: &K, sums: &BTreeMap<K, u64>) 
     assert!(count > 0, "{what} {key:?} never occurred in {SEEDS} worlds");
 }
 
-/// Rows 4.3, 4.9, 4.12, 4.16, 4.33, 4.34, 4.35, 4.36, 4.37, 5.5: in every world every honest client gets every answer,
-/// exact and in order, every connection ends for one reason, and nothing is left over. Where there is a hub, every message
-/// is in its stream once, in order, where its acknowledgement said, and is heard before the PONG behind it. Over
-/// all worlds everything that can happen does.
+/// Rows 4.3, 4.9, 4.12, 4.16, 4.33, 4.34, 4.35, 4.36, 4.37, 5.5: in every world every well-behaved client gets every
+/// response, exact and in order, every connection ends with one reason, and nothing remains. With a hub, every message
+/// is in its stream once, in order, at its acknowledged position, and is received before the next PONG. Over all
+/// worlds, everything that can happen does.
 #[test]
 fn every_world_ends_well_and_all_that_can_happen_does() {
     let mut faults = FaultCounts::default();
@@ -47,7 +47,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
             (messages_received + report.messages_received, records_audited + report.records_audited);
     }
     for fault in NetworkFault::ALL {
-        // There are no datagrams in this world, and its shards dial nobody.
+        // This world has no datagrams, and its shards do not connect.
         let absent = matches!(
             fault,
             NetworkFault::DatagramLost | NetworkFault::DatagramTwice | NetworkFault::ConnectFails
@@ -57,8 +57,8 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
     WellBehavedStyle::ALL.iter().for_each(|style| seen("style", style, &styles));
     HostileStyle::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
     for reason in CloseReason::ALL {
-        // The shards dial nobody, no handler asks for its socket, unread output never fills the store, HTTP is for
-        // everybody, and there are no custom protocols.
+        // The shards do not connect, no handler detaches its socket, unread output never fills the store, HTTP is open
+        // to all, and there are no custom protocols.
         let absent = matches!(
             reason,
             CloseReason::ConnectFailed

@@ -1,4 +1,4 @@
-//! The moving world over many seeds: connections leave shards and come to others, and nothing is lost on the way.
+//! The migration world over many seeds: connections move between shards, and nothing is lost.
 
 use stilling_simulation::migration::run;
 use stilling_simulation::{FaultCounts, FaultRates, NetworkFault, SplitMix64};
@@ -29,7 +29,7 @@ fn echoes_are_exact_while_their_connections_move() {
     assert!(ended > 0, "no connection ended otherwise while it was leaving");
 }
 
-/// Rows 4.4, 4.5: each kind of trouble alone, and often.
+/// Rows 4.4, 4.5: each fault alone, and often.
 #[test]
 fn echoes_are_exact_when_one_fault_strikes_half_the_time() {
     for fault in NetworkFault::ALL {

@@ -1,6 +1,6 @@
-//! The network behaves as Linux does where a socket's user can see it. The driver suite shows that both sides agree;
-//! here are the corners that a test over real sockets cannot reach at will: full backlogs, deferring listeners, discarded
-//! bytes, lost datagrams.
+//! The network behaves like Linux as far as the user of a socket can observe. The driver suite shows that both sides
+//! agree; these tests cover corners that a test over real sockets cannot reach at will: full backlogs, deferring
+//! listeners, discarded bytes, lost datagrams.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ fn network(faults: FaultRates, latency_ms: u64) -> Network {
     Network::new(1, NetworkOptions { latency, buffer: 1000, faults })
 }
 
-/// A driver and the news of its last turn.
+/// A driver and the events of its last turn.
 struct TestShard {
     network: Network,
     driver: SimDriver,
@@ -73,7 +73,7 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
     result.expect_err("it fails").raw_os_error()
 }
 
-/// Row 0.8: the backlog holds clients; beyond it they knock again and get in when there is room.
+/// Row 0.8: the backlog holds clients; further clients retry and connect when there is room.
 #[test]
 fn a_full_backlog_makes_clients_knock_again() {
     let network = network(FaultRates::NONE, 1);

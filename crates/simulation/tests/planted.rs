@@ -1,5 +1,5 @@
-//! Bugs planted on purpose are found, and nothing is found where there is none: that is how we know that the simulator
-//! can see. Needs `RUSTFLAGS="--cfg stilling_planted"`.
+//! Planted bugs are found, and without one nothing is found: this shows that the simulator detects bugs. Needs
+//! `RUSTFLAGS="--cfg stilling_planted"`.
 #![cfg(stilling_planted)]
 
 use std::panic;
@@ -10,10 +10,10 @@ use stilling_simulation::{
     FaultRates, SeedFailure, SplitMix64, echo, http, migration, sharing, streams, unread,
 };
 
-/// Seeds within which a bug has to be found.
+/// Seeds within which a bug must be found.
 const SEEDS: u64 = 1000;
 
-/// Every planted bug that a world without a disk and a hub can show.
+/// Planted bugs that show in a world without a disk and a hub.
 const BUGS: [&str; 7] = [
     "stale generation",
     "double-freed buffer",
@@ -24,19 +24,19 @@ const BUGS: [&str; 7] = [
     "previous tenant",
 ];
 
-/// Bugs of the driver, which the echo world sees as well: it has no server that might cover them up.
+/// Bugs of the driver. The echo world shows them too: it has no server that could hide them.
 const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lost completion"];
 
-/// Bugs that show where connections move between shards, beside those of the driver.
+/// Bugs that show where connections move between shards, including those of the driver.
 const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
 
-/// A bug of what happens when unread output fills the store.
+/// A bug that shows when unread output fills the store.
 const UNREAD: &str = "fullness closes the asking connection";
 
-/// Bugs that show where output is sent from shared blocks, and datagrams answer none.
+/// Bugs that show with output from shared blocks and with unsolicited datagrams.
 const IN_SHARING: [&str; 4] = ["early reuse", "early block release", "range sent twice", "previous peer"];
 
-/// Bugs that show where streams are on disk.
+/// Bugs that show with streams on disk.
 const ON_DISK: [&str; 15] = [
     "early watermark",
     "unsynced directory",
@@ -55,7 +55,7 @@ const ON_DISK: [&str; 15] = [
     "unbuilt payload",
 ];
 
-/// Bugs that show where one server takes over from another, beside that of the message ids.
+/// Bugs that show when one server takes over from another, beside that of the message ids.
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "forgotten window"];
 
 type World = fn(u64) -> Option<SeedFailure>;
@@ -93,10 +93,10 @@ fn first_failure(bug: Option<&'static str>, world: World) -> Option<SeedFailure>
     (0..SEEDS).find_map(world)
 }
 
-/// One test, because the chosen bug is the whole process's.
+/// One test, because the chosen bug is global to the process.
 #[test]
 fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
-    // What the worlds find shows in their results; thousands of panic messages would only hide it.
+    // Failures show in the results of the worlds; thousands of panic messages would hide them.
     panic::set_hook(Box::new(|_| ()));
     let found = |bug, world| first_failure(Some(bug), world).is_some();
     let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));

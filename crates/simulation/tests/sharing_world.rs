@@ -1,4 +1,4 @@
-//! Output from shared blocks: what subscribers get, and how long a block is kept.
+//! Output from shared blocks: what subscribers receive, and how long a block is referenced.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use stilling_engine::{
 use stilling_simulation::sharing::{SharingReport, run};
 use stilling_simulation::single_shard::{SingleShard, read};
 
-/// Row 4.35: whatever a send takes of private bytes and shared ranges, every byte arrives once and in order, and a block is
-/// free when the turn is over.
+/// Row 4.35: however sends split private bytes and shared ranges, every byte arrives once and in order, and blocks are
+/// free after the turn.
 #[test]
 fn every_subscriber_gets_its_messages_from_blocks_that_are_filled_anew() {
     let mut sum = SharingReport::default();
@@ -27,10 +27,10 @@ fn every_subscriber_gets_its_messages_from_blocks_that_are_filled_anew() {
     assert!(sum.referenced > 1000 && sum.stopped_sends > 1000 && sum.notices > 10_000, "{sum:?}");
 }
 
-/// Bytes that the network takes in one direction.
+/// Bytes that the network holds per direction.
 const BUFFER: usize = 50_000;
 
-/// A block that is sent whole to a connection as often as its mail says, each time with a full stop behind it.
+/// Sends its block whole to a connection as often as its mail requests, each time followed by a full stop.
 struct RangeSender {
     block: SharedBlock,
     send_max: usize,
@@ -84,7 +84,7 @@ impl Session for RangeReceiver {
     }
 }
 
-/// A world whose block is `b'x'` throughout, and its writer.
+/// A world with a block full of `b'x'`, and its writer.
 fn station(send_max: usize) -> (SingleShard<RangeSender>, BlockWriter) {
     let mut writer = BlockWriter::new(SHARED_MIN);
     writer.append(&[b'x'; SHARED_MIN]).expect("it is as long");
@@ -99,7 +99,7 @@ fn station(send_max: usize) -> (SingleShard<RangeSender>, BlockWriter) {
     (SingleShard::new(service, ShardConfig { capacity: 10, ..ShardConfig::default() }, BUFFER), writer)
 }
 
-/// Row 4.35: a shard that goes to sleep keeps no block: the turn that sends from one does not wait.
+/// Row 4.35: a sleeping shard references no block: a turn that sends from a block does not wait.
 #[test]
 fn a_turn_that_sends_from_a_block_does_not_wait() {
     let (mut world, mut writer) = station(SEND_MAX);
@@ -118,7 +118,7 @@ fn a_turn_that_sends_from_a_block_does_not_wait() {
     assert_eq!(read(&mut client, usize::MAX).0.len(), SHARED_MIN + 1);
 }
 
-/// Row 4.35: shared ranges count against what a connection may have unsent; what is refused is not sent.
+/// Row 4.35: shared ranges count against the connection's limit of unsent bytes; refused ranges are not sent.
 #[test]
 fn shared_ranges_have_no_more_room_than_private_bytes() {
     let (mut world, _writer) = station(SEND_MAX);
@@ -141,7 +141,7 @@ fn shared_ranges_have_no_more_room_than_private_bytes() {
     assert_eq!((received.len() - taken * SHARED_MIN, world.service().ended.len()), (100, 0));
 }
 
-/// Row 4.35: a connection may be sent more ranges in a turn than one send has pieces.
+/// Row 4.35: a connection may get more ranges in a turn than one send has pieces.
 #[test]
 fn more_ranges_than_a_send_has_pieces_arrive_whole() {
     const RANGES: usize = PIECES_MAX / 2 + 50;

@@ -1,3 +1,3 @@
-//! The `sim` driver keeps every promise of the suite that a driver without threads and real time can be asked for.
+//! The `sim` driver passes all contract tests that need neither threads nor real time.
 
 stilling_simulation::every_promise!(stilling_simulation::SimRig);

@@ -4,7 +4,7 @@ use stilling_simulation::streams::{
     ClientTotals, ScenarioBias, StreamsEventCounts, StreamsOptions, StreamsReport, run,
 };
 
-/// Worlds of each bias in one test run.
+/// Worlds of each bias per test run.
 const SEEDS: u64 = 150;
 
 fn report(seed: u64, bias: ScenarioBias) -> StreamsReport {
@@ -14,7 +14,7 @@ fn report(seed: u64, bias: ScenarioBias) -> StreamsReport {
     run(seed, &options).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))
 }
 
-/// The sums of all worlds; each figure of what happened by its name.
+/// Sums over all worlds; each event count with its name.
 fn sums(bias: ScenarioBias) -> (ClientTotals, Vec<(&'static str, u64)>) {
     let (mut totals, mut sums) = (ClientTotals::default(), Vec::new());
     for seed in 0..SEEDS {
@@ -60,8 +60,8 @@ fn figures(events: &StreamsEventCounts) -> [(&'static str, u64); 19] {
     ]
 }
 
-/// Rows 0.2, 0.13, 2.6, 2.15: in every world everything that was acknowledged or seen is on disk once, in order and whole, through power
-/// failures, kills, restarts and disk trouble; and over all worlds all of that happens.
+/// Rows 0.2, 0.13, 2.6, 2.15: in every world everything acknowledged or received is on disk once, in order and
+/// complete, through power failures, kills, restarts and disk faults; over all worlds, all of these happen.
 #[test]
 fn nothing_acknowledged_or_seen_is_lost_whatever_happens_to_server_and_disks() {
     let (totals, sums) = sums(ScenarioBias::Mixed);
@@ -76,7 +76,7 @@ fn nothing_acknowledged_or_seen_is_lost_whatever_happens_to_server_and_disks() {
     }
 }
 
-/// Row 4.37: restarts under load lose nothing, also when old or new server is cut off at one of the steps.
+/// Row 4.37: restarts under load lose nothing, also when the old or new server is cut off at one of the steps.
 #[test]
 fn restarts_under_load_lose_nothing_whichever_step_is_cut_off() {
     let (totals, sums) = sums(ScenarioBias::Restarts);

@@ -1,4 +1,4 @@
-//! Hot restarts over every case of a matrix: nothing acknowledged is lost, and no publisher is left without an answer.
+//! Hot restarts over every case of a matrix: nothing acknowledged is lost, and every publisher gets its answers.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ fn report(seed: u64) -> SuccessionReport {
     })
 }
 
-/// Row 4.37: with predecessor and successor at the same time, whichever is killed at whichever step and whatever the disks do,
-/// everything that was acknowledged is stored once, and every publication comes to its end.
+/// Row 4.37: with predecessor and successor at the same time, whichever is killed at whichever step and whatever the
+/// disks do, everything acknowledged is stored once, and every publication completes.
 #[test]
 fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
     let mut killed: BTreeMap<_, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What peers leave unread: which connections are disconnected for it, and how long one may take.
+//! Unread output: which connections are disconnected for it, and how long a connection may take.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use stilling_engine::{CloseReason, Io, Service, Session, ShardConfig};
 use stilling_simulation::single_shard::{SingleShard, read};
 use stilling_simulation::unread::{UnreadReport, run};
 
-/// Row 4.35: only connections that hold more than their share are disconnected, those first that hold most; the others get
-/// every message.
+/// Row 4.35: only connections that hold more than their share are disconnected, the largest first; the others get every
+/// message.
 #[test]
 fn connections_within_their_share_lose_nothing() {
     let mut sum = UnreadReport::default();
@@ -25,14 +25,14 @@ fn connections_within_their_share_lose_nothing() {
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Bytes of the answer that each peer is sent.
+/// Bytes of the response to each peer.
 const LONG: usize = 60_000;
 
-/// The reasons for which connections have ended.
+/// The reasons for which connections ended.
 #[derive(Default)]
 struct CloseRecorder {
     reasons: Vec<CloseReason>,
-    /// The answer is offered, not sent.
+    /// The response is offered, not sent.
     offers: bool,
 }
 
@@ -75,7 +75,7 @@ impl Session for LongAnswer {
     }
 }
 
-/// Row 4.35: a peer that takes a little within each write timeout is given up as well, one that takes enough is not.
+/// Row 4.35: a peer that reads too little within each write timeout is closed; a peer that reads enough is not.
 #[test]
 fn a_peer_that_takes_too_little_is_given_up() {
     let rate = usize::try_from(WRITE_RATE_MIN).expect("a small number");

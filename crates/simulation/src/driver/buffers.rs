@@ -1,4 +1,4 @@
-//! The receive buffers: lent to the shard with an event, given back by `release`.
+//! Receive buffers: lent to the shard with an event, returned by `release`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
 #[derive(Debug)]
 pub(super) struct SimBufferPool {
     buffers: Vec<SimBuffer>,
-    /// Last in, first out, as the real drivers do for the cache's sake: a buffer used too long is soon overwritten.
+    /// Last in, first out, like the real drivers (for the cache): a buffer used after its release is soon overwritten.
     free: Vec<u16>,
     lent: usize,
     releases: u64,
@@ -16,11 +16,11 @@ pub(super) struct SimBufferPool {
 
 #[derive(Debug, Default)]
 struct SimBuffer {
-    /// Allocated at the first use, then kept.
+    /// Allocated at first use, then kept.
     bytes: Box<[u8]>,
     from: Option<SocketAddr>,
     local: Option<IpAddr>,
-    /// Length of the datagram in it; what exceeded the buffer is gone.
+    /// Length of the datagram; bytes beyond the buffer are lost.
     len: usize,
     state: SimBufferState,
 }
@@ -29,7 +29,7 @@ struct SimBuffer {
 enum SimBufferState {
     #[default]
     Free,
-    /// Filled by the driver, not yet with the shard.
+    /// Filled by the driver, not yet lent to the shard.
     Filled,
     Lent,
 }
@@ -44,7 +44,6 @@ impl SimBufferPool {
         !self.free.is_empty()
     }
 
-    /// Takes a free buffer to fill.
     pub(super) fn take(&mut self) -> Option<(BufferId, &mut [u8])> {
         let number = self.free.pop()?;
         let buffer = &mut self.buffers[usize::from(number)];
@@ -55,7 +54,6 @@ impl SimBufferPool {
         Some((BufferId(number), &mut buffer.bytes))
     }
 
-    /// Puts a datagram into a buffer that was taken.
     pub(super) fn fill(&mut self, id: BufferId, from: SocketAddr, local: Option<IpAddr>, payload: &[u8]) {
         let buffer = &mut self.buffers[usize::from(id.0)];
         let kept = payload.len().min(buffer.bytes.len());
@@ -63,19 +61,17 @@ impl SimBufferPool {
         (buffer.from, buffer.local, buffer.len) = (Some(from), local, payload.len());
     }
 
-    /// A filled buffer is handed to the shard.
     pub(super) fn lend(&mut self, id: BufferId) {
         self.buffers[usize::from(id.0)].state = SimBufferState::Lent;
         self.lent += 1;
     }
 
-    /// A filled buffer that nobody will be told of goes back.
+    /// Frees a filled buffer after its event was discarded.
     pub(super) fn reclaim(&mut self, id: BufferId) {
         self.buffers[usize::from(id.0)].state = SimBufferState::Free;
         self.free.push(id.0);
     }
 
-    /// The shard gives a buffer back.
     pub(super) fn release(&mut self, id: BufferId) {
         let buffer = self.buffers.get_mut(usize::from(id.0));
         let lent = buffer.is_some_and(|buffer| std::mem::take(&mut buffer.state) == SimBufferState::Lent);

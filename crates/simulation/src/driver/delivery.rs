@@ -1,8 +1,8 @@
-//! From completion to event: at once, late, over several turns, or not at all because it is stale.
+//! From completion to event: at once, late, over several turns, or discarded as stale.
 //!
-//! A completion that is held back belongs to its source: the source's `Closed` waits for it, and if the shard closes the
-//! source meanwhile the completion is swallowed and its buffer taken back. A *stale* completion is worse: it is nobody's,
-//! and comes after the slot may have got a new tenant. Real systems produce those; only the generation tells.
+//! A delayed completion belongs to its source: the source's `Closed` waits for it, and if the shard closes the source
+//! in between, the completion is discarded and its buffer reclaimed. A *stale* completion has no source and may arrive
+//! after the slot was reused. Real systems produce such completions; only the generation distinguishes them.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use super::source::ArmedRead;
 use crate::faults::NetworkFault;
 use crate::network::{SimSocket, SocketKind};
 
-/// What a stale receive has in its buffer: no protocol takes it for its own.
+/// Content of a stale receive; no protocol accepts it.
 const STALE_BYTES: &[u8] = b"\x00stale completion\x00";
 
-/// The longest time until a stale completion turns up: long enough for the slot to have been given away.
+/// Longest time until a stale completion arrives: long enough for the slot to be reused.
 const STALE_WITHIN: Duration = Duration::from_millis(20);
 
-/// The most events that an overflowing completion queue gives in one turn.
+/// Most events that an overflowing completion queue delivers in one turn.
 const OVERFLOW_ROOM_MAX: u64 = 3;
 
-/// Of how many completions the planted bug "lost completion" loses one.
+/// The planted bug "lost completion" loses one in this many completions.
 const LOST_ONE_IN: u64 = 32;
 
-/// A completion that waits inside the driver.
+/// A completion delayed inside the driver.
 #[derive(Debug)]
 pub(super) struct DelayedCompletion {
     due: Time,
     event: DriverEvent<SimSocket>,
-    /// Nobody waits for it: its source is closed.
+    /// Stale: its source is closed.
     phantom: bool,
 }
 
 impl SimDriver {
-    /// Gathers the news: held completions that are due, the sources', a wake.
+    /// Collects events: due delayed completions, those of the sources, a wake.
     pub(super) fn collect(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
         let overflows = self.network.state().strikes(NetworkFault::Overflow);
         self.queue_room = match overflows {
@@ -54,7 +54,7 @@ impl SimDriver {
         self.counters.overflows += u64::from(overflows && self.queue_room == 0);
     }
 
-    /// Something has completed. It is delivered now unless a fault holds it back.
+    /// Delivers a completion now, unless a fault delays it.
     pub(super) fn complete(
         &mut self,
         event: DriverEvent<SimSocket>,
@@ -82,7 +82,7 @@ impl SimDriver {
     }
 
     fn delay_event(&mut self, due: Time, event: DriverEvent<SimSocket>, phantom: bool) {
-        // A turn at that time brings it; the nudge makes sure that there is one.
+        // The scheduled check causes a turn at that time.
         self.network.state().nudge(due, self.number, u32::MAX);
         self.delayed.push(DelayedCompletion { due, event, phantom });
     }
@@ -119,7 +119,7 @@ impl SimDriver {
         }
     }
 
-    /// A completion for a source that is closed or was never this one.
+    /// Discards a completion of a closed source or another generation.
     fn discard_event(&mut self, event: DriverEvent<SimSocket>, events: &mut Vec<DriverEvent<SimSocket>>) {
         self.counters.stale += 1;
         if planted!("stale generation")
@@ -160,8 +160,8 @@ impl SimDriver {
         events.push(event);
     }
 
-    /// When a source is closed, a completion of what was armed last may haunt the slot later, as if it had been on its
-    /// way twice: readiness and cancelled operations do that.
+    /// Schedules a stale completion of what was armed last when a source is closed, as late readiness and cancelled
+    /// operations cause it.
     pub(super) fn add_stale_completion(&mut self, token: Token, last: ArmedRead, writable: bool) {
         let anything = last != ArmedRead::No || writable;
         if !anything || !self.network.state().strikes(NetworkFault::Stale) {
@@ -209,7 +209,7 @@ fn buffer_of(event: &DriverEvent<SimSocket>) -> Option<BufferId> {
     }
 }
 
-/// The same news for another source: what a driver without generations would make of it.
+/// Readdresses an event to another source, as a driver without generations would.
 fn addressed_to(event: DriverEvent<SimSocket>, token: Token) -> DriverEvent<SimSocket> {
     match event {
         DriverEvent::Received { buffer, len, .. } => DriverEvent::Received { token, buffer, len },
@@ -222,7 +222,7 @@ fn addressed_to(event: DriverEvent<SimSocket>, token: Token) -> DriverEvent<SimS
     }
 }
 
-/// The event's name in the trace, and the number that goes with it.
+/// Name of the event in the trace, and the number recorded with it.
 fn description(event: &DriverEvent<SimSocket>) -> (&'static str, u64) {
     let errno = |error: &std::io::Error| u64::from(error.raw_os_error().unwrap_or(0).unsigned_abs());
     match event {

@@ -1,16 +1,16 @@
-//! The `sim` driver: the seam to the operating system, over the simulated network.
+//! The `sim` driver: the driver contract over the simulated network.
 //!
-//! It does what the seam promises and is as nasty as the promises allow: news comes in any order, late, over several
-//! turns, and completions of closed sources turn up inside it, which it has to recognise. It is also the judge of the
-//! other side of the seam: a shard that breaks the contract is stopped by a panic.
+//! It fulfils the contract and uses all the freedom the contract leaves: events arrive in any order, late and over
+//! several turns, and completions of closed sources appear inside it, which it has to recognise. It also checks the
+//! shard's half of the contract: a violation panics.
 //!
 //! ```text
-//!  intents ─▶ sources ─ look ─▶ completion ┬─▶ deliver ─▶ events
-//!                                          └─▶ held (late, overflow, stale) ─▶ filter ─▶ events
+//!  intents ─▶ sources ─ readiness ─▶ completion ┬─▶ deliver ─▶ events
+//!                                               └─▶ delayed (late, overflow, stale) ─▶ filter ─▶ events
 //! ```
 //!
-//! One file per mechanism: `source` says what is armed and checks the contract, `look` turns the network's state into
-//! completions, `delivery` holds them back and filters the stale ones, `buffers` lends memory.
+//! One file per mechanism: `source` records what is armed and checks the contract, `readiness` turns the network's
+//! state into completions, `delivery` delays them and filters stale ones, `buffers` lends memory.
 
 mod buffers;
 mod delivery;
@@ -39,8 +39,8 @@ use buffers::SimBufferPool;
 use delivery::DelayedCompletion;
 use source::{ArmedRead, SimSource, SimSourceKind, SimSources};
 
-/// What the world does while a shard sleeps in its driver: moves the time to the next moment at which something happens,
-/// but not beyond the limit, and plays it. Returns whether there was such a moment.
+/// Runs the world while a shard waits in its driver: advances the time to the next event, but not beyond the limit, and
+/// runs it. Returns false if there is no such event.
 pub type WaitHook = Box<dyn FnMut(Option<Time>) -> io::Result<bool>>;
 
 /// A driver over a simulated [`Network`]. See the [module page](self).
@@ -49,9 +49,9 @@ pub struct SimDriver {
     number: u32,
     sources: SimSources,
     buffers: SimBufferPool,
-    /// Slots to look at in this turn.
+    /// Slots to check in this turn.
     dirty: Vec<u32>,
-    /// Slots whose receive waits for a buffer.
+    /// Slots with a receive waiting for a buffer.
     starved: Vec<u32>,
     shutdowns: Vec<Token>,
     delayed: Vec<DelayedCompletion>,
@@ -65,13 +65,13 @@ pub struct SimDriver {
 }
 
 impl SimDriver {
-    /// A driver with as many receive buffers as the real ones have.
+    /// Creates a driver with as many receive buffers as the real drivers have.
     #[must_use]
     pub fn new(network: &Network) -> Self {
         Self::with_buffers(network, limits::RECEIVE_BUFFERS)
     }
 
-    /// A driver with `buffers` receive buffers; few of them make starving receives common.
+    /// Creates a driver with `buffers` receive buffers; a small number makes starved receives common.
     #[must_use]
     pub fn with_buffers(network: &Network, buffers: u16) -> Self {
         SimDriver {
@@ -92,13 +92,14 @@ impl SimDriver {
         }
     }
 
-    /// Lets `wait_hook` play the rest of the world while the shard sleeps. The shard then sleeps as it really does,
-    /// announced and until it is woken: a wake that gets lost shows. Without this, a wait only follows the network.
+    /// Sets the hook that runs the rest of the world while the shard waits. The shard then announces its wait and
+    /// sleeps until it is woken, as in production, so a lost wake shows. Without a hook, a wait only follows the
+    /// network.
     pub fn set_wait_hook(&mut self, wait_hook: WaitHook) {
         self.wait_hook = Some(wait_hook);
     }
 
-    /// Whether a turn has something to report or to look at: a shard that sleeps is woken.
+    /// Whether a turn has something to report or to check; a waiting shard is then woken.
     #[must_use]
     pub fn has_pending_events(&self) -> bool {
         self.wake.load(Ordering::Acquire)
@@ -106,13 +107,13 @@ impl SimDriver {
             || self.network.state().is_dirty(self.number)
     }
 
-    /// Tokens that are in use: attached and not yet reported closed.
+    /// Tokens attached and not yet reported closed.
     #[must_use]
     pub fn tokens_in_use(&self) -> usize {
         self.sources.in_use()
     }
 
-    /// The judge's last word, for the end of a world.
+    /// Checks at the end of a world that everything was returned.
     ///
     /// # Panics
     /// If a buffer was never released or a source never closed.
@@ -131,7 +132,7 @@ impl SimDriver {
         self.mark(slot);
     }
 
-    /// Has a source looked at in the next turn.
+    /// Schedules a check of a source in the next turn.
     fn mark(&mut self, slot: u32) {
         self.dirty.push(slot);
     }
@@ -187,7 +188,7 @@ impl SimDriver {
         }
     }
 
-    /// Moves the time to the next event or to the limit; false when there is nothing more to wait for.
+    /// Advances the time to the next event or the limit; false if there is nothing more to wait for.
     fn advance_network(&mut self, limit: Option<Time>) -> bool {
         let next = self.network.next_event();
         let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
@@ -203,7 +204,7 @@ impl SimDriver {
         self.mark(token.index());
     }
 
-    /// Shutdowns and closes come after the sends, as if they had been submitted behind them.
+    /// Shutdowns and closes come after the sends, as if submitted behind them.
     fn apply_shutdowns(&mut self) {
         for token in std::mem::take(&mut self.shutdowns) {
             if let Some(source) = self.sources.of(token)
@@ -217,7 +218,7 @@ impl SimDriver {
     }
 }
 
-/// The bytes of a send as the network takes them.
+/// The bytes of a send as one slice.
 fn concatenated(bytes: Gather<'_>) -> Cow<'_, [u8]> {
     match bytes {
         Gather::One(bytes) => Cow::Borrowed(bytes),
@@ -427,7 +428,7 @@ impl Driver for SimDriver {
                 None => self.advance_network(limit),
             };
             self.collect(events);
-            // Only another thread or the world can end a wait without a limit; coming back empty-handed lets it.
+            // Only another thread or the world can end a wait without a limit; returning without events allows that.
             if !more {
                 break;
             }

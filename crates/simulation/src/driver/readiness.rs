@@ -1,7 +1,7 @@
-//! Looking at sources: what the network says becomes completions.
+//! Checks of sources: turns the network's state into completions.
 //!
-//! Only sources that something happened to are looked at: the network names them, and so does every intent. A source
-//! that a fault put off is named again by a nudge, so that no turn is needed in between.
+//! Only sources with changes are checked: the network marks them, and so does every intent. A scheduled check marks a
+//! source that a fault delayed, without turns in between.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::trace::hash_bytes;
 type SimEvents = Vec<DriverEvent<SimSocket>>;
 
 impl SimDriver {
-    /// Looks at every source that may have news, the first one by chance: completions have no order.
+    /// Checks every marked source, starting at a random one: completions have no order.
     pub(super) fn check_dirty_sources(&mut self, events: &mut SimEvents) {
         self.network.state().take_dirty(self.number, &mut self.dirty);
         let mut slots = std::mem::take(&mut self.dirty);
@@ -32,7 +32,7 @@ impl SimDriver {
             self.check_source(slot, events);
         }
         slots.clear();
-        // Looking may have marked sources again; they are for the next turn.
+        // A check may mark sources again; they belong to the next turn.
         slots.append(&mut self.dirty);
         self.dirty = slots;
     }
@@ -68,7 +68,7 @@ impl SimDriver {
             source.release_socket();
             self.add_stale_completion(token, last, writable);
         }
-        // `Closed` itself may be held back; then it is in flight, and is the last that is.
+        // `Closed` itself may be delayed; it then is in flight, and is the last completion in flight.
         if self.sources.of(token).is_some_and(|source| source.in_flight == 0) {
             self.complete(DriverEvent::Closed { token }, events);
         }
@@ -79,7 +79,7 @@ impl SimDriver {
         let end = source.socket_kind().end();
         let armed = std::mem::replace(&mut source.armed, ArmedRead::No);
         source.writable = false;
-        // What was armed is taken back, which may come too late. Without a buffer it certainly does not.
+        // Cancels what is armed, possibly too late. A receive without a buffer is always cancelled in time.
         let ready = armed == ArmedRead::Receive && self.network.state().is_readable(end);
         if ready && self.network.state().random.chance(500) {
             self.receive_from(token, end, true, events);
@@ -152,7 +152,7 @@ impl SimDriver {
             return;
         }
         let ready = self.network.state().is_readable(end);
-        // A cancel that races with news may win or lose.
+        // A cancel that races with data may win or lose.
         if cancelling && !(ready && self.network.state().random.chance(500)) {
             self.disarm(token);
             self.complete(DriverEvent::ReceiveCancelled { token }, events);
@@ -165,7 +165,7 @@ impl SimDriver {
             }
             ArmedRead::Receive if ready => self.receive_from(token, end, cancelling, events),
             ArmedRead::Receive if self.sources.of(token).is_some_and(|source| source.expects_data) => {
-                // It is tried before it waits, which takes a buffer like any other.
+                // A receive tried before it waits takes a buffer like any other.
                 if !self.is_starved(token)
                     && let Some(source) = self.sources.of(token)
                 {
@@ -247,7 +247,7 @@ impl SimDriver {
         }
     }
 
-    /// Whether a receive finds no buffer, really or by a fault; it is then looked at again when that may have changed.
+    /// Whether a receive finds no buffer, truly or by a fault; its source is checked again when that may have changed.
     fn is_starved(&mut self, token: Token) -> bool {
         let slot = token.index();
         if !self.buffers.has_free() {

@@ -1,19 +1,18 @@
-//! What the driver knows of each source, and the shard's half of the contract.
+//! State of each source, and checks of the shard's half of the contract.
 //!
-//! A source lives from `attach` (or `listen`, `connect`) until its `Closed` has been handed over. Every use of a token
-//! goes through [`SimSources::live`], which is where a shard that uses a stale, closed or closing token is stopped.
+//! A source exists from `attach` (or `listen`, `connect`) until its `Closed` has been delivered. Every use of a token
+//! goes through [`SimSources::live`], which panics on a stale, closed or closing token.
 
 use stilling_engine::Token;
 use stilling_engine::limits::PIECES_MAX;
 
 use crate::network::{EndId, SimSocket, SocketKind, SocketOwner};
 
-/// Stops a shard that broke its half of the contract.
+/// Panics because the shard broke its half of the contract.
 pub(super) fn contract_violation(token: Token, what: &str) -> ! {
     panic!("contract broken by the shard, token {token:?}: {what}")
 }
 
-/// What is armed for reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArmedRead {
     No,
@@ -47,23 +46,22 @@ pub(super) struct SimSource {
     socket: Option<SimSocket>,
     pub(super) what: SimSourceKind,
     pub(super) armed: ArmedRead,
-    /// What was armed last, whether or not it has completed.
+    /// What was armed last, completed or not.
     pub(super) last_armed: ArmedRead,
     pub(super) cancelling: bool,
     pub(super) writable: bool,
-    /// The armed receive has found no free buffer, and that has been counted.
+    /// The armed receive found no free buffer and has been counted.
     pub(super) starving: bool,
     /// The next receive is tried before it waits.
     pub(super) expects_data: bool,
-    /// `Failed` has been told, which answers everything that was armed.
+    /// `Failed` has been delivered, which completes everything armed.
     pub(super) failed: bool,
     /// The shard has closed it; only `Closed` may follow.
     pub(super) closing: bool,
-    /// The shard wants its socket back; nothing may be asked of it any more.
+    /// The shard detaches the socket; no further operation is allowed.
     pub(super) detaching: bool,
-    /// Completions of it that are held back. `Closed` and `Detached` wait for them.
+    /// Delayed completions; `Closed` and `Detached` wait for them.
     pub(super) in_flight: u32,
-    /// The last turn in which something was sent.
     sent_in: u64,
 }
 
@@ -96,24 +94,23 @@ impl SimSource {
         }
     }
 
-    /// The socket as the network knows it.
     pub(super) fn socket_kind(&self) -> SocketKind {
         self.socket.as_ref().expect("a source that is looked at still has its socket").kind()
     }
 
-    /// Whether the socket has been closed or given away already.
+    /// Whether the socket has been closed or detached.
     pub(super) fn is_released(&self) -> bool {
         self.socket.is_none()
     }
 
-    /// Gives the socket out of hand, so that nobody is told of its news.
+    /// Takes the socket and disowns it, so that its changes mark no source.
     pub(super) fn take_socket(&mut self) -> Option<SimSocket> {
         let socket = self.socket.take()?;
         socket.set_owner(SocketOwner::Unowned);
         Some(socket)
     }
 
-    /// Closes the socket itself.
+    /// Closes the socket.
     pub(super) fn release_socket(&mut self) {
         self.socket = None;
     }
@@ -134,14 +131,14 @@ impl SimSource {
         }
     }
 
-    /// `Failed` is told: nothing else follows it.
+    /// Records that `Failed` is delivered: nothing follows it.
     pub(super) fn fail(&mut self) {
         (self.armed, self.cancelling, self.writable, self.failed) = (ArmedRead::No, false, false, true);
     }
 
     pub(super) fn arm_writable(&mut self) {
         if self.failed {
-            // The shard looks at its sends first: it has been told, but does not know yet.
+            // The shard processes its sends first: it has not processed the failure event yet.
             return;
         }
         if std::mem::replace(&mut self.writable, true) {
@@ -171,7 +168,7 @@ impl SimSource {
         }
     }
 
-    /// Checks a send in `turn`; says whether it is one of bytes (not a datagram).
+    /// Checks a send in `turn`; returns whether it is a send of bytes (not a datagram).
     pub(super) fn check_send(&mut self, turn: u64, addressed: bool, pieces: usize) -> bool {
         if pieces > PIECES_MAX {
             contract_violation(self.token, "a send in too many pieces");
@@ -196,7 +193,6 @@ impl SimSource {
     }
 }
 
-/// All sources by their slot.
 #[derive(Debug, Default)]
 pub(super) struct SimSources {
     slots: Vec<SimSourceSlot>,
@@ -210,7 +206,6 @@ struct SimSourceSlot {
 }
 
 impl SimSources {
-    /// Adds a source in the slot of its token, and returns the slot.
     pub(super) fn add(&mut self, source: SimSource) -> u32 {
         let (token, index) = (source.token, source.token.index() as usize);
         if index >= self.slots.len() {
@@ -237,7 +232,7 @@ impl SimSources {
         }
     }
 
-    /// The source that the shard names, which must be alive and neither closing nor detaching.
+    /// The source of `token`, which must be attached and neither closing nor detaching.
     pub(super) fn live(&mut self, token: Token, what: &str) -> &mut SimSource {
         match self.of(token) {
             Some(source) if !source.closing && !source.detaching => {}
@@ -266,12 +261,11 @@ impl SimSources {
         self.live(token, what).socket_kind().listener()
     }
 
-    /// The source of exactly this token, also a closing one.
+    /// The source of exactly this token, including a closing one.
     pub(super) fn of(&mut self, token: Token) -> Option<&mut SimSource> {
         self.at(token.index()).filter(|source| source.token == token)
     }
 
-    /// The tenant of a slot.
     pub(super) fn at(&mut self, slot: u32) -> Option<&mut SimSource> {
         self.slots.get_mut(slot as usize)?.source.as_mut()
     }

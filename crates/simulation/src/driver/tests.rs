@@ -1,4 +1,4 @@
-//! The judge, and what only this driver does. What all drivers promise is in the driver suite.
+//! Tests of the contract checks and of what is specific to this driver. The driver suite tests the common contract.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl SimDriverFixture {
         self.turn(Wait::No, &[]).1
     }
 
-    /// Turns until the source is closed; only that may be reported.
+    /// Turns until the source is closed; no other event is allowed.
     fn closed(&mut self, token: Token) {
         for _ in 0..1000 {
             let now = self.network.now();
@@ -56,7 +56,7 @@ fn sending(token: Token, bytes: &[u8]) -> Outgoing<'_> {
     Outgoing::stream(token, Gather::One(bytes), false)
 }
 
-/// The act breaks the contract, and the judge says so with these words.
+/// Checks that `act` breaks the contract and the panic contains `words`.
 fn check_violation(words: &str, act: impl FnOnce(&mut SimDriverFixture)) {
     let mut fixture = SimDriverFixture::new(FaultRates::NONE);
     let panic = catch_unwind(AssertUnwindSafe(|| act(&mut fixture))).expect_err(words);

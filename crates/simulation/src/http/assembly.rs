@@ -1,4 +1,4 @@
-//! Builds the world that a setting describes: the shards, the network and everything outside.
+//! Builds a world from its parameters: the shards, the network and the rest of the world.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use crate::driver::SimDriver;
 use crate::network::{Address, Network, SimSocket};
 
 impl HttpWorldParameters {
-    /// The first shard, and everything else.
+    /// Builds the first shard, and the world with everything else.
     pub(super) fn build(mut self) -> (HttpSimShard, Rc<RefCell<HttpWorld>>) {
         let network = Network::new(self.random.bits(), self.network);
         let drivers: Vec<SimDriver> =
@@ -69,7 +69,7 @@ impl HttpWorldParameters {
             let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
             shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
             if self.has_nats_clients {
-                // Its clients wait to be greeted.
+                // Its clients wait for the INFO line.
                 let listener = network.listen(hub_address.clone(), self.backlog, None);
                 shard.listen(listener, false).expect("the second listener");
             }

@@ -1,37 +1,37 @@
-//! What an honest client sends, and exactly what it must get back.
+//! Requests of well-behaved clients, and the exact responses to them.
 //!
-//! The expected answers are written down here from the specification, not taken from the encoder that ships: else both
-//! could be wrong together. `#` stands for one byte of the date, which is checked against the world's calendar; pages
-//! whose text varies are checked by their framing.
+//! The expected responses follow the specification and do not use the shipped encoder, which could otherwise hide its
+//! own errors. `#` stands for one byte of the date, which is compared with the world's calendar; pages with varying
+//! text are checked by their framing.
 
 use super::test_routes::{self, ResponseFate};
 use super::version::{DATE, RequestVersion};
 use crate::SplitMix64;
 
-/// The interim answer.
+/// The interim response.
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A request and the answers it may get.
+/// A request and its acceptable responses.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedExchange {
     pub(super) request: Vec<u8>,
-    /// Where the client waits for `100 Continue` before it goes on.
+    /// Position at which the client waits for `100 Continue`.
     pub(super) pause_at: Option<usize>,
     pub(super) answers: Vec<ExpectedResponse>,
-    /// What may become of the ordinary answer.
+    /// How the ordinary response may be cut short.
     pub(super) fate: ResponseFate,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedResponse {
     pub(super) text: ExpectedBytes,
-    /// The server closes after it.
+    /// The server closes the connection after it.
     pub(super) closes: bool,
-    /// Only a server that drains may give it.
+    /// Acceptable only from a draining server.
     pub(super) draining: bool,
-    /// It may come before the request is complete, from a server that is short of memory.
+    /// May arrive before the request is complete, from a server short of memory.
     pub(super) early: bool,
-    /// It is never complete: the end of the connection ends it.
+    /// Never complete: the end of the connection ends it.
     breaks: bool,
 }
 
@@ -39,17 +39,17 @@ pub(super) struct ExpectedResponse {
 pub(super) enum ExpectedBytes {
     /// These bytes, with `#` in the date.
     Exact(Vec<u8>),
-    /// A page: this first line, then framing by `Content-Length`. The flag says that the body is left out.
+    /// A page: this first line, then framing by `Content-Length`. The flag is true if the body is omitted.
     Page(&'static str, bool),
 }
 
-/// How much of an answer is there.
+/// How far the received bytes match a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseMatch {
     Not,
-    /// As far as it goes.
+    /// The bytes received so far match.
     SoFar,
-    /// It is complete and so long.
+    /// Complete, with this length.
     Whole(usize),
 }
 
@@ -63,7 +63,7 @@ pub(super) enum ExchangeBody {
 }
 
 impl ExpectedExchange {
-    /// A request for `path`, with the answers that the specification gives it.
+    /// A request for `path`, with the responses the specification requires.
     pub(super) fn new(
         method: &str,
         path: &str,
@@ -113,7 +113,6 @@ impl ExpectedExchange {
         ExpectedExchange { request, pause_at, answers, fate: ResponseFate::of(path) }
     }
 
-    /// Whether the connection is over after the ordinary answer.
     pub(super) fn closes(&self) -> bool {
         self.answers[0].closes
     }
@@ -145,7 +144,7 @@ fn own_answers(method: &str, path: &str, version: RequestVersion, body: &[u8]) -
         breaks: false,
     };
     let kept = !version.closes();
-    // There may be no memory for the request.
+    // The server may lack memory for the request.
     let mut answers = vec![of(kept, false), of(false, true), unavailable(false, true)];
     if test_routes::is_for_workers(path) {
         answers.extend([unavailable(kept, false), unavailable(false, false)]);
@@ -174,7 +173,7 @@ fn answers(method: &str, path: &str, version: RequestVersion) -> Vec<ExpectedRes
     };
     let mut answers: Vec<ExpectedResponse> = statuses.iter().map(|status| of(*status, kept, false)).collect();
     if statuses.contains(&ExpectedStatus::Unavailable) {
-        // A worker that is stuck: the server gives the connection up.
+        // A worker is stuck: the server closes the connection.
         answers.push(of(ExpectedStatus::Unavailable, false, false));
     }
     for status in statuses {
@@ -241,7 +240,7 @@ impl ExpectedStatus {
 }
 
 impl ExpectedResponse {
-    /// Compares what has come with this answer; `dates` are the dates it may carry.
+    /// Compares received bytes with this response; `dates` are the acceptable dates.
     pub(super) fn compare(&self, inbox: &[u8], dates: &[[u8; 29]]) -> ResponseMatch {
         match &self.text {
             ExpectedBytes::Exact(text) if self.breaks => match compare_exactly(text, inbox, dates) {

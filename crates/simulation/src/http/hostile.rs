@@ -1,4 +1,4 @@
-//! Clients that do not keep to the protocol, or to good manners. Nothing is owed to them but to be got rid of.
+//! Clients that violate the protocol or never finish. The server must only get rid of them.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use super::HttpClientContext;
 use crate::SplitMix64;
 use crate::network::{PeerKey, SimPeer};
 
-/// How a hostile client behaves.
+/// Behaviour of a hostile client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HostileStyle {
-    /// Random bytes.
+    /// Sends random bytes.
     Garbage,
-    /// Good requests, then a reset at a random moment.
+    /// Sends valid requests, then resets at a random time.
     Resetting,
-    /// A head that never ends.
+    /// Sends a head that never ends.
     Slowloris,
-    /// A body that hardly moves.
+    /// Sends a body very slowly.
     SlowBody,
-    /// Says nothing.
+    /// Sends nothing.
     Silent,
-    /// Asks and asks, and never reads.
+    /// Sends requests and never reads.
     NeverReading,
-    /// One request, then nothing.
+    /// Sends one request, then nothing.
     Idle,
-    /// A head that is too long.
+    /// Sends a head that is too long.
     LongHead,
-    /// Leaves in the middle of a request.
+    /// Disconnects in the middle of a request.
     Disconnecting,
-    /// Speaks NATS, more or less.
+    /// Sends random NATS commands.
     RandomCommands,
-    /// Listens to everything that is published, and never reads.
+    /// Subscribes to everything and never reads.
     NeverAcknowledging,
 }
 
 impl HostileStyle {
-    /// Every manner.
+    /// All styles.
     pub const ALL: [HostileStyle; 11] = [
         HostileStyle::Garbage,
         HostileStyle::Resetting,
@@ -51,12 +51,12 @@ impl HostileStyle {
         HostileStyle::NeverAcknowledging,
     ];
 
-    /// Whether it goes to where NATS is spoken.
+    /// Whether it connects to the NATS listener.
     pub(super) fn is_of_hub(self) -> bool {
         matches!(self, HostileStyle::RandomCommands | HostileStyle::NeverAcknowledging)
     }
 
-    /// What it sends first, what it then repeats, and how long it rests in between.
+    /// The first bytes sent, the bytes then repeated, and the pause in between.
     fn script(self, random: &mut SplitMix64) -> (Vec<u8>, &'static [u8], Duration) {
         let (first, again, ms): (&[u8], &'static [u8], u64) = match self {
             HostileStyle::Garbage => {
@@ -98,7 +98,7 @@ impl HostileStyle {
     }
 }
 
-/// What a client says that knows the words and not the sentences.
+/// A random sequence of NATS fragments.
 fn random_commands(random: &mut SplitMix64) -> Vec<u8> {
     const WORDS: [&[u8]; 14] = [
         b"CONNECT {}\r\n",
@@ -124,17 +124,15 @@ fn random_commands(random: &mut SplitMix64) -> Vec<u8> {
     })
 }
 
-/// A hostile client.
 #[derive(Debug)]
 pub(super) struct HostileClient {
     pub(super) manner: HostileStyle,
     first: Vec<u8>,
     again: &'static [u8],
-    /// How much of the present script has been sent.
+    /// Bytes of the present script already sent.
     sent: usize,
     rest: Duration,
     start: Time,
-    /// It has had enough.
     leaves_at: Time,
     next_at: Time,
     peer: Option<SimPeer>,

@@ -1,4 +1,4 @@
-//! Everything but the first shard: the clients, the workers, the second shard, the operator. It moves the time.
+//! The world around the first shard: clients, workers, the second shard and the operator. It advances the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,12 @@ use super::well_behaved::{WellBehaved, WellBehavedStyle};
 use super::{HttpClientContext, HttpSimShard, TURNS_AT_ONCE_MAX};
 use crate::network::{Address, Network, PeerKey};
 
-/// Everybody has to be finished this long after the network became kind.
+/// All clients must finish within this time after faults stop.
 const STARVATION_TIMEOUT: Duration = Duration::from_secs(200);
 
-/// Threads that the system refuses to start, in a thousand.
+/// Rate of thread starts refused by the system, per thousand.
 const THREAD_REFUSED_RATE: u16 = 100;
 
-/// How long stuck work takes.
 const STUCK: Duration = Duration::from_secs(3);
 
 #[allow(clippy::large_enum_variant, reason = "a handful per world")]
@@ -39,21 +38,20 @@ pub(super) struct HttpWorld {
     hub_address: Address,
     clients: Vec<HttpWorldClient>,
     pub(super) nats_tally: NatsTally,
-    /// What the stream has is read, or has been.
+    /// The stream's content has been read, or is being read.
     is_audited: bool,
     pub(super) second: Option<HttpSimShard>,
     pub(super) pool: Pool<JobOutcome>,
-    /// Jobs that have run and whose answers leave at a point in time.
+    /// Completed jobs, with the time at which their results are delivered.
     working: Vec<(Time, FinishedJob<JobOutcome>)>,
-    /// Who makes the pool larger and smaller, if it may be.
     scaler: Option<PoolScaler<JobOutcome>>,
-    /// When the keeper looks again, if nobody calls it.
+    /// Next scheduled check of the scaler, unless it is requested earlier.
     scaler_at: Option<Time>,
     lifecycle: Arc<Lifecycle>,
     pub(super) overview: Arc<Overview>,
     draining: bool,
     kind: bool,
-    /// A worker has answered the first shard since it last turned.
+    /// A worker has sent a result to the first shard since its last turn.
     has_mail_for_first_shard: bool,
     changed: Vec<PeerKey>,
     pub(super) answers: u64,
@@ -114,7 +112,7 @@ impl HttpWorld {
         if pool.growth.is_enabled() { pool.growth.threads_max } else { pool.threads }
     }
 
-    /// The first shard sleeps: the time moves to the next moment, at most to `limit`, and that moment is played.
+    /// Called while the first shard sleeps: advances the time to the next event, at most to `limit`, and runs it.
     /// Returns whether there was one.
     pub(super) fn advance(&mut self, limit: Option<Time>) -> Result<bool, String> {
         if std::mem::take(&mut self.has_mail_for_first_shard) {
@@ -134,13 +132,12 @@ impl HttpWorld {
         Ok(reached.is_some())
     }
 
-    /// The first shard has turned: others may act at the same time.
+    /// Called after a turn of the first shard: the rest of the world acts at the same time.
     pub(super) fn after_turn(&mut self) -> Result<(), String> {
         self.has_mail_for_first_shard = false;
         self.step_all()
     }
 
-    /// Whether no client and no worker has anything left to do.
     pub(super) fn is_done(&self) -> bool {
         self.clients.iter().all(HttpWorldClient::is_done)
             && self.working.is_empty()
@@ -161,14 +158,14 @@ impl HttpWorld {
         Some(next.max(self.network.now()))
     }
 
-    /// When the operator does something next.
+    /// Time of the operator's next action.
     fn next_scheduled(&self) -> Option<Time> {
         let kind = (!self.kind).then_some(self.parameters.faults_until);
         let end = self.parameters.early_end.filter(|_| !self.draining);
         [kind, end].into_iter().flatten().min()
     }
 
-    /// Everybody does what they can do now.
+    /// Runs everything that is possible at this point in time.
     fn step_all(&mut self) -> Result<(), String> {
         for _ in 0..TURNS_AT_ONCE_MAX {
             let before = self.network.activity();
@@ -213,7 +210,7 @@ impl HttpWorld {
         Ok(())
     }
 
-    /// Steps the clients that have something to look at; says whether there were any.
+    /// Steps the clients with changes; returns whether there were any.
     fn step_clients(&mut self) -> Result<bool, String> {
         let now = self.network.now();
         self.network.take_changed(&mut self.changed);
@@ -253,7 +250,6 @@ impl HttpWorld {
         Ok(any)
     }
 
-    /// Plays the workers; says whether there was anything to do.
     fn work(&mut self) -> bool {
         let now = self.network.now();
         let mut any = false;
@@ -273,19 +269,19 @@ impl HttpWorld {
             let finished = job.run(&mut context);
             let random = &mut self.parameters.random;
             let slept = context.take_slept();
-            // A job that was not run, because it had waited too long or panicked, cannot be stuck.
+            // A job that was not run, because it had expired or panicked, cannot be stuck.
             let stuck = !slept.is_zero() && random.chance(self.parameters.stuck_rate);
             let extra =
                 Duration::from_micros(random.between(1, 500)) + if stuck { STUCK } else { Duration::ZERO };
             self.working.push((now.after(slept + extra), finished));
             any = true;
         }
-        // Whoever runs no job may go, if the pool has more workers than it is to have.
+        // Idle workers may end if the pool is larger than its target.
         while self.pool.counters().threads > self.working.len() as u64 && self.pool.retire() {}
         any
     }
 
-    /// Plays the keeper, whom the system sometimes refuses a thread; says whether it had anything to do.
+    /// Runs the scaler, with thread starts that sometimes fail; returns whether it had work.
     fn run_scaler(&mut self, now: Time) -> bool {
         let Some(scaler) = &mut self.scaler else { return false };
         if !scaler.is_scale_requested() && self.scaler_at.is_none_or(|at| at > now) {

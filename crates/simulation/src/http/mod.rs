@@ -1,16 +1,16 @@
-//! The HTTP world: the shipped shards, HTTP sessions and worker pool over the simulated network, with clients of every
-//! sort on the other side. In some worlds there is a hub beside them, with clients that speak NATS.
+//! The HTTP world: the shipped shards, HTTP sessions and worker pool over the simulated network, with clients of all
+//! kinds. Some worlds also have a hub and NATS clients.
 //!
 //! ```text
-//!  honest, hostile clients ─ network ─ SimDriver ─ Shard ─ ShardService ─ Lane ─ Pool, played by hand
-//!  talkers                 ─                             └ NatsSession ─ Port ─ Hub, on the first shard
+//!  HTTP clients (well-behaved, hostile) ─ network ─ SimDriver ─ Shard ─ ShardService ─ Lane ─ Pool, stepped
+//!  NATS clients                         ─                             └ NatsSession ─ Port ─ Hub, on the first shard
 //! ```
 //!
-//! The first shard really sleeps: announced, until its driver has news or somebody wakes it; meanwhile the others act
-//! (`http_world`). What must hold is checked all along by the clients, the driver and the shards' own audits, and at the
-//! end by `settle`: one answer per request, in order and byte for byte; one reason per closed connection; every
-//! buffer back, every slot free; every job answered once; every message in the stream once, in order, where its
-//! acknowledgement said; nobody left waiting once the network has become kind.
+//! The first shard really sleeps: announced, until its driver has events or it is woken; meanwhile the rest of the
+//! world acts (`http_world`). Clients, driver and the shards' audits check continuously; `verification` checks at the
+//! end: one response per request, in order and exact; one reason per closed connection; all buffers returned, all slots
+//! free; each job answered once; each message in the stream once, in order, at its acknowledged position; all clients
+//! finished after faults stop.
 
 mod assembly;
 mod exchange;
@@ -42,47 +42,47 @@ pub use well_behaved::WellBehavedStyle;
 use nats_talker::NatsTally;
 use parameters::HttpWorldParameters;
 
-/// Seconds after 1970 at the beginning of every world.
+/// Start of every world, in seconds since 1970.
 const CALENDAR_START: u64 = 1_700_000_000;
 
-/// Turns of a shard without the time moving. More: it spins.
+/// Turns of a shard while time stands still; more count as spinning.
 const TURNS_AT_ONCE_MAX: u32 = 20_000;
 
 type HttpSimShard = Shard<SimDriver, ShardService>;
 
-/// What to do beside running the world.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpWorldOptions {
-    /// Keep the text of the run; a failure then has it.
+    /// Keep the text of the run; a failure then contains it.
     pub verbose: bool,
 }
 
-/// A world that went well.
+/// Result of a world without failures.
 #[derive(Clone, Debug)]
 pub struct HttpReport {
     /// Hash, faults and end.
     pub report: RunReport,
-    /// Honest clients by their style.
+    /// Well-behaved clients by style.
     pub styles: BTreeMap<WellBehavedStyle, u32>,
-    /// Hostile clients by their manner.
+    /// Hostile clients by style.
     pub manners: BTreeMap<HostileStyle, u32>,
-    /// Closed connections by their reason.
+    /// Closed connections by reason.
     pub closed: BTreeMap<CloseReason, u64>,
-    /// Answers that honest clients got, each checked.
+    /// Responses received and checked by well-behaved clients.
     pub answers: u64,
-    /// Connections that honest clients tried again because the network harmed them.
+    /// Connections that well-behaved clients retried because the network damaged them.
     pub retries: u64,
-    /// Answers that broke off, as some have to.
+    /// Responses cut short as expected.
     pub broken: u64,
-    /// Messages that talkers heard of each other.
+    /// Messages that NATS clients received from each other.
     pub messages_received: u64,
-    /// Records that were read in the end and found to be what they should.
+    /// Records read from the stream at the end and verified.
     pub records_audited: u64,
-    /// The text of the run, if it was asked for.
+    /// The text of the run, if requested.
     pub text: Vec<String>,
 }
 
-/// The world as one client sees it during a step.
+/// The world as seen by one client during a step.
 struct HttpClientContext<'a> {
     network: &'a Network,
     now: Time,
@@ -90,11 +90,10 @@ struct HttpClientContext<'a> {
     hub_address: &'a Address,
     nats_tally: &'a mut NatsTally,
     random: &'a mut SplitMix64,
-    /// The server has been asked to end.
     draining: bool,
-    /// The server's stores are so small that it may have to give honest connections up.
+    /// The server's memory is so small that it may close connections of well-behaved clients.
     is_short_of_memory: bool,
-    /// Answers may wait for workers, and break off when they wait for too long.
+    /// Responses may wait for workers, and are cut short when they wait too long.
     has_workers: bool,
     answers: u64,
     retries: u64,
@@ -104,7 +103,7 @@ struct HttpClientContext<'a> {
 /// Runs the world of `seed`.
 ///
 /// # Errors
-/// Whatever did not hold.
+/// The failure found.
 pub fn run(seed: u64, options: &HttpWorldOptions) -> Result<HttpReport, SeedFailure> {
     let network = RefCell::new(None);
     attempt(seed, || play(seed, options, &network)).map_err(|mut failure| {

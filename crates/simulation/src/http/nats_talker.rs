@@ -1,12 +1,12 @@
-//! Clients of the hub, which speak NATS beside those that speak HTTP.
+//! NATS clients of the hub, beside the HTTP clients.
 //!
 //! ```text
-//!  publishers   say each message to the stream and to whoever listens, and hear both back: in order, and before the PONG
-//!  listeners    hear what all publishers say, of each in order
-//!  the auditor  comes last and reads the whole stream: every message once, where its acknowledgement said
+//!  publishers  publish each message to the stream and to subscribers, and receive both back in order, before the PONG
+//!  listeners   receive the messages of all publishers, those of each publisher in order
+//!  the auditor comes last and reads the whole stream: each message once, at its acknowledged position
 //! ```
 //!
-//! A connection that the network harmed is tried again with what was not acknowledged, under the same message ids.
+//! A connection damaged by the network is retried with the unacknowledged messages, under the same message ids.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
@@ -18,28 +18,26 @@ use super::HttpClientContext;
 use crate::SplitMix64;
 use crate::network::{PeerKey, SimPeer};
 
-/// Most messages of a publisher.
+/// Most messages per publisher.
 const MESSAGES_MAX: u64 = 40;
 
-/// Most bytes of a message beyond its number.
+/// Most payload bytes of a message after its number.
 const PADDING_MAX: u64 = 3000;
 
-/// Which connection of a publisher's, and which of its messages.
+/// A publisher's connection number and message number.
 type PublishAttempt = (u32, u32);
 
-/// What the talkers know together.
+/// Results shared by all NATS clients.
 #[derive(Debug, Default)]
 pub(super) struct NatsTally {
-    /// Where in the stream a publisher's message is, as it was told.
+    /// Acknowledged stream position of each message, by publisher and message number.
     acknowledged: BTreeMap<(usize, u32), u64>,
-    /// Messages that listeners heard.
     pub(super) messages_received: u64,
-    /// Records that the auditor read.
     pub(super) records_audited: u64,
 }
 
 impl NatsTally {
-    /// Whether the record with this number is the message that was acknowledged with it.
+    /// Checks that the record with this number is the message acknowledged with it.
     fn check_record(
         &self,
         record: u64,
@@ -64,7 +62,6 @@ impl NatsTally {
     }
 }
 
-/// A client of the hub.
 #[derive(Debug)]
 pub(super) struct NatsTalker {
     role: NatsRole,
@@ -72,9 +69,8 @@ pub(super) struct NatsTalker {
     peer: Option<SimPeer>,
     outbox: Vec<u8>,
     inbox: Vec<u8>,
-    /// Connections so far.
     attempt: u32,
-    /// Answers to questions whether all has been dealt with, on this connection.
+    /// PONGs received on this connection.
     pongs: u32,
     is_done: bool,
 }
@@ -86,7 +82,6 @@ enum NatsRole {
     Auditor { read: u64 },
 }
 
-/// What the server says.
 #[derive(Debug, PartialEq, Eq)]
 enum ServerMessage {
     Pong,
@@ -139,7 +134,6 @@ impl NatsTalker {
         self.is_done
     }
 
-    /// Does what it can do now.
     pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         if let NatsRole::Listener { leaves_at, .. } = &self.role
             && scene.now >= *leaves_at
@@ -199,7 +193,7 @@ impl NatsTalker {
         self.outbox.extend_from_slice(b"\r\n");
     }
 
-    /// One message to the stream, and one to whoever listens.
+    /// Sends one message to the stream and one to the subscribers.
     fn publish(&mut self, number: usize, message: u32) {
         let head = format!("NATS/1.0\r\nNats-Msg-Id: {number}-{message}\r\n\r\n");
         let payload = payload(number, message);
@@ -338,10 +332,10 @@ impl NatsTalker {
         Ok(())
     }
 
-    /// A publisher's second PONG comes behind all that it waits for.
+    /// A publisher's second PONG arrives after everything it waits for.
     fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), TalkerError> {
         if matches!(self.role, NatsRole::Auditor { .. }) && scene.nats_tally.acknowledged.is_empty() {
-            // There is nothing to read.
+            // The stream is empty.
             self.disconnect();
             return Ok(());
         }
@@ -364,7 +358,7 @@ impl NatsTalker {
         (self.is_done, self.peer, self.wake_at) = (true, None, None);
     }
 
-    /// The connection is gone. That is nobody's fault if the network did it, or if the server is to end.
+    /// Handles the end of the connection: acceptable if the network damaged it or the server drains.
     fn broken(&mut self, why: &str, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         let is_harmed = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
         if !is_harmed && !scene.draining {
@@ -389,13 +383,12 @@ impl NatsTalker {
 }
 
 enum TalkerError {
-    /// The server said something that it must not say.
+    /// A violation by the server.
     Wrong(String),
-    /// The connection is over.
     Ended(String),
 }
 
-/// Whether a live message comes after those before it of the same publisher.
+/// Checks that a live message comes after all earlier messages of its publisher.
 fn check_order(
     last: &mut BTreeMap<usize, PublishAttempt>,
     subject: &str,
@@ -413,7 +406,7 @@ fn check_order(
     Ok(())
 }
 
-/// What a message says: its number, and something that looks different for each.
+/// Payload of a message: its number and a filling that differs per message.
 fn payload(number: usize, message: u32) -> String {
     let mut random = SplitMix64::new((number as u64) << 32 | u64::from(message));
     let mut text = Vec::new();
@@ -423,14 +416,14 @@ fn payload(number: usize, message: u32) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Whose message it is, and which one.
+/// Publisher and number of a message.
 fn owner(subject: &str, payload: &str) -> Option<(usize, u32)> {
     let number = subject.strip_prefix("events.")?.parse().ok()?;
     let (message, _) = payload.split_once(' ')?;
     Some((number, message.parse().ok()?))
 }
 
-/// The sequence that an acknowledgement tells.
+/// The sequence in an acknowledgement.
 fn sequence_of(text: &str) -> Option<u64> {
     let (_, behind) = text.split_once("\"seq\":")?;
     behind.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()

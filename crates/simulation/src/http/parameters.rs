@@ -1,4 +1,4 @@
-//! How a world is set up: sizes, speeds, timeouts and clients, drawn from the seed.
+//! Parameters of a world: sizes, speeds, timeouts and clients, drawn from the seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::SplitMix64;
 use crate::faults::FaultRates;
 use crate::network::NetworkOptions;
 
-/// Clients come within this time.
+/// Clients arrive within this time, in milliseconds.
 pub(super) const ARRIVALS_MS: u64 = 400;
 
-/// Everything that one seed decides beforehand.
+/// Everything that the seed decides in advance.
 pub(super) struct HttpWorldParameters {
     pub(super) random: SplitMix64,
     pub(super) network: NetworkOptions,
@@ -29,14 +29,13 @@ pub(super) struct HttpWorldParameters {
     pub(super) engine: ShardConfig,
     pub(super) http: HttpConfig,
     pub(super) pool: stilling_workers::PoolLimits,
-    /// Work that takes far too long, in a thousand.
+    /// Rate of stuck jobs, per thousand.
     pub(super) stuck_rate: u16,
     pub(super) is_short_of_memory: bool,
-    /// There is a hub.
     pub(super) has_nats_clients: bool,
-    /// From here on the network is kind.
+    /// Faults stop at this time.
     pub(super) faults_until: Time,
-    /// The server is asked to end while clients are still busy.
+    /// Drain requested while clients are still busy.
     pub(super) early_end: Option<Time>,
 }
 
@@ -44,7 +43,7 @@ fn millis(random: &mut SplitMix64, low: u64, high: u64) -> Duration {
     Duration::from_millis(random.between(low, high))
 }
 
-/// In some worlds the pool grows and shrinks, and in some the shards do some of the work themselves.
+/// Lets the pool grow and shrink in some worlds, and the shards do some of the work in others.
 fn elastic(mut pool: stilling_workers::PoolLimits, random: &mut SplitMix64) -> stilling_workers::PoolLimits {
     if pool.threads > 0 && random.chance(400) {
         pool.growth = Growth {

@@ -1,7 +1,6 @@
-//! Routes of the world's own, and to the byte what each answers: echoes, long answers, streams, one that breaks.
+//! Routes added by the world, and their exact responses: echoes, long responses, streams, a response that breaks off.
 //!
-//! As in [`exchange`](super::exchange) the expected bytes are written down from the specification, not taken from the
-//! encoder that ships.
+//! As in [`exchange`](super::exchange), the expected bytes follow the specification and do not use the shipped encoder.
 
 use std::io::{self, Read};
 use std::sync::LazyLock;
@@ -10,22 +9,22 @@ use stilling::http::{Method, Request, Response, Routes};
 
 use super::version::{DATE, RequestVersion};
 
-/// The answer of `/own/long`: longer than a session may send at once.
+/// The body of `/own/long`: longer than a session may send at once.
 static LONG: LazyLock<Vec<u8>> = LazyLock::new(|| text_of(70_000));
 
-/// What the sources give, read by read: each within a piece, one of them a whole piece.
+/// Bytes per read of the sources: each within a piece, one of them a whole piece.
 const SIZED: &[usize] = &[1, 30_000, 5000, 32_768, 10_000];
 const OPEN: &[usize] = &[1, 700, 32_768, 7, 12_000];
 const BROKEN: &[usize] = &[900, 32_768, 3];
 
 const KIND: &str = "application/octet-stream";
 
-/// Bytes of which none is the mark of a date, and none is like its neighbours.
+/// Text without the date mark in which neighbouring bytes differ.
 fn text_of(length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| b'a' + ((at.wrapping_mul(0x9e37_79b9) >> 13) % 26) as u8).collect()
 }
 
-/// A source that gives its text in the steps that it is told, and fails at the end if it is told so.
+/// A source that returns its text in the given steps and fails at the end if `fails` is set.
 struct ChunkedSource {
     text: io::Cursor<Vec<u8>>,
     steps: std::slice::Iter<'static, usize>,
@@ -67,20 +66,20 @@ pub(super) fn routes() -> Routes {
         .worker(Method::Get, "/own/broken", |_| Response::stream(KIND, ChunkedSource::new(BROKEN, true)))
 }
 
-/// The paths that are asked for with `GET`.
+/// Paths requested with `GET`.
 pub(super) const PATHS: [&str; 5] =
     ["/own/long", "/own/sized", "/own/sized-here", "/own/open", "/own/broken"];
 
-/// What may become of an answer beside being complete.
+/// How a response may end besides being complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseFate {
-    /// Nothing.
+    /// Only complete.
     Whole,
-    /// A server that is short of memory may break it off.
+    /// May be cut short by a server short of memory.
     Long,
-    /// And one whose workers are late.
+    /// May also be cut short when workers are late.
     Streamed,
-    /// It always breaks off.
+    /// Always cut short.
     Broken,
 }
 
@@ -95,12 +94,12 @@ impl ResponseFate {
     }
 }
 
-/// Whether a worker is asked before the answer begins, which may be busy.
+/// Whether a worker runs before the response begins, so that the response may be 503.
 pub(super) fn is_for_workers(path: &str) -> bool {
     matches!(path, "/own/work" | "/own/sized" | "/own/open" | "/own/broken")
 }
 
-/// The answer, or all of it that may come; and whether the connection is kept.
+/// The response, or the longest part of it that may arrive; and whether the connection is kept.
 pub(super) fn text(
     path: &str,
     is_head: bool,
@@ -116,7 +115,7 @@ pub(super) fn text(
         "/own/broken" => (text_of(BROKEN.iter().sum()), Some(BROKEN)),
         _ => (body.to_vec(), None),
     };
-    // RFC 9112 §6.3: the end of the connection ends what has no other end.
+    // RFC 9112 §6.3: the end of the connection ends a body without other framing.
     let kept = kept && (steps.is_none() || takes_chunks);
     let connection = match (kept, version) {
         (false, _) => "Connection: close\r\n",

@@ -1,4 +1,4 @@
-//! The reckoning at the end of a world: what must be back, free, counted and answered.
+//! Checks at the end of a world: everything returned, free, counted and answered.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use super::http_world::HttpWorld;
 use super::{HttpReport, HttpSimShard};
 use crate::report::RunReport;
 
-/// How often the last things are waited for, a millisecond each.
+/// Waits for remaining work, of one millisecond each.
 const WAITS_MAX: u32 = 60_000;
 
 fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Lets what is under way end, then checks everything.
+/// Lets pending work finish, then checks everything.
 pub(super) fn drain_and_check(
     mut first: HttpSimShard,
     http_world: &Rc<RefCell<HttpWorld>>,
@@ -78,7 +78,7 @@ pub(super) fn drain_and_check(
     })
 }
 
-/// Every connection has ended with one reason, and nothing of it is left.
+/// Checks that every connection ended with one reason and the shard holds nothing.
 fn check_shard(shard: &mut HttpSimShard) -> Result<(), String> {
     shard.audit()?;
     shard.driver().assert_drained();
@@ -92,7 +92,7 @@ fn check_shard(shard: &mut HttpSimShard) -> Result<(), String> {
     })
 }
 
-/// Every job that was accepted was answered or cancelled once, and never more than the limit waited.
+/// Checks that every accepted job was answered or cancelled once, and that the queue never exceeded its limit.
 fn check_jobs(http_world: &HttpWorld) -> Result<(), String> {
     let overview = &http_world.overview;
     let pool = http_world.pool.counters();

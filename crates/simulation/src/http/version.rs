@@ -1,6 +1,6 @@
-//! The form of requests and expected answers: the version a client speaks, and the stand-in for a date.
+//! Form of requests and expected responses: the version of a client, and the placeholder of a date.
 
-/// Twenty-nine bytes of a date, each matched by anything, then compared as a whole.
+/// Twenty-nine bytes of a date, each matching any byte, then compared as a whole.
 pub(super) const DATE: &str = "#############################";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

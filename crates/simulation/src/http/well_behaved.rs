@@ -1,7 +1,7 @@
-//! Clients that keep to the protocol, in every way it allows; each knows every byte that it must get.
+//! Clients that use the protocol correctly, in all its variants; each knows every byte it must receive.
 //!
-//! A connection that the network harmed is tried again with what was not answered, as a browser would. Anything else
-//! that goes wrong is the server's fault and ends the world.
+//! A connection damaged by the network is retried with the unanswered requests, as a browser does. Any other failure is
+//! the server's fault and ends the world.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{CALENDAR_START, HttpClientContext};
 use crate::SplitMix64;
 use crate::network::{PeerKey, SimPeer};
 
-/// How an honest client behaves.
+/// Behaviour of a well-behaved client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WellBehavedStyle {
     /// One request after the other on one connection.
@@ -32,18 +32,18 @@ pub enum WellBehavedStyle {
     Bodies,
     /// `Expect: 100-continue`.
     Expecting,
-    /// Slow work, and some that panics.
+    /// Slow work, some of it panicking.
     SlowWork,
-    /// Ends its direction after the last request.
+    /// Ends its sending direction after the last request.
     HalfClosing,
-    /// Byte by byte, but in time.
+    /// Byte by byte, within the timeouts.
     Trickling,
-    /// Long answers, streams and echoes, pipelined.
+    /// Long responses, streams and echoes, pipelined.
     OwnRoutes,
 }
 
 impl WellBehavedStyle {
-    /// Every style.
+    /// All styles.
     pub const ALL: [WellBehavedStyle; 11] = [
         WellBehavedStyle::Sequential,
         WellBehavedStyle::Pipelined,
@@ -93,7 +93,7 @@ impl WellBehavedStyle {
                 ("POST", "/test/slow")
             }
             WellBehavedStyle::Bodies | WellBehavedStyle::Expecting => ("POST", "/test/fast"),
-            // A body whose end is the end of what has come, behind answers that fill the shard's room.
+            // A body that ends with the received bytes, behind responses that fill the shard's output.
             WellBehavedStyle::Pipelined if random.chance(150) => ("POST", "/test/fast"),
             WellBehavedStyle::SlowWork if random.chance(100) => ("GET", "/test/panic"),
             WellBehavedStyle::SlowWork => ("GET", "/test/slow"),
@@ -119,40 +119,37 @@ impl WellBehavedStyle {
     }
 }
 
-/// How often a slow request that ends its connection is followed by an empty line, as some clients send behind a body
-/// (RFC 9112 §2.2): chances in a thousand. Only slow ones: a line that arrives between the receive of a request and its
-/// answer within the same turn may cost the answer, as with any server that does not linger behind each.
+/// Rate per thousand of slow requests that end their connection and are followed by an empty line, as some clients send
+/// after a body (RFC 9112 §2.2). Only slow requests: a line that arrives between the receive of a request and its
+/// response within the same turn may cost the response, as with any server that does not linger after each.
 const STRAY_RATE: u16 = 300;
 
-/// An honest client.
 #[derive(Debug)]
 pub(super) struct WellBehaved {
     pub(super) style: WellBehavedStyle,
     plan: Vec<ExpectedExchange>,
-    /// Exchanges that are over.
     answered: usize,
-    /// The exchange that is being sent, and how far.
+    /// Exchange being sent, and bytes of it already sent.
     sending: (usize, usize),
-    /// `100 Continue` has come for the exchange being sent.
+    /// `100 Continue` was received for the exchange being sent.
     continued: bool,
-    /// When the exchange that is to be answered was begun.
+    /// Start of the exchange awaiting its response.
     since: Time,
     peer: Option<SimPeer>,
     inbox: Vec<u8>,
-    /// The server has announced the end of the connection.
     ending: bool,
     shut: bool,
-    /// It still has an empty line to send behind a request that ends the connection.
+    /// An empty line is still to be sent after a request that ends the connection.
     strays: bool,
     wake_at: Option<Time>,
-    /// An answer that broke off may have taken those before it with it: from now on one by one.
+    /// Send one by one: a response that broke off may have destroyed earlier ones.
     careful: bool,
 }
 
 enum ClientProgress {
-    /// There may be more to do now.
+    /// More may be possible now.
     On,
-    /// It waits for the network or its own alarm.
+    /// Waits for the network or its own timer.
     Wait,
 }
 
@@ -193,7 +190,6 @@ impl WellBehaved {
         self.peer.is_none() && self.answered == self.plan.len()
     }
 
-    /// Does what it can do now.
     pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         if self.wake_at.is_some_and(|at| scene.now < at) && self.peer.is_none() {
             return Ok(());
@@ -237,7 +233,7 @@ impl WellBehaved {
                 self.inbox.extend(&into[..len]);
                 match self.take_answers(scene) {
                     Ok(()) => Ok(ClientProgress::On),
-                    // A request that the network cut short is answered as what it became.
+                    // A request cut short by the network is answered as what it became.
                     Err(_) if self.peer.as_ref().is_some_and(SimPeer::is_damaged) => {
                         self.broken("the request was cut short", scene)
                     }
@@ -245,13 +241,13 @@ impl WellBehaved {
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(ClientProgress::Wait),
-            // Its request and the server's goodbye may have crossed.
+            // Its request and the server's close may have crossed.
             Err(_) if self.ending => self.ended(scene),
             Err(error) => self.broken(&format!("a read failed: {error}"), scene),
         }
     }
 
-    /// The first exchange that may not be sent yet.
+    /// Index of the first exchange that may not be sent yet.
     fn send_until(&self) -> usize {
         if !self.is_pipelining() {
             return (self.answered + 1).min(self.plan.len());
@@ -308,7 +304,7 @@ impl WellBehaved {
         }
         if self.strays && self.wake_at.is_none() {
             self.strays = false;
-            // Nobody reads it, and a server that has left already may refuse it.
+            // The line is not read, and a server that has already closed may refuse it.
             let _ = self.peer.as_mut().expect("it is sending").write(b"\r\n");
         }
         let all = self.sending.0 == self.plan.len();
@@ -318,7 +314,7 @@ impl WellBehaved {
         Ok(())
     }
 
-    /// Takes every complete answer out of the inbox.
+    /// Takes every complete response out of the inbox.
     fn take_answers(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         while !self.inbox.is_empty() {
             if self.ending {
@@ -385,7 +381,7 @@ impl WellBehaved {
         Ok(ClientProgress::Wait)
     }
 
-    /// The connection is gone. That is nobody's fault if the network did it, or if the server said that it would.
+    /// Handles the end of the connection: acceptable if the network damaged it or the server announced it.
     fn broken(&mut self, why: &str, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
         let harmed = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
         let requested = &self.plan[self.answered..self.plan.len().min(self.sending.0 + 1)];
@@ -394,14 +390,14 @@ impl WellBehaved {
         if !harmed && !scene.draining && !scene.is_short_of_memory && breaks.is_none() {
             return Err(self.failure_message(why));
         }
-        // The server ends a broken answer with requests behind it unread, which the network may be blamed for as
-        // well: without care that could go on for ever.
+        // The server closes after a broken response with later requests unread, which also counts as damage: without
+        // care, retries could repeat for ever.
         let always = breaks == Some(0) && requested[0].fate == ResponseFate::Broken;
         if always || (breaks.is_some() && !harmed) {
             self.careful = true;
         }
         if breaks == Some(0) && !harmed && !scene.draining {
-            // What came was the beginning of it, and no more will come however often it is tried.
+            // The received bytes were its beginning; further attempts bring no more.
             self.answered += 1;
             scene.broken += 1;
         }
@@ -432,7 +428,7 @@ impl WellBehaved {
     }
 }
 
-/// Whether an answer with that fate may end in the middle.
+/// Whether a response with this fate may be cut short.
 fn may_break(fate: ResponseFate, scene: &HttpClientContext<'_>) -> bool {
     match fate {
         ResponseFate::Whole => false,
@@ -442,10 +438,10 @@ fn may_break(fate: ResponseFate, scene: &HttpClientContext<'_>) -> bool {
     }
 }
 
-/// How late a date in an answer may be: the server looks at the calendar so often.
+/// Most staleness of a date in a response: the server's calendar interval.
 const DATE_STALE_MAX: Duration = Duration::from_millis(100);
 
-/// The dates that an answer may carry that was made between two points in time.
+/// Acceptable dates of a response made between two points in time.
 fn dates(from: Time, to: Time) -> Vec<[u8; 29]> {
     let from = Time::ZERO.after(from.since(Time::ZERO.after(DATE_STALE_MAX)));
     let second = |time: Time| CALENDAR_START + time.as_nanos() / 1_000_000_000;

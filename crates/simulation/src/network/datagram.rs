@@ -1,4 +1,4 @@
-//! Datagrams: they arrive whole, late, in any order, twice, or not at all.
+//! Datagrams: whole, delayed, reordered, duplicated or lost.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -7,10 +7,10 @@ use super::socket::SocketKind;
 use super::{Network, NetworkEvent, NetworkState, SimSocket, SocketOwner};
 use crate::faults::NetworkFault;
 
-/// The longest payload; sending a longer one fails with `EMSGSIZE`.
+/// Longest payload in bytes; a longer one fails with `EMSGSIZE`.
 pub(super) const PAYLOAD_MAX: usize = 65_507;
 
-/// Datagrams that wait in one socket; a further one is lost, as in a full socket buffer.
+/// Datagrams queued per socket; further ones are lost, as with a full socket buffer.
 pub(super) const WAITING_MAX: usize = 1024;
 
 pub(super) struct SimDatagramSocket {
@@ -20,10 +20,9 @@ pub(super) struct SimDatagramSocket {
     closed: bool,
 }
 
-/// A datagram that has arrived.
 pub(crate) struct ArrivedDatagram {
     pub(crate) from: SocketAddr,
-    /// The address it was sent to, at a socket that is bound to all.
+    /// Destination address, if the socket is bound to all addresses.
     pub(crate) local: Option<IpAddr>,
     pub(crate) payload: Vec<u8>,
 }
@@ -59,7 +58,7 @@ impl SimDatagramSocket {
 }
 
 impl NetworkState {
-    /// Sends one datagram, from a certain local address or the socket's own; whether it arrives is another question.
+    /// Sends one datagram from the given local address or the socket's own. Delivery is not guaranteed.
     pub(crate) fn send_datagram(
         &mut self,
         socket: u32,
@@ -91,7 +90,7 @@ impl NetworkState {
 
     pub(super) fn deliver_datagram(&mut self, number: u64) {
         let Some(DatagramInFlight { from, to, payload }) = self.in_flight.remove(&number) else { return };
-        // A socket at the address itself comes before one at all addresses.
+        // A socket bound to the address itself takes precedence over one bound to all addresses.
         let exact = self.datagrams.iter().position(|socket| socket.is_at(to));
         let home =
             exact.or_else(|| self.datagrams.iter().position(|socket| socket.is_bound_to_any_at(to.port())));

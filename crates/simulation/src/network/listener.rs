@@ -1,9 +1,9 @@
-//! Listeners, their backlogs, and how connections come to be.
+//! Listeners, their backlogs, and connection attempts.
 //!
-//! An attempt knocks at the address after one latency. Nobody there: refused. Backlog full: TCP knocks again after
-//! 1, 2, 4, … seconds, a Unix socket is told at once. Several listeners at one address share its connections by chance,
-//! as SO_REUSEPORT does by hash. A deferring listener hands a connection out when its first bytes are there, or after
-//! a while without.
+//! An attempt reaches its address after one latency. Without a listener it is refused. With a full backlog, TCP retries
+//! after 1, 2, 4, … seconds, and a Unix socket fails at once. Several listeners at one address share its connections at
+//! random, as SO_REUSEPORT does by hash. A deferring listener hands out a connection when its first bytes have arrived
+//! or the deferral time has passed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::stream::{ConnectionKind, ConnectionPhase, EndId};
 use super::{Address, Network, NetworkEvent, NetworkState, SimSocket, SocketOwner};
 use crate::faults::NetworkFault;
 
-/// How often an attempt knocks at a full backlog before it gives up.
+/// Retries at a full backlog before an attempt times out.
 pub(super) const CONNECT_RETRIES_MAX: u8 = 6;
 
 pub(super) struct SimListener {
@@ -32,8 +32,8 @@ pub(super) struct SimListener {
 impl Network {
     /// A listening socket. Port 0 is replaced by a free port.
     ///
-    /// `backlog`: connections that wait to be accepted; with `defer` a connection is only handed out when it can be read,
-    /// or when that time has passed.
+    /// `backlog`: connections waiting to be accepted. With `defer`, a connection is handed out only when it is readable
+    /// or that time has passed.
     #[must_use]
     pub fn listen(&self, mut address: Address, backlog: usize, defer: Option<Duration>) -> SimSocket {
         let mut state = self.state();
@@ -47,7 +47,6 @@ impl Network {
         SimSocket::new(self, SocketKind::Listener(state.listeners.len() as u32 - 1))
     }
 
-    /// Starts to connect from `from`, or from any address of its own.
     pub(crate) fn dial(&self, to: Address, from: Option<SocketAddr>) -> SimSocket {
         let connection = self.state().dial(to, from);
         SimSocket::new(self, SocketKind::End(EndId { connection, side: 0 }))
@@ -89,7 +88,6 @@ impl NetworkState {
         connection
     }
 
-    /// The attempt reaches its address.
     pub(super) fn attempt_connect(&mut self, connection: u32, attempt: u8) {
         let now = self.now();
         let Some(destination) = self.connections[connection as usize].destination.clone() else { return };
@@ -100,7 +98,7 @@ impl NetworkState {
             })
             .collect();
         let phase = if open.is_empty() {
-            // The path of a Unix listener stays behind when it is closed; an address never used has none.
+            // The path of a closed Unix listener remains; an address never used has no path.
             let unknown = !self.listeners.iter().any(|listener| listener.address == destination);
             let no_path = unknown && matches!(destination, Address::Unix(_));
             ConnectionPhase::Refused(if no_path { libc::ENOENT } else { libc::ECONNREFUSED })
@@ -134,7 +132,7 @@ impl NetworkState {
         self.mark(owner);
     }
 
-    /// The next connection that a listener can give.
+    /// Takes the next connection that the listener can hand out.
     pub(crate) fn take_connection(&mut self, listener: u32) -> Option<EndId> {
         let now = self.now();
         let SimListener { queue, defer, .. } = &self.listeners[listener as usize];
@@ -150,7 +148,7 @@ impl NetworkState {
         Some(EndId { connection, side: 1 })
     }
 
-    /// A connection was taken and cannot be given: it stays the next.
+    /// Returns a connection that could not be handed out to the head of the queue.
     pub(crate) fn requeue_connection(&mut self, listener: u32, end: EndId) {
         self.listeners[listener as usize].queue.push_front(end.connection);
         self.connections[end.connection as usize].ends[1].owner = SocketOwner::Listener(listener);
@@ -174,7 +172,7 @@ impl NetworkState {
         }
     }
 
-    /// Closing a listener resets what nobody has accepted.
+    /// Closes a listener and resets its unaccepted connections.
     pub(super) fn close_listener(&mut self, listener: u32) {
         let closed = &mut self.listeners[listener as usize];
         closed.closed = true;

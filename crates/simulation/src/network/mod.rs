@@ -1,16 +1,16 @@
 //! The simulated network: sockets, the bytes between them, and virtual time.
 //!
-//! It models what a socket's user can observe, and nothing below: bytes in order, bounded buffers, delay, ends of
-//! streams, resets, refusals, full backlogs. Shards meet it through [`SimDriver`](crate::SimDriver), simulated clients
-//! through [`SimPeer`]. Everything runs in one thread; whoever runs the world moves the time.
+//! It models only what the user of a socket observes: bytes in order, bounded buffers, delay, ends of streams, resets,
+//! refusals, full backlogs. Shards use it through [`SimDriver`](crate::SimDriver), simulated clients through
+//! [`SimPeer`]. Everything runs in one thread; the world advances the time.
 //!
 //! ```text
-//!  Peer ── write ─▶ ┌ pipe: [on the wire, due at …] [arrived, unread] ┐ ─ receive ─▶ SimDriver ─▶ shard
-//!       ◀─ read ─── └ pipe: [arrived, unread] [on the wire, due at …] ┘ ◀── send ───
+//!  SimPeer ── write ─▶ ┌ pipe: [on the wire, due at …] [arrived, unread] ┐ ─ receive ─▶ SimDriver ─▶ shard
+//!          ◀─ read ─── └ pipe: [arrived, unread] [on the wire, due at …] ┘ ◀── send ───
 //! ```
 //!
-//! Hazards: a socket is one of the network's own handles, so nothing inside the network may own one (dropping it would
-//! re-enter). Maps with random order are forbidden here: a run must repeat.
+//! Hazards: a socket is a handle to the network, so nothing inside the network may own one (dropping it would
+//! re-enter). Maps with random iteration order are forbidden: a run must be repeatable.
 
 mod datagram;
 mod listener;
@@ -37,19 +37,19 @@ pub use socket::SimSocket;
 pub(crate) use socket::SocketKind;
 pub(crate) use stream::EndId;
 
-/// What a network is made of.
+/// Options of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkOptions {
-    /// The shortest and the longest time something is on the wire. Unix sockets and pipes take none.
+    /// Shortest and longest transit time. Unix sockets and pipes take none.
     pub latency: (Duration, Duration),
-    /// Bytes one direction of a connection holds: sent, not yet read. Full: sends would block.
+    /// Bytes one direction of a connection holds: sent, not yet read. When full, sends block.
     pub buffer: usize,
-    /// How often what goes wrong.
+    /// Rates of faults.
     pub faults: FaultRates,
 }
 
 impl Default for NetworkOptions {
-    /// A kind network without delay, with 64 KiB per direction.
+    /// A network without faults and delay, with 64 KiB per direction.
     fn default() -> Self {
         NetworkOptions {
             latency: (Duration::ZERO, Duration::ZERO),
@@ -59,7 +59,7 @@ impl Default for NetworkOptions {
     }
 }
 
-/// Where a listener is.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A TCP endpoint.
@@ -68,13 +68,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// The longest time until a connection's own fault (reset, half-close) strikes.
+/// Longest time until a connection's own fault (reset, half-close) strikes.
 pub const CONNECTION_FAULT_WITHIN: Duration = Duration::from_millis(50);
 
-/// The longest time a fault puts something off.
+/// Longest delay that a fault causes.
 pub const FAULT_DELAY_MAX: Duration = Duration::from_millis(2);
 
-/// The simulated network; clones are the same network.
+/// The simulated network; clones refer to the same network.
 #[derive(Clone)]
 pub struct Network(Rc<RefCell<NetworkState>>);
 
@@ -84,12 +84,12 @@ impl std::fmt::Debug for Network {
     }
 }
 
-/// Who has to be told when a socket changes.
+/// Owner notified when a socket changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketOwner {
     Unowned,
     SimPeer(PeerKey),
-    /// A connection in a listener's queue: whoever owns that listener.
+    /// A connection in a listener's queue: notifies the owner of the listener.
     Listener(u32),
     SimSource {
         driver: u32,
@@ -97,15 +97,14 @@ pub(crate) enum SocketOwner {
     },
 }
 
-/// What the future holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NetworkEvent {
-    /// Something that this side sent reaches the other.
+    /// Packets sent by this side reach the other.
     Arrival {
         connection: u32,
         side: u8,
     },
-    /// A connection attempt reaches its listener, for the n-th time.
+    /// The n-th attempt of a connection reaches its listener.
     ConnectionAttempt {
         connection: u32,
         attempt: u8,
@@ -117,7 +116,7 @@ enum NetworkEvent {
     Datagram {
         number: u64,
     },
-    /// A source (or nobody's) is to be looked at again.
+    /// A source is checked again; an unused slot only causes a turn.
     SourceCheck {
         driver: u32,
         slot: u32,
@@ -137,7 +136,7 @@ pub(crate) struct NetworkState {
     listeners: Vec<listener::SimListener>,
     datagrams: Vec<datagram::SimDatagramSocket>,
     in_flight: BTreeMap<u64, datagram::DatagramInFlight>,
-    /// Slots to look at, per driver; a slot may stand there several times.
+    /// Slots to check, per driver; may contain duplicates.
     dirty: Vec<Vec<u32>>,
     peers: u32,
     changed: Vec<PeerKey>,
@@ -147,7 +146,7 @@ pub(crate) struct NetworkState {
 }
 
 impl Network {
-    /// A network in which everything is decided by `seed`.
+    /// Creates a network with all behaviour decided by `seed`.
     #[must_use]
     pub fn new(seed: u64, options: NetworkOptions) -> Self {
         let (clock, manual_time) = Clock::manual();
@@ -173,48 +172,48 @@ impl Network {
         })))
     }
 
-    /// The network's clock, to hand to the code under test.
+    /// The network's clock, for the code under test.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.state().clock.clone()
     }
 
-    /// What the clock says.
+    /// Current virtual time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.state().now()
     }
 
-    /// When the next thing happens by itself, if anything does; never earlier than now.
+    /// Time of the next scheduled event, if any; never before now.
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
         let state = self.state();
         state.schedule_queue.peek().map(|Reverse((at, _, _))| (*at).max(state.now()))
     }
 
-    /// Moves the time to `to` and lets everything happen that is due by then.
+    /// Advances the time to `to` and runs all events due by then.
     pub fn advance_to(&self, to: Time) {
         self.state().advance_to(to);
     }
 
-    /// From now on the network is kind; what was put off comes at once.
+    /// Stops all faults from now on; delayed completions are delivered at once.
     pub fn stop_faults(&self) {
         self.state().faults = FaultRates::NONE;
     }
 
-    /// How often each kind of trouble struck so far.
+    /// Number of faults so far.
     #[must_use]
     pub fn fault_counts(&self) -> FaultCounts {
         self.state().counts
     }
 
-    /// Rises whenever a driver does something or gives news. A world runs its shards until this stands still.
+    /// Increases whenever a driver acts or delivers an event. A world runs its shards until it stands still.
     #[must_use]
     pub fn activity(&self) -> u64 {
         self.state().activity
     }
 
-    /// Appends the peers whose connections changed since the last call: each once, the oldest peer first.
+    /// Appends the peers with connection changes since the last call, each once, sorted by key.
     pub fn take_changed(&self, into: &mut Vec<PeerKey>) {
         let before = into.len();
         into.append(&mut self.state().changed);
@@ -222,18 +221,18 @@ impl Network {
         into.dedup();
     }
 
-    /// The hash of all that happened so far.
+    /// Hash of all events so far.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.state().trace.hash()
     }
 
-    /// Keeps the text of what happens from now on, at most [`LINES_MAX`](crate::trace::LINES_MAX) lines.
+    /// Keeps the text of events from now on, at most [`LINES_MAX`](crate::trace::LINES_MAX) lines.
     pub fn keep_text(&self) {
         self.state().trace.keep_text();
     }
 
-    /// The text kept so far.
+    /// Takes the text kept so far.
     #[must_use]
     pub fn take_text(&self) -> Vec<String> {
         self.state().trace.take_lines()
@@ -246,14 +245,14 @@ impl Network {
         (self.end(connection, 1), self.end(connection, 0))
     }
 
-    /// Two Unix stream sockets that are connected to each other.
+    /// Two connected Unix stream sockets.
     #[must_use]
     pub fn pair(&self) -> (SimSocket, SimSocket) {
         let connection = self.state().add_connection(stream::ConnectionKind::Unix, None);
         (self.end(connection, 0), self.end(connection, 1))
     }
 
-    /// The handle of an end that nobody has one of.
+    /// Creates the handle of an end without one.
     pub(crate) fn socket_of(&self, end: EndId) -> SimSocket {
         SimSocket::new(self, SocketKind::End(end))
     }
@@ -277,7 +276,7 @@ impl NetworkState {
         self.clock.now()
     }
 
-    /// Whether trouble of this kind strikes now; counted if so.
+    /// Draws whether this fault strikes now, and counts it if so.
     pub(crate) fn strikes(&mut self, fault: NetworkFault) -> bool {
         let rate = self.faults.rate(fault);
         let strikes = rate > 0 && self.random.chance(rate);
@@ -287,7 +286,7 @@ impl NetworkState {
         strikes
     }
 
-    /// Whether anything may go wrong at all.
+    /// Whether all fault rates are zero.
     pub(crate) fn is_kind(&self) -> bool {
         self.faults == FaultRates::NONE
     }
@@ -314,13 +313,13 @@ impl NetworkState {
         self.trace.note(now, actor, u64::from(number), what, subject, detail);
     }
 
-    /// A point in time that a fault puts something off to.
+    /// Draws the time until which a fault delays something.
     pub(crate) fn put_off(&mut self) -> Time {
         let span = self.random.between(1, FAULT_DELAY_MAX.as_nanos() as u64);
         self.now().after(Duration::from_nanos(span))
     }
 
-    /// Has the slot looked at again at `at`.
+    /// Schedules a check of the slot at `at`.
     pub(crate) fn nudge(&mut self, at: Time, driver: u32, slot: u32) {
         self.schedule(at, NetworkEvent::SourceCheck { driver, slot });
     }
@@ -369,7 +368,7 @@ impl NetworkState {
         self.next_port
     }
 
-    /// Tells the owner that there is something to look at.
+    /// Notifies the owner of a change.
     fn mark(&mut self, owner: SocketOwner) {
         match owner {
             SocketOwner::Unowned => {}

@@ -1,7 +1,7 @@
-//! The far side: simulated clients and the servers that a shard dials.
+//! Remote ends: simulated clients, and the servers that a shard dials.
 //!
-//! A non-blocking socket with nothing else around it. A world asks [`Network::take_changed`] which peers have
-//! something to look at, so that it does not have to ask them all.
+//! A peer is a plain non-blocking socket. [`Network::take_changed`] lists the peers with changes, so that a world need
+//! not poll them all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::trace::hash_bytes;
 
 use super::{Address, Network, SimSocket, SocketOwner};
 
-/// Names a peer in [`Network::take_changed`]; never reused.
+/// Key of a peer in [`Network::take_changed`]; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(pub(super) u32);
 
@@ -24,14 +24,14 @@ pub struct SimPeer {
     key: PeerKey,
 }
 
-/// A listener of the world's, for what a shard dials.
+/// A listener of the world, for connections that a shard dials.
 #[derive(Debug)]
 pub struct SimPeerListener {
     socket: SimSocket,
     number: u32,
 }
 
-/// A datagram socket of the world's.
+/// A datagram socket of the world.
 #[derive(Debug)]
 pub struct SimDatagramPeer {
     socket: SimSocket,
@@ -48,13 +48,13 @@ impl Drop for SimPeer {
 }
 
 impl Network {
-    /// Starts to connect to a listener, from the given address or any. The result shows in [`SimPeer::connected`].
+    /// Starts to connect to a listener, from the given address or any. [`SimPeer::connected`] returns the result.
     #[must_use]
     pub fn connect(&self, to: Address, from: Option<SocketAddr>) -> SimPeer {
         SimPeer::new(self.dial(to, from))
     }
 
-    /// A listener for what a shard dials.
+    /// A listener for connections that a shard dials.
     #[must_use]
     pub fn listen_as_peer(&self, address: Address) -> SimPeerListener {
         let socket = self.listen(address, 4096, None);
@@ -62,7 +62,7 @@ impl Network {
         SimPeerListener { socket, number }
     }
 
-    /// A bound datagram socket of the world's.
+    /// A bound datagram socket of the world.
     #[must_use]
     pub fn bind_as_peer(&self, address: SocketAddr) -> SimDatagramPeer {
         let socket = self.bind(address);
@@ -76,10 +76,10 @@ impl Network {
 }
 
 impl SimPeer {
-    /// Takes over an end of a connection, such as one of [`Network::pair`].
+    /// Wraps an end of a connection, such as one of [`Network::pair`].
     ///
     /// # Panics
-    /// If it is not an end of a connection.
+    /// If the socket is not an end of a connection.
     #[must_use]
     pub fn new(socket: SimSocket) -> Self {
         let SocketKind::End(end) = socket.kind() else { panic!("{socket:?} is not an end of a connection") };
@@ -91,25 +91,25 @@ impl SimPeer {
         SimPeer { socket, end, key }
     }
 
-    /// Its name in [`Network::take_changed`].
+    /// Key in [`Network::take_changed`].
     #[must_use]
     pub fn key(&self) -> PeerKey {
         self.key
     }
 
-    /// Its own address.
+    /// Local address.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// The address of the other end; TCP only.
+    /// Remote address; TCP only.
     #[must_use]
     pub fn remote_addr(&self) -> Option<SocketAddr> {
         self.socket.peer_addr()
     }
 
-    /// Whether it is connected: `Ok(false)` while it knocks, an error if it was refused.
+    /// Whether it is connected: `Ok(false)` while connecting, an error if refused.
     pub fn connected(&self) -> io::Result<bool> {
         match self.socket.network().state().connected(self.end) {
             None => Ok(false),
@@ -118,7 +118,7 @@ impl SimPeer {
         }
     }
 
-    /// Writes some of `bytes`; `WouldBlock` while it knocks or the connection is full.
+    /// Writes some of `bytes`; `WouldBlock` while connecting or when the connection is full.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.socket.network().state();
         let result = state.write(self.end, bytes, bytes.len());
@@ -129,7 +129,7 @@ impl SimPeer {
         result.map_err(io::Error::from_raw_os_error)
     }
 
-    /// Reads some bytes; `Ok(0)` is the end of the stream, `WouldBlock` means that nothing is there.
+    /// Reads some bytes; `Ok(0)` is the end of the stream, `WouldBlock` means that no bytes are available.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut state = self.socket.network().state();
         let result = state.read(self.end, into);
@@ -140,24 +140,24 @@ impl SimPeer {
         result.map_err(io::Error::from_raw_os_error)
     }
 
-    /// Ends its sending direction.
+    /// Ends the sending direction.
     pub fn shutdown(&mut self) {
         let mut state = self.socket.network().state();
         state.shutdown(self.end);
         state.note("peer", self.key.0, "shutdown", 0, 0);
     }
 
-    /// Closes with a reset: what it wrote last may never arrive.
+    /// Closes with a reset; bytes written last may be lost.
     pub fn reset(self) {
         let mut state = self.socket.network().state();
         state.reset(self.end);
         state.note("peer", self.key.0, "reset", 0, 0);
     }
 
-    /// Closes. Unread bytes make it a reset, as in Linux.
+    /// Closes. Unread bytes cause a reset, as in Linux.
     pub fn close(self) {}
 
-    /// Whether the network harmed the connection, so that nobody may blame the other end for how it went.
+    /// Whether the network damaged the connection, so that the other end is not responsible for its outcome.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.socket.network().state().is_damaged(self.end)
@@ -165,13 +165,13 @@ impl SimPeer {
 }
 
 impl SimPeerListener {
-    /// Where it is.
+    /// Listening address.
     #[must_use]
     pub fn address(&self) -> Address {
         self.socket.network().state().listener_address(self.number)
     }
 
-    /// The next connection, if one waits.
+    /// Accepts the next waiting connection, if any.
     #[must_use]
     pub fn accept(&self) -> Option<SimPeer> {
         let network = self.socket.network();
@@ -181,13 +181,13 @@ impl SimPeerListener {
 }
 
 impl SimDatagramPeer {
-    /// Its name in [`Network::take_changed`].
+    /// Key in [`Network::take_changed`].
     #[must_use]
     pub fn key(&self) -> PeerKey {
         self.key
     }
 
-    /// Its own address.
+    /// Local address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.network().state().datagram_address(self.number)
@@ -199,7 +199,7 @@ impl SimDatagramPeer {
         result.map_err(io::Error::from_raw_os_error)
     }
 
-    /// The next datagram and its sender, if one waits.
+    /// Receives the next waiting datagram and its sender, if any.
     #[must_use]
     pub fn receive(&self) -> Option<(SocketAddr, Vec<u8>)> {
         let datagram = self.socket.network().state().take_datagram(self.number)?;

@@ -1,4 +1,4 @@
-//! The owned descriptor of the simulated network.
+//! Owned descriptors of the simulated network.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ impl SimSocket {
         SimSocket { network: network.clone(), kind }
     }
 
-    /// Where a listener is; `None` for other sockets.
+    /// Address of a listener; `None` for other sockets.
     #[must_use]
     pub fn listening_at(&self) -> Option<Address> {
         match self.kind {
@@ -32,7 +32,7 @@ impl SimSocket {
         }
     }
 
-    /// The IP address and port of this end, where it has one.
+    /// IP address and port of this end, if it has one.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self.kind {
@@ -45,7 +45,7 @@ impl SimSocket {
         }
     }
 
-    /// The IP address and port of the other end of a TCP connection.
+    /// IP address and port of the other end of a TCP connection.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match self.kind {
@@ -58,7 +58,6 @@ impl SimSocket {
         self.kind
     }
 
-    /// Who is told when it changes.
     pub(crate) fn set_owner(&self, owner: SocketOwner) {
         let mut state = self.network.state();
         match self.kind {

@@ -1,10 +1,10 @@
-//! Connections: two pipes of bytes between two ends, and how they end.
+//! Connections: two byte pipes between two ends, and how they end.
 //!
-//! TCP, Unix stream sockets and pipes are the same thing with three differences: only TCP takes time, only TCP learns
-//! by a reset that nobody is there any more (the others are told at the next write), and of a pipe only one direction
-//! exists. Bytes count against the pipe's capacity from the write until the read, as if the kernel's two buffers were
-//! one. An end that is closed with bytes unread resets the connection and takes back what is still on the wire, as Linux
-//! does: a server that closes too early destroys its own answer.
+//! TCP, Unix stream sockets and pipes differ in three ways: only TCP takes time; only TCP reports a closed other end by
+//! a reset (the others fail at the next write); a pipe has only one direction. Bytes count against the pipe's capacity
+//! from the write until the read, as if the kernel's two buffers were one. Closing an end with unread bytes resets the
+//! connection and discards what is still on the wire, as in Linux: a server that closes too early destroys its own
+//! answer.
 
 use std::collections::VecDeque;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use stilling_ring::Time;
 use super::{Address, NetworkEvent, NetworkState, SocketOwner};
 use crate::faults::NetworkFault;
 
-/// One end of a connection. Side 0 dialled (or writes, of a pipe), side 1 was accepted (or reads).
+/// One end of a connection. Side 0 dialled (or writes, for a pipe), side 1 was accepted (or reads).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndId {
     pub(super) connection: u32,
@@ -33,21 +33,21 @@ pub(super) enum ConnectionKind {
 pub(super) struct SimConnection {
     pub(super) flavour: ConnectionKind,
     pub(super) phase: ConnectionPhase,
-    /// Where side 0 dialled to, as long as it knocks.
+    /// Destination dialled by side 0, while connecting.
     pub(super) destination: Option<Address>,
     pub(super) ends: [ConnectionEnd; 2],
     /// `pipes[n]` carries what side n writes.
     pub(super) pipes: [Pipe; 2],
-    /// The network harmed it: nobody may blame the server for its end.
+    /// The network damaged the connection: the server is not responsible for its end.
     pub(super) damaged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionPhase {
     Connecting,
-    /// In the listener's queue since then, or accepted.
+    /// In the listener's queue since this time, or accepted.
     Open(Time),
-    /// Never came to be, for this reason (an errno).
+    /// Failed, with this errno.
     Refused(i32),
 }
 
@@ -55,22 +55,21 @@ pub(super) struct ConnectionEnd {
     pub(super) owner: SocketOwner,
     pub(super) address: Option<SocketAddr>,
     closed: bool,
-    /// The connection is gone; the errno is told once.
+    /// The connection is reset; the errno is reported once.
     is_reset: bool,
     error: Option<i32>,
 }
 
-/// A close so soon after the news of a read may not know of what arrived since: the news may have been late, or of a part
-/// only. Nobody is to blame for what that destroys.
+/// A close within this time of a read may not know of bytes that arrived since: the event may have been late or covered
+/// only part of them. What such a close destroys counts as damaged by the network.
 const CLOSE_RACE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub(super) struct Pipe {
     wire: VecDeque<(Time, Packet)>,
     arrived: VecDeque<u8>,
-    /// When bytes were last read.
     read_at: Time,
-    /// Bytes on the wire and arrived.
+    /// Bytes on the wire or arrived.
     held: usize,
     fin_sent: bool,
     fin_arrived: bool,
@@ -83,7 +82,7 @@ enum Packet {
 }
 
 impl NetworkState {
-    /// A new connection: open at once, or knocking at `destination`.
+    /// Adds a connection: open at once, or connecting to `destination`.
     pub(super) fn add_connection(&mut self, flavour: ConnectionKind, destination: Option<Address>) -> u32 {
         let end = || ConnectionEnd {
             owner: SocketOwner::Unowned,
@@ -112,7 +111,7 @@ impl NetworkState {
         self.end_mut(end).owner = owner;
     }
 
-    /// Takes bytes for the other end: at most `limit`, at least one. Errors are errnos; `EAGAIN` is one of them.
+    /// Accepts bytes for the other end: at most `limit`, at least one. Errors are errnos, including `EAGAIN`.
     pub(crate) fn write(&mut self, end: EndId, bytes: &[u8], limit: usize) -> Result<usize, i32> {
         let room = self.options.buffer.saturating_sub(self.pipe_of(end).held);
         let connection = self.connection(end);
@@ -141,13 +140,13 @@ impl NetworkState {
         Ok(taken)
     }
 
-    /// The reader hears of its last read only now.
+    /// Sets the time of the last read to now, when the reader receives its event.
     pub(crate) fn set_read_time(&mut self, end: EndId) {
         let now = self.now();
         self.connection(end).pipes[usize::from(1 - end.side)].read_at = now;
     }
 
-    /// Takes what arrived, at most `into.len()` bytes; `Ok(0)` is the end.
+    /// Takes arrived bytes, at most `into.len()`; `Ok(0)` is the end.
     pub(crate) fn read(&mut self, end: EndId, into: &mut [u8]) -> Result<usize, i32> {
         let now = self.now();
         let connection = self.connection(end);
@@ -170,12 +169,11 @@ impl NetworkState {
         }
     }
 
-    /// Bytes that a read would find.
     pub(crate) fn arrived(&self, end: EndId) -> usize {
         self.connections[end.connection as usize].pipes[usize::from(1 - end.side)].arrived.len()
     }
 
-    /// Whether a read would give anything: bytes, the end or an error.
+    /// Whether a read returns bytes, the end or an error.
     pub(crate) fn is_readable(&self, end: EndId) -> bool {
         let connection = &self.connections[end.connection as usize];
         let this = &connection.ends[usize::from(end.side)];
@@ -187,13 +185,13 @@ impl NetworkState {
             || matches!(connection.phase, ConnectionPhase::Refused(_))
     }
 
-    /// Whether this end was reset, or nobody has the other one any more.
+    /// Whether this end was reset or has a pending error.
     pub(crate) fn is_hung_up(&self, end: EndId) -> bool {
         let this = &self.connections[end.connection as usize].ends[usize::from(end.side)];
         this.is_reset || this.error.is_some()
     }
 
-    /// Whether a write would give anything: room for a third of the buffer, or an error.
+    /// Whether a write succeeds (room for a third of the buffer) or returns an error.
     pub(crate) fn is_writable(&self, end: EndId) -> bool {
         let connection = &self.connections[end.connection as usize];
         let this = &connection.ends[usize::from(end.side)];
@@ -213,7 +211,7 @@ impl NetworkState {
         }
     }
 
-    /// Whether the dialling end may use it: `None` while it knocks, an errno if it was refused.
+    /// Whether the dialling end is usable: `None` while connecting, an errno if refused.
     pub(crate) fn connected(&self, end: EndId) -> Option<Result<(), i32>> {
         match self.connections[end.connection as usize].phase {
             ConnectionPhase::Connecting => None,
@@ -230,7 +228,7 @@ impl NetworkState {
         self.connection(end).damaged = true;
     }
 
-    /// Ends this end's direction; what it wrote before still arrives.
+    /// Ends this end's direction; earlier writes still arrive.
     pub(crate) fn shutdown(&mut self, end: EndId) {
         let is_reset = self.end_mut(end).is_reset;
         let pipe = self.pipe_of(end);
@@ -239,7 +237,7 @@ impl NetworkState {
         }
     }
 
-    /// Gives this end up. Unread bytes turn the goodbye into a reset, which overtakes what has not arrived yet.
+    /// Closes this end. Unread bytes turn the close into a reset, which overtakes what has not arrived yet.
     pub(crate) fn close(&mut self, end: EndId) {
         let unread = self.arrived(end) > 0;
         let one_way = self.connection(end).flavour == ConnectionKind::Pipe;
@@ -259,7 +257,7 @@ impl NetworkState {
         self.abandon_end(end);
     }
 
-    /// Gives this end up with a reset; what it wrote and has not arrived is lost.
+    /// Closes this end with a reset; writes that have not arrived are lost.
     pub(crate) fn reset(&mut self, end: EndId) {
         if std::mem::replace(&mut self.end_mut(end).closed, true) {
             return;
@@ -269,7 +267,7 @@ impl NetworkState {
         self.abandon_end(end);
     }
 
-    /// Nobody is at this end any more.
+    /// Releases a closed end and notifies the other.
     fn abandon_end(&mut self, end: EndId) {
         self.end_mut(end).owner = SocketOwner::Unowned;
         let connection = self.connection(end);
@@ -302,7 +300,7 @@ impl NetworkState {
         }
     }
 
-    /// Lets all that is due of what `side` sent reach the other end.
+    /// Delivers all due packets sent by `side` to the other end.
     pub(super) fn arrive(&mut self, connection: u32, side: u8) {
         let now = self.now();
         let to = EndId { connection, side: 1 - side };
@@ -340,7 +338,7 @@ impl NetworkState {
         self.mark(owner);
     }
 
-    /// The end learns that the connection is gone.
+    /// Marks the end as reset.
     fn abort_connection(&mut self, end: EndId) {
         let discards = self.strikes(NetworkFault::DiscardingReset);
         let connection = self.connection(end);
@@ -358,7 +356,7 @@ impl NetworkState {
         self.mark(owner);
     }
 
-    /// A connection's own fault strikes: a reset for both ends, or the end of the dialling end's direction.
+    /// Applies a connection's own fault: a reset for both ends, or the end of the dialling end's direction.
     pub(super) fn apply_fault(&mut self, connection: u32, reset: bool) {
         let struck = &mut self.connections[connection as usize];
         if !matches!(struck.phase, ConnectionPhase::Open(_))
@@ -386,14 +384,13 @@ impl NetworkState {
         &mut self.connection(end).ends[usize::from(end.side)]
     }
 
-    /// The pipe that this end writes to.
     fn pipe_of(&mut self, end: EndId) -> &mut Pipe {
         &mut self.connection(end).pipes[usize::from(end.side)]
     }
 }
 
 impl Pipe {
-    /// Whatever has not arrived never will.
+    /// Discards what has not arrived.
     fn lose_wire(&mut self) {
         self.wire.clear();
         self.held = self.arrived.len();

@@ -1,4 +1,4 @@
-//! Long messages whose ends do not come: their connections are closed when their time is over.
+//! Long messages that are never completed: their connections are closed at the timeout.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use super::wire::{ClientWire, WireInput};
 use crate::SplitMix64;
 use crate::network::{Address, Network, NetworkOptions};
 
-/// Bytes of a message. Four messages take all memory that a shard has for the beginnings of messages.
+/// Bytes of a message. Four messages use all of a shard's memory for incomplete messages.
 const SIZE: u32 = 16 << 20;
 
 /// Bytes of a message after which the server holds memory for all of it: the memory doubles.
 const MORE_THAN_HALF: usize = 9 << 20;
 
-/// Turns of the server without the time moving. More: it spins.
+/// Turns of the server while time stands still; more count as spinning.
 const TURNS_MAX: u32 = 100_000;
 
 struct AssemblyFixture {
@@ -32,7 +32,7 @@ struct AssemblyFixture {
 #[derive(Default)]
 struct AssemblyClient {
     wire: ClientWire,
-    /// The error that it was sent, and the second.
+    /// The error received, and the second of its arrival.
     error: Option<(u64, String)>,
 }
 
@@ -58,7 +58,7 @@ impl AssemblyFixture {
         AssemblyFixture { network, server, random: SplitMix64::new(1), clients: Vec::new() }
     }
 
-    /// A client that connects and sends so many bytes of a message, which the server reads.
+    /// Connects a client and sends `sent` bytes of a message, which the server reads.
     fn begin(&mut self, sent: usize) {
         let mut wire = ClientWire::default();
         wire.dial(&self.network, &Address::Tcp(NATS.parse().expect("an address")));
@@ -94,7 +94,7 @@ impl AssemblyFixture {
         self.network.advance_to(until.max(self.network.now()));
     }
 
-    /// The seconds in which the clients were told that their messages take too long.
+    /// The seconds in which the clients received a message timeout.
     fn timeouts(&self) -> Vec<Option<u64>> {
         let timeout = |client: &AssemblyClient| {
             let (second, error) = client.error.as_ref()?;
@@ -122,7 +122,7 @@ fn second(number: u64) -> Time {
     Time::ZERO.after(Duration::from_secs(number))
 }
 
-/// Row 0.8: a message may take a minute to come.
+/// Row 0.8: a message may take a minute to arrive.
 #[test]
 fn a_message_whose_end_does_not_come_is_given_up() {
     let mut rig = AssemblyFixture::new();
@@ -131,8 +131,8 @@ fn a_message_whose_end_does_not_come_is_given_up() {
     assert_eq!(rig.timeouts(), [Some(60)]);
 }
 
-/// Row 0.8: while there is no room for the beginnings of messages, one connection after the other is read on, each for five
-/// seconds.
+/// Row 0.8: while there is no room for incomplete messages, connections are read one after the other, for five seconds
+/// each.
 #[test]
 fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() {
     let mut rig = AssemblyFixture::new();
@@ -142,7 +142,7 @@ fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() 
     assert_eq!(rig.timeouts(), [60, 60, 60, 60, 5, 10].map(Some));
 }
 
-/// Row 0.8: when there is room again, a message that had none, and one that has waited for it, may take a minute all the same.
+/// Row 0.8: when there is room again, a message that lacked room, or waited for it, may still take a minute.
 #[test]
 fn messages_that_have_waited_for_room_have_their_minute() {
     let mut rig = AssemblyFixture::new();
@@ -154,7 +154,7 @@ fn messages_that_have_waited_for_room_have_their_minute() {
     assert_eq!(rig.timeouts()[4..], [60, 60].map(Some));
 }
 
-/// Row 0.8: a message that had room again in between may go on for another five seconds when there is none any more.
+/// Row 0.8: a message that regained room in between gets another five seconds when room runs out again.
 #[test]
 fn a_message_that_loses_its_room_again_has_another_five_seconds() {
     let mut rig = AssemblyFixture::new();
@@ -164,7 +164,7 @@ fn a_message_that_loses_its_room_again_has_another_five_seconds() {
     rig.clients[0].wire.hang_up();
     rig.run_until(second(2));
     rig.send_until_blocked(4, 1000);
-    // Memory is doubled: these take 15 of the 16 MiB that are there again.
+    // Memory is doubled: these messages use 15 of the 16 MiB available again.
     [7 << 20, 3 << 20, 3 << 19, 3 << 18].into_iter().for_each(|sent| rig.begin(sent));
     rig.run_until(second(4));
     rig.send_until_blocked(4, 2 << 20);

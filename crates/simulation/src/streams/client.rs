@@ -1,5 +1,5 @@
-//! The clients: publishers that send again what was not acknowledged, posters that do so by HTTP, listeners, and followers
-//! that continue behind what they have.
+//! Clients: publishers that resend unacknowledged messages, HTTP posters that do the same, listeners, and followers
+//! that resume by sequence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::wire::{ClientWire, WireError, WireInput, number_of};
 use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
 
-/// A publication that is unanswered for so long is never answered: longer than any disk hangs.
+/// A publication unanswered for this long is never answered: longer than any disk hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// The day on which every world begins and ends.
+/// The day of every world.
 const UNUSED_BIRTHDAY: &str = "2023-11-14T";
 
-/// What a client sees of the world during a step.
+/// The world as seen by one client during a step.
 pub(super) struct StreamsClientContext<'a> {
     pub(super) network: &'a Network,
     pub(super) now: Time,
@@ -27,40 +27,39 @@ pub(super) struct StreamsClientContext<'a> {
     pub(super) ledgers: &'a mut [StreamLedger],
     pub(super) random: &'a mut SplitMix64,
     pub(super) totals: &'a mut ClientTotals,
-    /// Rises when a server begins and when it is to end.
+    /// Increases when a server starts and when it is requested to end.
     pub(super) server_generation: u32,
-    /// A server accepts, and has not been asked to end.
+    /// A server accepts and has not been requested to end.
     pub(super) is_served: bool,
 }
 
-/// How often what happened to clients.
+/// Counts over all clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTotals {
     /// Messages acknowledged.
     pub acknowledged: u64,
-    /// Of them those that were there already.
+    /// Of `acknowledged`: duplicates of stored messages.
     pub duplicates: u64,
-    /// Publications refused, to be tried again.
+    /// Publications refused and retried later.
     pub refused: u64,
-    /// Messages whose fate their publisher never learnt.
+    /// Messages without a known outcome.
     pub unknown: u64,
-    /// Messages that listeners saw.
+    /// Messages received by listeners.
     pub seen: u64,
-    /// Records that followers were given.
+    /// Records received by followers.
     pub followed: u64,
-    /// Sequences that followers were not given.
+    /// Sequences reported to followers as gaps.
     pub skipped: u64,
     /// Connections made.
     pub connections: u64,
 }
 
-/// A client.
 #[derive(Debug)]
 pub(super) struct StreamsClient {
     role: StreamsRole,
     wire: ClientWire,
     wake_at: Option<Time>,
-    /// The era of the last connection.
+    /// Server generation of the last connection.
     server_generation: u32,
     is_done: bool,
 }
@@ -73,7 +72,6 @@ enum StreamsRole {
     StreamFollower(StreamFollower),
 }
 
-/// Publishes by NATS.
 #[derive(Debug)]
 pub(super) struct StreamsPublisher {
     number: u32,
@@ -83,13 +81,11 @@ pub(super) struct StreamsPublisher {
     burst: u32,
     pause: Duration,
     next: u32,
-    /// Sent on this connection and not answered.
     waiting: BTreeSet<u32>,
-    /// To be sent again.
     again: BTreeSet<u32>,
     resume_at: Time,
     left_in_burst: u32,
-    /// The last sequence of each stream that was acknowledged on this connection, duplicates aside.
+    /// Last acknowledged sequence of each stream on this connection, except duplicates.
     last: BTreeMap<String, u64>,
     answered_at: Time,
 }
@@ -99,7 +95,7 @@ pub(super) struct StreamsPublisher {
 pub(super) struct HttpPoster {
     number: u32,
     total: u32,
-    /// Messages of a request; several have no ids.
+    /// Messages per request; if several, they have no ids.
     lines: u32,
     next: u32,
     is_waiting: bool,
@@ -108,16 +104,16 @@ pub(super) struct HttpPoster {
     answered_at: Time,
 }
 
-/// Follows a stream by its sequences.
+/// Follows a stream by sequence.
 #[derive(Debug)]
 pub(super) struct StreamFollower {
     number: usize,
     stream: usize,
-    /// The last sequence that it was given or not given.
+    /// Last sequence received or reported as a gap.
     last: u64,
     received: u64,
     has_consumer: bool,
-    /// It leaves when it has been given this one.
+    /// Leaves after receiving this sequence.
     until: Option<u64>,
 }
 
@@ -188,7 +184,6 @@ impl StreamsClient {
         StreamsClient::new(StreamsRole::StreamFollower(follower), start)
     }
 
-    /// Whether it publishes.
     pub(super) fn is_source(&self) -> bool {
         matches!(self.role, StreamsRole::StreamsPublisher(_) | StreamsRole::HttpPoster(_))
     }
@@ -205,7 +200,6 @@ impl StreamsClient {
         self.wake_at.filter(|_| !self.is_done)
     }
 
-    /// It leaves.
     pub(super) fn finish_role(&mut self) {
         (self.is_done, self.wake_at) = (true, None);
         self.wire.hang_up();
@@ -314,7 +308,7 @@ impl StreamsClient {
         Ok(())
     }
 
-    /// The connection is gone: that is in order after a fault of the network, and when a server began or ended.
+    /// Handles the end of the connection: acceptable after a network fault and when a server starts or ends.
     fn ended(&mut self, why: &str, scene: &mut StreamsClientContext<'_>) -> Result<(), String> {
         let is_expected =
             self.wire.is_damaged() || scene.server_generation != self.server_generation || !scene.is_served;
@@ -338,7 +332,6 @@ impl StreamsClient {
     }
 }
 
-/// A listener sees a message.
 fn record_seen(
     seen: &mut BTreeSet<MessageName>,
     subject: &str,
@@ -362,12 +355,12 @@ impl StreamsPublisher {
     fn begin(&mut self, wire: &mut ClientWire, scene: &StreamsClientContext<'_>) {
         self.last.clear();
         self.answered_at = scene.now;
-        // What was sent on a connection before may still be answered.
+        // Answers to messages of an earlier connection may still arrive.
         wire.line(&format!("SUB {}* 1", self.inbox(wire.attempt)));
         wire.line("PING");
     }
 
-    /// The connection is gone with what it was to answer.
+    /// Handles the loss of the connection and of its pending answers.
     fn lost(&mut self, totals: &mut ClientTotals) {
         let waiting = std::mem::take(&mut self.waiting);
         if self.has_ids {
@@ -381,7 +374,7 @@ impl StreamsPublisher {
         MessageName { publisher: self.number, message }
     }
 
-    /// Sends what may be sent. Returns when there is more, and whether all is done.
+    /// Sends what may be sent. Returns the time to continue, and whether all is done.
     fn send_more(
         &mut self,
         wire: &mut ClientWire,
@@ -435,7 +428,7 @@ impl StreamsPublisher {
         }
     }
 
-    /// What its reply subjects begin with on a connection.
+    /// Prefix of its reply subjects on a connection.
     fn inbox(&self, attempt: u32) -> String {
         format!("_INBOX.{}.{attempt}.", self.number)
     }
@@ -489,7 +482,7 @@ impl StreamsPublisher {
 impl HttpPoster {
     fn lost(&mut self, totals: &mut ClientTotals) {
         if std::mem::take(&mut self.is_waiting) && self.lines > 1 {
-            // Without ids nothing is sent again.
+            // Messages without ids are not resent.
             totals.unknown += u64::from(self.lines);
             self.next += self.lines;
         }
@@ -575,7 +568,7 @@ impl HttpPoster {
             503 | 507 => {
                 scene.totals.refused += 1;
                 if self.lines > 1 {
-                    // Some of them may be stored, or may still be.
+                    // Some of them may be stored, now or later.
                     scene.totals.unknown += u64::from(self.lines);
                     self.next += self.lines;
                 }
@@ -591,7 +584,7 @@ impl StreamFollower {
     fn begin(&mut self, wire: &mut ClientWire) {
         (self.received, self.has_consumer) = (0, false);
         let (stream, next) = (STREAMS[self.stream], self.last + 1);
-        // A consumer of a connection before may still be there.
+        // A consumer of an earlier connection may still exist.
         let own = format!("{}.{}", self.number, wire.attempt);
         let config = format!(
             "{{\"stream_name\":\"{stream}\",\"config\":{{\"deliver_subject\":\"_D.{own}\",\"ack_policy\":\"none\",\
@@ -606,7 +599,7 @@ impl StreamFollower {
         }
     }
 
-    /// Returns whether it has everything that it wants.
+    /// Handles a message. Returns whether it has received everything it follows.
     fn take(
         &mut self,
         subject: &str,
@@ -617,7 +610,7 @@ impl StreamFollower {
         if subject.starts_with("_R.") {
             let text = String::from_utf8_lossy(payload);
             if text.contains("stream_info_response") {
-                // No stream was created before the world began, nor by another clock.
+                // No stream was created before the start of the world, nor by another clock.
                 let is_known = text.contains(&format!("\"created\":\"{UNUSED_BIRTHDAY}"));
                 return if is_known {
                     Ok(false)
@@ -629,7 +622,7 @@ impl StreamFollower {
             return if self.has_consumer { Ok(false) } else { Err(format!("there is no consumer: {text}")) };
         }
         if subject.starts_with("_D.") || reply.is_empty() {
-            // A status of the server.
+            // A status message of the server.
             return Ok(false);
         }
         let mut numbers = reply.split('.').skip(5).map(|word| word.parse::<u64>().ok());

@@ -1,8 +1,8 @@
-//! What happens to disks while no server has them: reads that fail in the next opening, a folder that cannot be listed, a
-//! segment that is removed, a byte that is changed.
+//! Damage to disks between two servers: reads that fail at the next opening, a folder that cannot be listed, a removed
+//! segment, a flipped bit.
 //!
-//! The stream is read before and after a change: exactly the records of the segment or of the batch concerned may be gone, and
-//! readers have to be given exactly their sequences as a gap.
+//! The stream is read before and after a change: only the records of the affected segment or batch may be missing, and
+//! readers must report exactly their sequences as a gap.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,15 @@ use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk}
 use super::ledger::{StreamContent, StreamLedger};
 use crate::SplitMix64;
 
-/// What happens to a disk between two servers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DiskDamage {
-    /// After so many reads of the next opening so many fail.
+    /// At the next opening, `times` reads fail after `after` reads.
     ReadsFail { disk: usize, after: u32, times: u32 },
-    /// The folder cannot be listed by the next opening.
+    /// The next opening cannot list the folder.
     ListFails { disk: usize },
     /// The file of a sealed segment is removed.
     SegmentRemoved { disk: usize },
-    /// A bit of a sealed segment changes.
+    /// A bit of a sealed segment flips.
     ByteFlipped { disk: usize },
 }
 
@@ -43,7 +42,7 @@ impl DiskDamage {
         }
     }
 
-    /// What the disk refuses to the next opening; nothing if it is its content that changes.
+    /// Faults of the disk at the next opening; `None` if its content changes.
     pub(super) fn faults(self) -> Option<DiskFaults> {
         match self {
             DiskDamage::ReadsFail { after, times, .. } => {
@@ -56,8 +55,8 @@ impl DiskDamage {
         }
     }
 
-    /// Changes the content of `disk` and checks what readers make of it. Returns the changed disk, if it has a sealed segment
-    /// behind its oldest: without that one the rest looks like what retention has left.
+    /// Changes the content of `disk` and checks what readers find. Returns the changed disk, if it has a sealed segment
+    /// after its oldest: without the oldest, the rest looks like the result of retention.
     pub(super) fn change(
         self,
         disk: &SimulatedDisk,
@@ -97,7 +96,7 @@ impl DiskDamage {
     }
 }
 
-/// Whether exactly what was affected is gone, and a gap. `range` are the sequences of the segment concerned.
+/// Checks that exactly the affected records are missing and reported as a gap. `range`: sequences of the segment.
 fn check(
     before: &StreamContent,
     after: &StreamContent,

@@ -1,4 +1,4 @@
-//! What becomes of the disks when a server ends: sealed in order, or cut off at any point.
+//! State of the disks when a server ends: sealed in order, or cut off at any point.
 
 use std::time::Instant;
 
@@ -7,19 +7,18 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::SplitMix64;
 
-/// How much more the journal does at most after everything else of its process is gone.
+/// Most journal steps after the rest of its process is gone.
 const STEPS_MAX: u64 = 3;
 
-/// How a server ends before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerCrash {
-    /// The power goes: what no sync covered may be there in any part.
+    /// Power failure: any part of what no sync covered may be present.
     Power,
-    /// The process is killed: everything written is there to be read, and still not durable.
+    /// Kill: everything written is readable, but not yet durable.
     Kill,
 }
 
-/// Ends the journal somewhere within its next steps. Returns the disks as the next server finds them.
+/// Ends the journal at a random point within its next steps. Returns the disks as the next server finds them.
 pub(super) fn crash(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
@@ -37,7 +36,7 @@ pub(super) fn crash(
     disks.iter().zip(before).map(|(disk, before)| crash_disk(disk, before, how, random)).collect()
 }
 
-/// Ends the journal in order after everything that it was given, but for a cut that may come while the streams are sealed.
+/// Ends the journal in order after all its input, unless a cut interrupts the sealing of the streams.
 pub(super) fn seal(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],

@@ -1,14 +1,14 @@
-//! What is known outside the server of every disk stream, and the audit that compares it with the disk.
+//! External record of every disk stream, and the audit that compares it with the disk.
 //!
-//! Publishers and subscribers report each acknowledgement and each sight. After every life of the server the audit reads the
-//! stream directly from a copy of its disk:
+//! Publishers and subscribers report each acknowledgement and each received message. After every run of the server the
+//! audit reads the stream directly from a copy of its disk:
 //!
-//! - **durable**: what was acknowledged or seen is there, under the sequence that was reported, with the right bytes, unless
-//!   retention removed it;
-//! - **once**: a message with an id is there once, any other at most as often as it was sent;
-//! - **stable**: a sequence that was ever reported or read never has another record;
-//! - **nothing invented**: what is there was sent;
-//! - **gaps**: what a follower was not given is not there for it;
+//! - **durable**: acknowledged or received messages are stored under the reported sequence with the right bytes, unless
+//!   removed by retention;
+//! - **once**: a message with an id is stored once, any other at most as often as it was sent;
+//! - **stable**: a sequence once reported or read never has another record;
+//! - **nothing invented**: stored messages were sent;
+//! - **gaps**: sequences reported to a follower as a gap have no record for it;
 //! - **retention** removes no more than its bounds allow.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,50 +19,46 @@ use stilling_journal::{Log, LogConfig, ReadOutcome, RecordKind, StartAt};
 
 use super::message::MessageName;
 
-/// What retention is configured to keep at least.
+/// The minimum that retention is configured to keep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetentionBounds {
     pub(super) bytes: Option<u64>,
     pub(super) records: Option<u64>,
 }
 
-/// One disk stream as seen from outside.
 #[derive(Debug)]
 pub(super) struct StreamLedger {
     name: &'static str,
     bounds: RetentionBounds,
     segment_size: u64,
-    /// The longest segment: a batch may be longer than an ordinary one.
+    /// Longest segment: a batch may be longer than an ordinary segment.
     segment_max: u64,
     sent: BTreeMap<MessageName, u32>,
     acknowledged: BTreeMap<MessageName, u64>,
     seen: BTreeSet<MessageName>,
-    /// What is known to be at a sequence: reported, or read by an audit.
+    /// Known message at each sequence: reported, or read by an audit.
     at: BTreeMap<u64, MessageName>,
-    /// What was at sequences whose bytes were damaged or removed from outside.
+    /// Messages at sequences with bytes damaged or removed from outside.
     lost: BTreeMap<u64, MessageName>,
-    /// Sequences that followers were not given.
+    /// Sequences that followers skipped.
     skipped: Vec<(u64, u64)>,
-    /// The first sequence that the last audit found.
+    /// First sequence found by the last audit.
     first: u64,
-    /// The last sequence that was reported or seen.
+    /// Last sequence reported or received.
     last_known: u64,
     pub(super) removals: u64,
     pub(super) records: u64,
     pub(super) markers: u64,
 }
 
-/// What is on a disk.
 #[derive(Debug, Default)]
 pub(super) struct StreamContent {
     pub(super) records: BTreeMap<u64, Option<MessageName>>,
-    /// The first and last sequence of each batch.
     pub(super) batches: Vec<(u64, u64)>,
-    /// Sequences that a reader was not given.
     pub(super) gaps: BTreeSet<u64>,
     first: u64,
     bytes: u64,
-    /// What opening found, and the ranges that were passed over.
+    /// Findings of the opening, and the ranges skipped.
     findings: String,
 }
 
@@ -91,12 +87,10 @@ impl StreamLedger {
         }
     }
 
-    /// A message is about to be sent.
     pub(super) fn send(&mut self, name: MessageName) {
         *self.sent.entry(name).or_default() += 1;
     }
 
-    /// A message was acknowledged.
     pub(super) fn acknowledge(
         &mut self,
         name: MessageName,
@@ -116,7 +110,6 @@ impl StreamLedger {
         self.is_at(sequence, name)
     }
 
-    /// A subscriber saw a message.
     pub(super) fn record_seen(&mut self, name: MessageName) -> Result<(), String> {
         if !self.sent.contains_key(&name) {
             return Err(format!("{name} was seen and never sent"));
@@ -125,34 +118,33 @@ impl StreamLedger {
         Ok(())
     }
 
-    /// A follower saw a message under a sequence.
+    /// Records that a follower received a message under a sequence.
     pub(super) fn record_seen_at(&mut self, name: MessageName, sequence: u64) -> Result<(), String> {
         self.record_seen(name)?;
         self.is_at(sequence, name)
     }
 
-    /// A follower was given nothing from `first` to `last`.
+    /// Records that a follower skipped the sequences from `first` to `last`.
     pub(super) fn skip(&mut self, first: u64, last: u64) {
         self.skipped.push((first, last));
     }
 
-    /// The name of the stream.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Records that were lost by damage from outside.
+    /// Records lost by damage from outside.
     pub(super) fn lost(&self) -> u64 {
         self.lost.len() as u64
     }
 
-    /// The disk was damaged from outside: what is in `before` and not in `after` is lost.
+    /// Records damage from outside: records in `before` but not in `after` are lost.
     pub(super) fn lose(&mut self, before: &StreamContent, after: &StreamContent) {
         let gone = before.records.iter().filter(|(sequence, _)| !after.records.contains_key(sequence));
         self.lost.extend(gone.filter_map(|(sequence, record)| Some((*sequence, (*record)?))));
     }
 
-    /// The last record of the last audit.
+    /// Sequence of the last known record.
     pub(super) fn last(&self) -> Option<u64> {
         self.at.last_key_value().map(|(sequence, _)| *sequence)
     }
@@ -167,7 +159,7 @@ impl StreamLedger {
         }
     }
 
-    /// Reads the disk and compares.
+    /// Reads the disk and compares it with the ledger.
     pub(super) fn audit(&mut self, disk: &SimulatedDisk) -> Result<(), String> {
         let content = self.read(disk)?;
         let name = self.name;
@@ -200,7 +192,7 @@ impl StreamLedger {
         let is_missing = |record: &&MessageName| !places.contains_key(record) && !lost.contains(record);
         for record in self.seen.iter().filter(is_missing) {
             let sequence = known.get(record).copied();
-            // One that was seen without its sequence may have been removed by retention.
+            // A message received without its sequence may have been removed by retention.
             let is_removed = sequence.map_or(content.first > 1, |sequence| !is_kept(sequence));
             if !is_removed {
                 return Err(format!(
@@ -218,7 +210,7 @@ impl StreamLedger {
                 return Err(format!("{name}: a follower was not given {record} at {sequence}"));
             }
         }
-        // What was lost with the tail may come again elsewhere, but never under a sequence that was reported.
+        // Messages lost with the tail may be stored elsewhere later, but never under a reported sequence.
         self.at.retain(|sequence, record| !is_kept(*sequence) || places.get(record) == Some(sequence));
         self.first = content.first;
         self.records = content.records.values().flatten().count() as u64;
@@ -249,9 +241,8 @@ impl StreamLedger {
         ))
     }
 
-    /// Reads the whole stream from a copy of its disk.
     pub(super) fn read(&self, disk: &SimulatedDisk) -> Result<StreamContent, String> {
-        // A disk of its own: reading must change nothing.
+        // A separate disk: reading must change nothing.
         let copy = SimulatedDisk::with_files(disk.files());
         let config = LogConfig { segment_size: self.segment_size, ..LogConfig::default() };
         let (log, recovery) = Log::open(copy, self.name, config).map_err(|error| error.to_string())?;
@@ -290,8 +281,8 @@ impl StreamLedger {
     }
 }
 
-/// Bytes written to all segments but the last, with the header of that, and the first sequence of the last. A crash can give
-/// space that was cut off back to a segment; only what is written counts.
+/// Bytes written to all segments but the last, plus the header of the last, and the first sequence of the last. A crash
+/// may give a segment back space that was cut off; only written bytes count.
 fn sizes(files: &[(String, Vec<u8>)]) -> (u64, u64) {
     let first = |name: &str| name.strip_suffix(".segment").and_then(|number| number.parse::<u64>().ok());
     let written = |content: &[u8]| {

@@ -1,16 +1,16 @@
-//! Messages that tell whose they are and prove that they are whole.
+//! Messages that identify their publisher and prove that they are complete.
 
 use std::fmt;
 
 use crate::SplitMix64;
 
-/// Most bytes of a message beyond its name, unless it is a long one.
+/// Most bytes of an ordinary message after its name.
 const PADDING_MAX: u64 = 1500;
 
-/// Most bytes of a long one.
+/// Most bytes of a long message after its name.
 const LONG_MAX: u64 = 7000;
 
-/// Whose message it is, and which one.
+/// Publisher and number of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MessageName {
     pub(super) publisher: u32,
@@ -24,7 +24,7 @@ impl fmt::Display for MessageName {
 }
 
 impl MessageName {
-    /// What the message says: its name, and a text that is another for each name.
+    /// Payload of the message: its name, and a text that differs per name.
     pub(super) fn payload(self) -> Vec<u8> {
         let mut random = SplitMix64::new(u64::from(self.publisher) << 32 | u64::from(self.message));
         let most = if random.chance(50) { LONG_MAX } else { PADDING_MAX };
@@ -35,7 +35,7 @@ impl MessageName {
         text
     }
 
-    /// Whose payload this is; `None` if it is nobody's, or not whole.
+    /// The name in a payload; `None` if it has none or is incomplete.
     pub(super) fn of(payload: &[u8]) -> Option<MessageName> {
         let head = &payload[..payload.len().min(32)];
         let mut words = head.split(|&byte| byte == b' ');
@@ -44,7 +44,7 @@ impl MessageName {
         (name.payload() == payload).then_some(name)
     }
 
-    /// The stream it goes to, by its number.
+    /// Number of the stream it is published to.
     pub(super) fn stream(self) -> usize {
         let draw =
             SplitMix64::new(u64::from(self.publisher).rotate_left(40) ^ u64::from(self.message)).below(10);
@@ -57,16 +57,14 @@ impl MessageName {
     }
 }
 
-/// Streams: two on disk, one in memory, one that keeps nothing.
+/// Streams: two on disk, one in memory, one without storage.
 pub(super) const STREAMS: [&str; 4] = ["events", "orders", "cache", "live"];
 
-/// Streams on disk, which come first.
+/// Number of streams on disk, which come first.
 pub(super) const ON_DISK: usize = 2;
 
-/// The stream in memory.
 pub(super) const MEMORY: usize = 2;
 
-/// The stream that keeps nothing.
 pub(super) const UNKEPT: usize = 3;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How a world is set up: streams, sizes, speeds, lives and clients, drawn from the seed.
+//! Parameters of a world: streams, sizes, speeds, server runs and clients, drawn from the seed.
 
 use std::time::{Duration, Instant};
 
@@ -17,70 +17,66 @@ use crate::SplitMix64;
 use crate::faults::{FaultRates, NetworkFault};
 use crate::network::NetworkOptions;
 
-/// The longest message with its headers.
+/// Longest message with its headers, in bytes.
 const MESSAGE_SIZE_MAX: u32 = 8 * 1024;
 
-/// How long the hub waits for a disk before it refuses.
+/// The hub's stall timeout: it refuses publications when a disk takes longer.
 const STALL: Duration = Duration::from_secs(15);
 
-/// Everything that one seed decides beforehand.
+/// Everything that the seed decides in advance.
 pub(super) struct StreamsWorldParameters {
     pub(super) network: NetworkOptions,
     pub(super) plan: ServerPlan,
     pub(super) ledgers: Vec<StreamLedger>,
     pub(super) clients: Vec<StreamsClient>,
-    /// The lives before the last.
+    /// Runs of the server before the last.
     pub(super) server_runs: Vec<ServerRun>,
 }
 
-/// One life of the server.
 #[derive(Clone, Debug)]
 pub(super) struct ServerRun {
-    /// It ends after so many acknowledgements in all, or after this time.
+    /// Ends after this many acknowledgements in total, or after `span`.
     pub(super) acknowledgements: u64,
     pub(super) span: Duration,
     pub(super) end: RunEnding,
     pub(super) disk_failures: Vec<(Duration, DiskFailure)>,
-    /// What happens to disks before the next server opens them.
+    /// Damage to disks before the next server opens them.
     pub(super) damages: Vec<DiskDamage>,
-    /// Until the next server begins.
+    /// Time until the next server starts.
     pub(super) pause: Duration,
-    /// The next server's listeners are there already during that time.
+    /// The next server's listeners already exist during `pause`.
     pub(super) listens_early: bool,
 }
 
-/// How a life ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RunEnding {
     ServerCrash(ServerCrash),
-    /// In order, unless it is cut at a step.
+    /// In order, unless cut off at a step.
     Restart(Option<(RestartStep, ServerCrash)>),
 }
 
-/// A step of a restart at which it may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartStep {
-    /// So long after the old server was asked to end.
+    /// This long after the old server was requested to end.
     Draining(Duration),
     Sealing,
     /// The new server has opened the streams.
     Opened,
 }
 
-/// What happens to a disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DiskFailure {
-    /// After so many writes some fail.
+    /// After `after` writes, `times` writes fail.
     WritesFail { disk: usize, after: u32, times: u32 },
-    /// After so many writes some fail when they are synced.
+    /// After `after` writes, the sync of `times` writes fails.
     WritesNotSynced { disk: usize, after: u32, times: u32 },
-    /// So many reads fail.
+    /// `times` reads fail.
     ReadsFail { disk: usize, times: u32 },
-    /// It cannot make durable which files there are.
+    /// Directory changes cannot be made durable.
     SyncFails { disk: usize },
-    /// There is no room for new segments for a while.
+    /// No room for new segments during `span`.
     Full { disk: usize, span: Duration },
-    /// The journal does not get an answer for a while.
+    /// The journal gets no completions during `span`.
     Hangs { span: Duration },
 }
 
@@ -126,13 +122,13 @@ impl StreamsWorldParameters {
             buffers: random.between(4, 32) as u16,
             drain: millis(random, 500, 4000),
             disk_latency: Duration::from_micros(random.between(50, 8000)),
-            // Only spans of it matter.
+            // Only differences to it matter.
             origin: Instant::now(),
         };
         let sizes = (segment_size, plan.journal.batch_size as u64);
         let ledgers =
             (0..ON_DISK).map(|number| StreamLedger::new(STREAMS[number], bounds[number], sizes)).collect();
-        // In slow worlds records become old enough for retention, which looks once in a second.
+        // In slow worlds records become old enough for retention, which runs once per second.
         let pace = if random.chance(300) { millis(random, 100, 700) } else { millis(random, 1, 20) };
         let clients = draw_clients(pace, random);
         let server_runs =
@@ -153,7 +149,7 @@ fn draw_bounds(segment_size: u64, random: &mut SplitMix64) -> RetentionBounds {
     }
 }
 
-/// Faults of the network that are seldom enough for work to get done.
+/// Faults of the network, rare enough to allow progress.
 pub(super) fn mild(random: &mut SplitMix64) -> FaultRates {
     let drawn = FaultRates::draw(random);
     NetworkFault::ALL.into_iter().fold(drawn, |faults, fault| faults.with(fault, drawn.rate(fault) / 2))
@@ -181,7 +177,7 @@ fn draw_clients(pace: Duration, random: &mut SplitMix64) -> Vec<StreamsClient> {
     let mut clients = Vec::new();
     let mut number = 0;
     let start = |random: &mut SplitMix64| {
-        // Some worlds begin with nothing stored: the first publication comes during the first hand-over.
+        // Some worlds begin with empty streams: the first publication arrives during the first hand-over.
         Time::ZERO.after(Duration::from_micros(random.below(30_000)))
     };
     for _ in 0..random.between(1, 5) {

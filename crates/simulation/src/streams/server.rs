@@ -1,4 +1,4 @@
-//! One life of the server: shards, hub and journal over simulated disks, run step by step.
+//! One run of the server: shards, hub and journal over simulated disks, run step by step.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,17 +23,15 @@ use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::{Network, SimSocket};
 
-/// Seconds after 1970 at the beginning of every world.
+/// Start of every world, in seconds since 1970.
 const CALENDAR_START: u64 = 1_700_000_000;
 
-/// Where the server listens.
 pub(super) const HTTP: &str = "127.0.0.1:9000";
-/// Where it listens for NATS.
 pub(super) const NATS: &str = "127.0.0.1:4222";
 
 type StreamsSimShard = Shard<SimDriver, ShardService>;
 
-/// How a server is set up; the same in all its lives.
+/// Setup of a server, the same in all its runs.
 pub(super) struct ServerPlan {
     pub(super) streams: Vec<StreamConfig>,
     pub(super) segment_size: u64,
@@ -41,16 +39,15 @@ pub(super) struct ServerPlan {
     pub(super) shards: usize,
     pub(super) buffers: u16,
     pub(super) drain: Duration,
-    /// The longest time that a step of the journal takes.
+    /// Longest time of a journal step.
     pub(super) disk_latency: Duration,
-    /// What the journal's clock says at the beginning of the world.
+    /// The journal's clock at the start of the world.
     pub(super) origin: Instant,
 }
 
 /// Listening sockets: HTTP and NATS for each shard.
 pub(super) type ListeningSockets = Vec<(SimSocket, SimSocket)>;
 
-/// A server that runs.
 pub(super) struct StreamsServer {
     nodes: Vec<ServerShard>,
     lifecycle: Arc<Lifecycle>,
@@ -60,30 +57,29 @@ pub(super) struct StreamsServer {
     reads_at: Option<Time>,
     disk_latency: Duration,
     origin: Instant,
-    /// The disks do not answer before.
+    /// The disks do not respond before this time.
     pub(super) hangs_until: Time,
 }
 
 pub(super) struct ServerShard {
     shard: StreamsSimShard,
-    /// What it waits for, if it sleeps.
     sleeping_until: Option<Wait>,
 }
 
-/// Listening sockets for every shard of a server that is to come.
+/// Listening sockets for every shard of a future server.
 pub(super) fn listen(network: &Network, shards: usize) -> ListeningSockets {
     let address = |text: &str| crate::network::Address::Tcp(text.parse().expect("an address"));
     let pair = |_| (network.listen(address(HTTP), 64, None), network.listen(address(NATS), 64, None));
     (0..shards).map(pair).collect()
 }
 
-/// HTTP and NATS, as [`listen`] has them.
+/// HTTP and NATS, in the order of [`listen`].
 fn endpoints() -> Vec<Endpoint> {
     let everything = HttpEndpoint { scope: HttpScope::Everything, demo: false, publishes: true };
     vec![Endpoint::Http(everything), Endpoint::Nats]
 }
 
-/// What a server is put together from, but for its hub.
+/// Parts of a server except its hub.
 pub(super) struct ServerBuilder {
     drivers: Vec<SimDriver>,
     lanes: Vec<Lane<JobOutcome>>,
@@ -131,7 +127,7 @@ impl ServerBuilder {
         ServerBuilder { drivers, lanes, engine, wakes, overview, lifecycle }
     }
 
-    /// The shards, with these ways to the hub. They do not listen yet.
+    /// Builds the shards with these connections to the hub. They do not listen yet.
     pub(super) fn nodes(self, plan: &ServerPlan, network: &Network, hubs: Vec<ShardHub>) -> Vec<ServerShard> {
         let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(hubs).enumerate();
         let node = |(number, (((driver, lane), wake), hub)): (usize, (((SimDriver, _), _), _))| {
@@ -192,18 +188,17 @@ impl StreamsServer {
         })
     }
 
-    /// Asks for the end.
+    /// Requests the end of the server.
     pub(super) fn end(&self) {
         self.lifecycle.end();
     }
 
-    /// Streams that are frozen.
     pub(super) fn frozen(&self) -> u64 {
         let hub = self.overview.hub.get();
         hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
     }
 
-    /// Runs whatever has something to do now. Returns whether anything had.
+    /// Runs everything with work at `now`. Returns whether there was any.
     pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
         let mut any = false;
         for (number, node) in self.nodes.iter_mut().enumerate() {
@@ -211,7 +206,7 @@ impl StreamsServer {
         }
         let journal = &mut self.journal;
         let at = instant(self.origin, now);
-        // A disk that hangs holds no blocks.
+        // A hung disk does not hold back blocks.
         journal.writer.build();
         any |= step(&mut self.writes_at, now, (self.hangs_until, self.disk_latency), random, |act| {
             if act {
@@ -226,36 +221,35 @@ impl StreamsServer {
         Ok(any)
     }
 
-    /// When something is to be done next, as far as it is known here.
+    /// Time of the next work known to the server.
     pub(super) fn wakes_at(&self) -> Option<Time> {
         let span = self.journal.writer.due_at().saturating_duration_since(self.origin);
         let writes_at = self.writes_at.unwrap_or(Time::ZERO.after(span));
         self.nodes.iter().filter_map(ServerShard::wakes_at).chain([writes_at]).chain(self.reads_at).min()
     }
 
-    /// Whether every shard has stopped with nothing left.
+    /// Whether every shard has stopped and is empty.
     pub(super) fn has_stopped(&mut self) -> bool {
         self.nodes.iter_mut().all(ServerShard::has_stopped)
     }
 
-    /// Every connection has ended with one reason, and nothing of it is left.
+    /// Checks that every connection ended with one reason and nothing remains.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         self.nodes.iter_mut().try_for_each(ServerShard::check_end)
     }
 
-    /// The shards and the hub are gone at once, with all their memory; what the hub had handed over is still with the journal.
+    /// Drops the shards and the hub with their memory; what the hub has handed over stays with the journal.
     pub(super) fn kill(self) -> SteppedJournal {
         drop(self.nodes);
         self.journal
     }
 }
 
-/// What the journal's clock says.
 pub(super) fn instant(origin: Instant, now: Time) -> Instant {
     origin + Duration::from_nanos(now.as_nanos())
 }
 
-/// Does a step of one of the journal's workers when its time has come, and sets the time of the next one.
+/// Runs a step of a journal worker when it is due, and schedules the next.
 pub(super) fn step(
     due: &mut Option<Time>,
     now: Time,
@@ -275,12 +269,11 @@ pub(super) fn step(
 }
 
 impl ServerShard {
-    /// Accepts from a socket.
     pub(super) fn listen(&mut self, socket: SimSocket) -> Result<(), String> {
         self.shard.listen(socket, false).map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Until when it sleeps, if it does and that is known.
+    /// Time at which it wakes, if it sleeps and the time is known.
     pub(super) fn wakes_at(&self) -> Option<Time> {
         match self.sleeping_until {
             Some(Wait::Until(at)) => Some(at),
@@ -292,7 +285,7 @@ impl ServerShard {
         self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0
     }
 
-    /// Every connection has ended with one reason, and nothing of it is left.
+    /// Checks that every connection ended with one reason and nothing remains.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         self.shard.audit()?;
         self.shard.driver().assert_drained();
@@ -304,7 +297,7 @@ impl ServerShard {
         Ok(())
     }
 
-    /// Has the shard turn if it has a reason to: it is awake, its time has come, or its driver has news.
+    /// Turns the shard if it is awake, its time has come, or its driver has events.
     pub(super) fn run(&mut self, now: Time, leaves_hub: bool) -> Result<bool, String> {
         if self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0 {
             self.sleeping_until = Some(Wait::Forever);

@@ -1,4 +1,4 @@
-//! One connection of a client: bytes out, bytes in, and what the bytes in mean.
+//! Connection of a client: output, input, and decoding of the input.
 
 use std::io::ErrorKind;
 
@@ -11,11 +11,10 @@ pub(super) struct ClientWire {
     peer: Option<SimPeer>,
     outbox: Vec<u8>,
     inbox: Vec<u8>,
-    /// Connections so far.
     pub(super) attempt: u32,
 }
 
-/// What a NATS server sends.
+/// Input from a NATS server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WireInput {
     Pong,
@@ -25,12 +24,10 @@ pub(super) enum WireInput {
     Message { subject: String, reply: String, payload: Vec<u8> },
 }
 
-/// Why a connection cannot be used any more.
 #[derive(Debug)]
 pub(super) enum WireError {
-    /// The server sent what it must not send.
+    /// A violation by the server.
     Wrong(String),
-    /// The connection ended.
     Ended(String),
 }
 
@@ -43,7 +40,6 @@ impl ClientWire {
         self.peer.is_some()
     }
 
-    /// Whether the network harmed the connection.
     pub(super) fn is_damaged(&self) -> bool {
         self.peer.as_ref().is_some_and(SimPeer::is_damaged)
     }
@@ -68,7 +64,7 @@ impl ClientWire {
         self.outbox.extend_from_slice(bytes);
     }
 
-    /// Publishes, with a reply subject and a message id if they are not empty.
+    /// Publishes, with a reply subject and a message id unless they are empty.
     pub(super) fn publish(&mut self, subject: &str, reply: &str, id: &str, payload: &[u8]) {
         let space = if reply.is_empty() { "" } else { " " };
         if id.is_empty() {
@@ -82,7 +78,7 @@ impl ClientWire {
         self.bytes(b"\r\n");
     }
 
-    /// Writes what it can, in pieces of random sizes.
+    /// Writes as much as possible, in pieces of random sizes.
     pub(super) fn flush(&mut self, random: &mut SplitMix64) -> Result<(), WireError> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         match peer.connected() {
@@ -102,7 +98,7 @@ impl ClientWire {
         Ok(())
     }
 
-    /// Reads what there is. Returns whether the end came behind it.
+    /// Reads available bytes. Returns whether the end follows them.
     pub(super) fn fill(&mut self) -> Result<bool, WireError> {
         let mut into = [0; 4096];
         let Some(peer) = &mut self.peer else { return Ok(false) };
@@ -119,7 +115,6 @@ impl ClientWire {
         }
     }
 
-    /// The next piece of NATS.
     pub(super) fn next_input(&mut self) -> Result<Option<WireInput>, WireError> {
         let Some(end) = find(&self.inbox, b"\r\n") else { return Ok(None) };
         let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
@@ -157,7 +152,7 @@ impl ClientWire {
         Ok(Some(input))
     }
 
-    /// The next answer in HTTP: its status, its body, and whether the connection is kept.
+    /// Decodes the next HTTP response: its status, its body, and whether the connection is kept.
     pub(super) fn next_answer(&mut self) -> Result<Option<(u16, String, bool)>, WireError> {
         let Some(end) = find(&self.inbox, b"\r\n\r\n") else { return Ok(None) };
         let head = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
@@ -189,7 +184,7 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 
-/// The number behind a key in a small JSON text.
+/// The number of a key in a small JSON text.
 pub(super) fn number_of(text: &str, key: &str) -> Option<u64> {
     let (_, behind) = text.split_once(&format!("\"{key}\":"))?;
     behind.trim_start().split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! The world's scheduler: clients, server, disks and operator, moment after moment.
+//! The world's scheduler: runs clients, server, disks and operator.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
 use crate::report::RunReport;
 
-/// Rounds without the time moving. More: something spins.
+/// Rounds while time stands still; more count as spinning.
 const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
 
-/// How long the last life may take: a disk may hang to the end of the life before.
+/// Longest time of the last run: a disk may hang until the end of the run before.
 const LAST_LIFE_MAX: Duration = Duration::from_secs(400);
 
 struct StreamsWorld {
@@ -32,11 +32,11 @@ struct StreamsWorld {
     disks: Vec<SimulatedDisk>,
     ledgers: Vec<StreamLedger>,
     clients: Vec<StreamsClient>,
-    /// The lives before the last, the next one at the end.
+    /// Runs before the last, the next one at the end.
     server_runs: Vec<ServerRun>,
-    /// What happens to disks before the next server opens them.
+    /// Damage to disks before the next server opens them.
     damages: Vec<DiskDamage>,
-    /// What the last of them has a disk refuse.
+    /// The last damage that makes a disk refuse operations.
     refuses: Option<DiskDamage>,
     phase: StreamsPhase,
     server_generation: u32,
@@ -45,16 +45,15 @@ struct StreamsWorld {
     changed: Vec<PeerKey>,
 }
 
-/// Where the server is.
 enum StreamsPhase {
-    /// None runs; the next one begins at that time, and is cut off at once if so decided.
+    /// No server runs; the next one starts at `until`, and may be cut off right after opening.
     Down {
         until: Time,
         sockets: Option<ListeningSockets>,
         crashed_opened: Option<ServerCrash>,
     },
     Serving(StreamsServer, RunProgress),
-    /// It has been asked to end.
+    /// Requested to end.
     Draining {
         server: StreamsServer,
         since: Time,
@@ -64,19 +63,17 @@ enum StreamsPhase {
     Over,
 }
 
-/// What is to become of a server that serves.
 struct RunProgress {
     started_at: Time,
-    /// None: the last life.
+    /// `None`: the last run.
     server_run: Option<ServerRun>,
-    /// Troubles to come, the next one at the end.
+    /// Failures to come, the next one at the end.
     disk_failures: Vec<(Time, DiskFailure)>,
-    /// When a disk has room again.
+    /// Time at which a disk has room again.
     room_at: Vec<Option<Time>>,
-    /// When it ends.
     until: Time,
     has_frozen: bool,
-    /// The last followers have come.
+    /// The final followers have started.
     is_checked: bool,
 }
 
@@ -120,7 +117,7 @@ pub(super) fn play(
 }
 
 impl StreamsWorld {
-    /// Everybody does what they can do now.
+    /// Runs everything that is possible at this point in time.
     fn moment(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_AT_ONCE_MAX {
             let now = self.network.now();
@@ -153,7 +150,7 @@ impl StreamsWorld {
         Ok(())
     }
 
-    /// When the server that drains is cut off.
+    /// Time at which the draining server is cut off.
     fn cut_at(&self) -> Option<Time> {
         let StreamsPhase::Draining { since, server_run: Some(server_run), .. } = &self.phase else {
             return None;
@@ -164,7 +161,7 @@ impl StreamsWorld {
         }
     }
 
-    /// What is done to server and disks. Returns whether anything was.
+    /// Acts on server and disks. Returns whether there was anything to do.
     fn step_server(&mut self, now: Time) -> Result<bool, String> {
         match &mut self.phase {
             StreamsPhase::Down { until, .. } if *until <= now => self.start(now).map(|()| true),
@@ -204,7 +201,6 @@ impl StreamsWorld {
         }
     }
 
-    /// A server begins.
     fn start(&mut self, now: Time) -> Result<(), String> {
         let StreamsPhase::Down { sockets, crashed_opened, .. } =
             std::mem::replace(&mut self.phase, StreamsPhase::Over)
@@ -244,7 +240,7 @@ impl StreamsWorld {
         Ok(())
     }
 
-    /// Disks come to harm between two servers. What one refuses is set last: a changed disk is a new one.
+    /// Damages disks between two servers. Faults are set last: a changed disk is a new object.
     fn damage(&mut self) -> Result<(), String> {
         let mut refuses = None;
         for damage in std::mem::take(&mut self.damages) {
@@ -254,7 +250,7 @@ impl StreamsWorld {
                 continue;
             }
             let (disk, ledger) = (&self.disks[number], &mut self.ledgers[number]);
-            // The state before it is checked on its own.
+            // The state before the damage is checked separately.
             ledger.audit(disk)?;
             if let Some(changed) = damage.change(disk, ledger, &mut self.random)? {
                 self.disks[number] = changed;
@@ -273,7 +269,7 @@ impl StreamsWorld {
         Ok(())
     }
 
-    /// The streams could not be opened: that is in order if a disk refused to be read. Reads fail a limited number of times; a
+    /// Handles a failed opening: acceptable if a disk refused reads. The number of failing reads is limited, and a
     /// folder can be listed again.
     fn handle_open_failure(&mut self, error: &str) -> Result<(), String> {
         let Some(damage) = self.refuses.filter(|_| error.contains("cannot read")) else {
@@ -290,7 +286,7 @@ impl StreamsWorld {
         Ok(())
     }
 
-    /// The server that serves ends, in one way or another.
+    /// Ends the serving server as planned.
     fn end(&mut self, now: Time) -> Result<(), String> {
         let StreamsPhase::Serving(server, progress) = std::mem::replace(&mut self.phase, StreamsPhase::Over)
         else {
@@ -299,7 +295,7 @@ impl StreamsWorld {
         self.server_generation += 1;
         self.events.frozen += server.frozen();
         for disk in &self.disks {
-            // A disk that could make no files has room again; one whose writes fail goes on failing.
+            // A disk that could create no files has room again; failing writes go on failing.
             if progress.room_at.iter().any(Option::is_some) {
                 disk.fail(DiskFaults::default());
             }
@@ -323,7 +319,7 @@ impl StreamsWorld {
         Ok(())
     }
 
-    /// A server that drains has stopped, or is cut off.
+    /// Handles a draining server that has stopped or is cut off.
     fn finish(&mut self, now: Time, has_stopped: bool) -> Result<(), String> {
         let StreamsPhase::Draining { mut server, server_run, sockets, .. } =
             std::mem::replace(&mut self.phase, StreamsPhase::Over)
@@ -373,7 +369,6 @@ impl StreamsWorld {
         self.network.state().note("operator", self.server_generation, what, 0, 0);
     }
 
-    /// A server is cut off.
     fn crash(&mut self, server: StreamsServer, how: ServerCrash, until: Time) {
         self.note(if how == ServerCrash::Power { "power failure" } else { "kill" });
         let at = server::instant(self.plan.origin, self.network.now());
@@ -383,12 +378,11 @@ impl StreamsWorld {
         self.phase = StreamsPhase::Down { until, sockets: None, crashed_opened: None };
     }
 
-    /// The disks have been mended.
     fn repair_disks(&mut self) {
         self.disks.iter().for_each(|disk| disk.fail(DiskFaults::default()));
     }
 
-    /// All has been published: followers read every stream from its beginning, and the others leave.
+    /// Ends the other clients after all publications; followers then read every stream from its beginning.
     fn start_final_followers(&mut self, now: Time) -> Result<(), String> {
         self.clients.iter_mut().for_each(StreamsClient::finish_role);
         for (number, (ledger, disk)) in self.ledgers.iter_mut().zip(&self.disks).enumerate() {
@@ -473,7 +467,6 @@ impl RunProgress {
         }
     }
 
-    /// When something happens next.
     fn next(&self) -> Option<Time> {
         let until = self.server_run.is_some().then_some(self.until);
         let step_disk_failures = self.disk_failures.last().map(|(at, _)| *at);
@@ -491,7 +484,7 @@ impl RunProgress {
         }
     }
 
-    /// Disks get into trouble and out of it. Returns whether anything happened.
+    /// Starts and ends disk failures. Returns whether anything happened.
     fn step_disk_failures(
         &mut self,
         network: &Network,
@@ -515,7 +508,7 @@ impl RunProgress {
             self.begin_disk_failure(step_disk_failures, now, server, disks, events);
         }
         if !self.has_frozen && self.server_run.is_some() && server.frozen() > 0 {
-            // The operator sees it and restarts.
+            // The operator notices it and restarts.
             self.has_frozen = true;
             self.until = self.until.min(now.after(Duration::from_millis(random.between(10, 3000))));
             any = true;

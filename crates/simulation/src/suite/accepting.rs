@@ -1,4 +1,4 @@
-//! Promises about listeners.
+//! Contract tests for listeners.
 
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, SourceKind};
@@ -23,18 +23,18 @@ fn served<R: DriverRig>(address_kind: AddressKind) {
     fixture.expect_silence();
 }
 
-/// Row 5.1: the whole way of a short connection, the same on every driver.
+/// Row 5.1: a short connection from accept to close, the same on every driver.
 pub fn a_request_is_received_answered_and_closed<R: DriverRig>() {
     served::<R>(AddressKind::V4);
     served::<R>(AddressKind::V6);
 }
 
-/// Row 5.1: Unix listeners are listeners.
+/// Row 5.1: Unix listeners accept like TCP listeners.
 pub fn a_unix_listener_accepts<R: DriverRig>() {
     served::<R>(AddressKind::Unix);
 }
 
-/// Row 4.39: a client that came, spoke and left before accepting began is served.
+/// Row 4.39: a client that connected, sent and left before accepting began is served.
 pub fn an_early_connection_is_served<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
@@ -67,7 +67,7 @@ pub fn a_burst_beyond_one_turns_accepts_is_accepted_whole<R: DriverRig>() {
     drop((peers, accepted));
 }
 
-/// Row 4.9: pausing stops the flow, accepting again lets everybody in that waited.
+/// Row 4.9: a pause stops accepting; accepting again admits all waiting clients.
 pub fn a_paused_listener_keeps_its_clients_waiting<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -86,7 +86,7 @@ pub fn a_paused_listener_keeps_its_clients_waiting<R: DriverRig>() {
     drop(first);
 }
 
-/// Row 4.9: asking to accept while accepting changes nothing.
+/// Row 4.9: `accept` while accepting has no effect.
 pub fn accepting_twice_is_accepting_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -101,14 +101,14 @@ pub fn accepting_twice_is_accepting_once<R: DriverRig>() {
     drop(peer);
 }
 
-/// Row 4.34: a listener closed while it accepts ends in one `Closed`, and its slot is free.
+/// Row 4.34: a listener closed while accepting reports one `Closed`, and its slot is free.
 pub fn a_closed_listener_says_so_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     fixture.expect_silence();
     let peer = fixture.rig.dial(&destination);
     fixture.driver.close(listener);
-    // The client that came before may have been accepted inside; it is nobody's now.
+    // The earlier client may have been accepted inside the driver; it is discarded.
     fixture.expect(ObservedEvent::Closed(listener));
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
     let tenant = Token::new(listener.index(), listener.generation() + 1);
@@ -120,8 +120,7 @@ pub fn a_closed_listener_says_so_once<R: DriverRig>() {
     drop((peer, next));
 }
 
-/// Row 4.9: a pause that is taken back before anybody could carry it out is answered all the same, and
-/// accepting goes on.
+/// Row 4.9: a pause revoked before it takes effect is still completed, and accepting continues.
 pub fn a_pause_taken_back_at_once_is_answered_and_accepting_goes_on<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -130,7 +129,7 @@ pub fn a_pause_taken_back_at_once_is_answered_and_accepting_goes_on<R: DriverRig
         fixture.driver.pause_accept(listener);
         fixture.driver.accept(listener);
         if round == 1 {
-            // Also when it is the second one.
+            // Also if it is the second pause.
             fixture.driver.pause_accept(listener);
             fixture.driver.accept(listener);
         }
@@ -146,7 +145,7 @@ pub fn a_pause_taken_back_at_once_is_answered_and_accepting_goes_on<R: DriverRig
     drop(waiting);
 }
 
-/// Row 4.9: accepting that is paused before anybody could begin is answered as if it had begun.
+/// Row 4.9: an accept paused before it takes effect is completed as if it had begun.
 pub fn accepting_paused_at_once_is_answered<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
@@ -162,7 +161,7 @@ pub fn accepting_paused_at_once_is_answered<R: DriverRig>() {
     drop(waiting);
 }
 
-/// Row 4.37: who waits at a listener that accepts no more can be let in before it is closed.
+/// Row 4.37: clients waiting at a paused listener can be accepted before it is closed.
 pub fn who_waits_can_be_accepted_at_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -186,7 +185,7 @@ pub fn who_waits_can_be_accepted_at_once<R: DriverRig>() {
     fixture.expect_at_peer(&mut peer, b"answer");
 }
 
-/// Row 3.27: a client can be turned away without a slot for it; nobody else is harmed.
+/// Row 3.27: a client can be refused without a slot; other clients are not affected.
 pub fn the_oldest_waiting_client_can_be_refused<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
@@ -196,7 +195,7 @@ pub fn the_oldest_waiting_client_can_be_refused<R: DriverRig>() {
     let mut oldest = fixture.rig.dial(&destination);
     let mut next = fixture.rig.dial(&destination);
     assert!(fixture.driver.refuse_one(listener));
-    // An end or a reset: the client has said nothing that could have been lost.
+    // An end or a reset: the client has sent nothing that could be lost.
     let end = fixture.peer_reads(&mut oldest).unwrap_or_default();
     assert_eq!(end, b"");
     fixture.driver.accept(listener);

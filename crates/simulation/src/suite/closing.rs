@@ -1,4 +1,4 @@
-//! Promises about the end of a source and the next tenant of its slot.
+//! Contract tests for closing a source and reusing its slot.
 
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
@@ -6,8 +6,8 @@ use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
 use super::receiving::keep_all_buffers;
 use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer};
 
-/// Closes `token`, demands one `Closed` and nothing else, then puts another connection into its slot
-/// and demands that it hears only its own news.
+/// Closes `token`, expects exactly one `Closed`, then attaches another connection in its slot and expects that it
+/// receives only its own events.
 fn close_and_reuse<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) {
     fixture.driver.close(token);
     fixture.expect(ObservedEvent::Closed(token));
@@ -36,7 +36,7 @@ pub fn close_takes_back_a_receive<R: DriverRig>() {
     close_and_reuse(&mut fixture, token);
 }
 
-/// Row 4.34: close while parked on `await_readable`.
+/// Row 4.34: close while waiting in `await_readable`.
 pub fn close_takes_back_a_readable<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, _peer) = fixture.connection();
@@ -54,7 +54,7 @@ pub fn close_takes_back_a_writable<R: DriverRig>() {
     close_and_reuse(&mut fixture, token);
 }
 
-/// Row 4.34: close while a connect is under way.
+/// Row 4.34: close while a connect is in progress.
 pub fn close_takes_back_a_connect<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     for address_kind in [AddressKind::V4, AddressKind::Unix] {
@@ -68,7 +68,7 @@ pub fn close_takes_back_a_connect<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: bytes, an end or a reset that wait for a closed source are nobody's.
+/// Row 4.34: bytes, an end or a reset pending for a closed source are not delivered.
 pub fn close_while_news_is_waiting_hides_the_news<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     for end in 0..3 {
@@ -85,7 +85,7 @@ pub fn close_while_news_is_waiting_hides_the_news<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: a receive that waits for a buffer is forgotten with its source.
+/// Row 4.34: a receive waiting for a buffer is dropped with its source.
 pub fn a_starved_receive_can_be_closed<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
@@ -101,7 +101,7 @@ pub fn a_starved_receive_can_be_closed<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: a source that is closed right after the end of its direction does not take its successor along.
+/// Row 4.34: a source closed right after its shutdown does not affect the next source in its slot.
 pub fn a_shutdown_does_not_reach_the_next_tenant<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -129,7 +129,7 @@ pub fn a_shutdown_does_not_reach_the_next_tenant<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: what was closed is closed even when no turn follows: the peer sees the end.
+/// Row 4.34: a close takes effect even without another turn: the peer sees the end.
 pub fn a_close_without_another_turn_reaches_the_peer<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -147,7 +147,7 @@ pub fn a_close_without_another_turn_reaches_the_peer<R: DriverRig>() {
     }
 }
 
-/// Row 4.12: whether a peer is gone can be asked without receiving; one that has only ended its sending is not.
+/// Row 4.12: a reset is visible without receiving; a peer that only ended its sending direction does not count as gone.
 pub fn a_reset_shows_without_a_receive_and_an_end_does_not<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -168,7 +168,7 @@ pub fn a_reset_shows_without_a_receive_and_an_end_does_not<R: DriverRig>() {
     fixture.expect(ObservedEvent::Closed(token));
 }
 
-/// Row 4.12: whether bytes lie unread can be asked without taking them.
+/// Row 4.12: unread bytes are visible without receiving them.
 pub fn unread_bytes_show_without_being_taken<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();

@@ -1,4 +1,4 @@
-//! Promises about outgoing connections and ready-made pairs.
+//! Contract tests for outgoing connections and ready-made pairs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub fn a_connect_to_a_unix_socket_succeeds<R: DriverRig>() {
     connected::<R>(AddressKind::Unix);
 }
 
-/// Row 4.34: nobody listens there.
+/// Row 4.34: connect without a listener.
 pub fn a_connect_to_nobody_fails<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let check = |fixture: &mut DriverFixture<R>, address_kind, kind| {
@@ -60,7 +60,7 @@ pub fn a_connect_to_nobody_fails<R: DriverRig>() {
     check(&mut fixture, AddressKind::Unix, io::ErrorKind::NotFound);
 }
 
-/// Row 5.1: a connect from a named source address.
+/// Row 5.1: connect from a given source address.
 pub fn a_connect_comes_from_the_address_it_was_given<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (mut listener, destination) = fixture.rig.peer_listener(AddressKind::V4);
@@ -72,7 +72,7 @@ pub fn a_connect_comes_from_the_address_it_was_given<R: DriverRig>() {
     assert_eq!(peer.remote_addr().expect("it has an address").ip(), from.ip());
 }
 
-/// Row 5.1: a Unix stream that somebody else connected.
+/// Row 5.1: a Unix stream that was connected elsewhere.
 pub fn a_unix_pair_carries_bytes_both_ways<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, mut peer) = fixture.rig.pair();

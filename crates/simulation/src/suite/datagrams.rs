@@ -1,4 +1,4 @@
-//! Promises about datagram sockets.
+//! Contract tests for datagram sockets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use stilling_engine::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 
 use super::{AddressKind, DatagramPeer, DriverFixture, DriverRig, ObservedEvent, pattern};
 
-/// A datagram socket that receives.
+/// A receiving datagram socket and its address.
 fn open<R: DriverRig>(fixture: &mut DriverFixture<R>, address_kind: AddressKind) -> (Token, SocketAddr) {
     let (socket, address) = fixture.rig.datagram_socket(address_kind);
     let token = fixture.attach(socket, SourceKind::Datagram);
@@ -27,7 +27,7 @@ fn lent<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) -> BufferId 
     }
 }
 
-/// The next datagram: from whom, what, and whether it was cut.
+/// The next datagram: its sender, its payload, and whether it was truncated.
 #[track_caller]
 fn received_datagram<R: DriverRig>(
     fixture: &mut DriverFixture<R>,
@@ -99,7 +99,7 @@ pub fn datagrams_over_ipv6_keep_their_addresses<R: DriverRig>() {
     come_and_go::<R>(AddressKind::V6);
 }
 
-/// Row 4.34: what is longer than a buffer is marked.
+/// Row 4.34: a datagram longer than a buffer is marked as truncated.
 pub fn a_long_datagram_is_cut_and_marked<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
@@ -114,7 +114,7 @@ pub fn a_long_datagram_is_cut_and_marked<R: DriverRig>() {
     assert_eq!(received_datagram(&mut fixture, token), (peer.local_addr(), b"short".to_vec(), false));
 }
 
-/// Row 4.34: a datagram without payload has a sender all the same.
+/// Row 4.34: a datagram without payload has a sender.
 pub fn an_empty_datagram_is_a_datagram<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
@@ -128,7 +128,7 @@ pub fn an_empty_datagram_is_a_datagram<R: DriverRig>() {
     assert_eq!(received_datagram_at(&mut fixture, &mut peer), (address, Vec::new()));
 }
 
-/// Row 4.34: "port unreachable" is no reason to stop.
+/// Row 4.34: "port unreachable" does not stop the socket.
 pub fn a_datagram_to_nobody_harms_nothing<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
@@ -145,7 +145,7 @@ pub fn a_datagram_to_nobody_harms_nothing<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: datagrams for which there is no buffer stay where they are.
+/// Row 4.34: datagrams without a free buffer stay in the socket.
 pub fn datagrams_without_a_buffer_wait_in_the_socket<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
@@ -163,7 +163,7 @@ pub fn datagrams_without_a_buffer_wait_in_the_socket<R: DriverRig>() {
     for (at, buffer) in kept.iter().enumerate() {
         assert_eq!(fixture.driver.datagram(*buffer).payload, (at as u32).to_be_bytes());
     }
-    // One buffer at a time: the socket runs out again and again.
+    // One buffer at a time: the socket repeatedly runs out.
     for late in 0..3 {
         fixture.driver.release(kept.pop().expect("many are kept"));
         kept.push(lent(&mut fixture, token));
@@ -177,7 +177,7 @@ pub fn datagrams_without_a_buffer_wait_in_the_socket<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: close ends the receiving of a datagram socket.
+/// Row 4.34: close stops a datagram socket from receiving.
 pub fn a_closed_datagram_socket_is_silent<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
@@ -190,8 +190,8 @@ pub fn a_closed_datagram_socket_is_silent<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 5.1: on a machine with several addresses an answer comes from the one that was asked; a datagram that answers nothing
-/// can leave from any of them.
+/// Row 5.1: on a machine with several addresses, an answer leaves from the address the request was sent to; an
+/// unsolicited datagram can leave from any of them.
 pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, port) = fixture.rig.datagram_socket_on_all();

@@ -1,5 +1,4 @@
-//! Promises about letting go of a socket: it stays open, nothing that was received is lost, and nothing is
-//! said about it afterwards.
+//! Contract tests for detaching a socket: it stays open, received bytes are not lost, and no events follow.
 
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
@@ -7,7 +6,7 @@ use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
 use super::receiving::keep_all_buffers;
 use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, Socket, pattern};
 
-/// What came of a connection from the moment it was asked for until its socket came.
+/// What was observed of a connection between the detach and the socket's arrival.
 struct DetachedStream<R: DriverRig> {
     socket: Socket<R>,
     bytes: Vec<u8>,
@@ -15,7 +14,7 @@ struct DetachedStream<R: DriverRig> {
     failed: bool,
 }
 
-/// Asks for the socket of `token` and takes in all news until it comes; there is no other connection.
+/// Detaches the socket of `token` and records its events until the socket arrives; there is no other connection.
 fn detach_stream<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) -> DetachedStream<R> {
     fixture.driver.detach(token);
     let (mut bytes, mut ended, mut failed) = (Vec::new(), false, false);
@@ -41,7 +40,7 @@ fn detach_stream<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) -> 
     }
 }
 
-/// Whether the connection carries bytes both ways, and then closes it.
+/// Checks that the connection carries bytes both ways, then closes it.
 fn assert_works<R: DriverRig>(fixture: &mut DriverFixture<R>, socket: Socket<R>, peer: &mut R::Peer) {
     let token = fixture.attach(socket, SourceKind::Stream);
     fixture.peer_writes(peer, b"still there?");
@@ -53,7 +52,7 @@ fn assert_works<R: DriverRig>(fixture: &mut DriverFixture<R>, socket: Socket<R>,
     assert_eq!(fixture.peer_reads(peer).expect("the end"), b"");
 }
 
-/// The slot of a source that was let go is another's, and the socket's news is nobody's.
+/// Checks that the slot of a detached source is reusable and that events of the socket are not delivered.
 fn assert_drained<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token, peer: &mut R::Peer) {
     let tenant = Token::new(token.index(), token.generation() + 1);
     let (socket, mut other) = fixture.rig.pair();
@@ -67,7 +66,7 @@ fn assert_drained<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token, pe
     fixture.expect(ObservedEvent::Closed(tenant));
 }
 
-/// Rows 4.4, 4.5: a connection of which nothing is armed is given back, open and with what is in it.
+/// Rows 4.4, 4.5: a connection with nothing armed is returned open, with its unread bytes.
 pub fn a_detached_socket_carries_on<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -80,7 +79,7 @@ pub fn a_detached_socket_carries_on<R: DriverRig>() {
     assert_works(&mut fixture, parting.socket, &mut peer);
 }
 
-/// Rows 4.4, 4.34: letting go while a receive or a wait is armed.
+/// Rows 4.4, 4.34: detach while a receive or a wait is armed.
 pub fn detach_takes_back_what_is_armed<R: DriverRig>() {
     let arms: [fn(&mut DriverFixture<R>, Token); 4] = [
         |fixture, token| fixture.driver.receive(token),
@@ -116,7 +115,7 @@ pub fn detach_takes_back_what_is_armed<R: DriverRig>() {
     }
 }
 
-/// Row 4.4: bytes that come while the receive is taken back are given or stay, and are never lost.
+/// Row 4.4: bytes that arrive while the receive is cancelled are delivered or stay in the socket; none are lost.
 pub fn a_detach_that_races_with_data_loses_nothing<R: DriverRig>() {
     const ROUNDS: usize = 60;
     const CHUNK: usize = 700;
@@ -143,7 +142,7 @@ pub fn a_detach_that_races_with_data_loses_nothing<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: a peer that resets meanwhile is told once, before or after.
+/// Row 4.34: a reset by the peer during a detach is reported once, before or after it.
 pub fn a_reset_while_detaching_is_told_once<R: DriverRig>() {
     for waits in [false, true] {
         let mut fixture = DriverFixture::<R>::new();
@@ -162,7 +161,7 @@ pub fn a_reset_while_detaching_is_told_once<R: DriverRig>() {
     }
 }
 
-/// Row 4.33: a peer that has finished sending is still answered after the hand-over.
+/// Row 4.33: a peer that has ended its sending direction is still answered after the detach.
 pub fn a_half_closed_connection_can_be_detached<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -175,7 +174,7 @@ pub fn a_half_closed_connection_can_be_detached<R: DriverRig>() {
     fixture.expect_at_peer(&mut peer, b"the answer");
 }
 
-/// Row 4.34: a receive that waits for a buffer is taken back; its bytes stay in the socket.
+/// Row 4.34: a receive waiting for a buffer is cancelled; its bytes stay in the socket.
 pub fn a_starved_receive_can_be_detached<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
@@ -192,8 +191,8 @@ pub fn a_starved_receive_can_be_detached<R: DriverRig>() {
     assert_eq!(fixture.receive_bytes(token, 5), b"later");
 }
 
-/// Row 4.4: who has the socket has it alone: the peer sees the end when it is dropped, and the driver may
-/// be gone before.
+/// Row 4.4: a detached socket has one owner: the peer sees the end when it is dropped, also if the driver is gone
+/// before.
 pub fn a_detached_socket_is_its_owners_alone<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -208,7 +207,7 @@ pub fn a_detached_socket_is_its_owners_alone<R: DriverRig>() {
     assert_works(&mut fixture, socket, &mut peer);
 }
 
-/// Row 4.5: many leave in one turn.
+/// Row 4.5: many sockets detached in one turn.
 pub fn many_detach_in_one_turn<R: DriverRig>() {
     const CONNECTIONS: usize = 100;
     let mut fixture = DriverFixture::<R>::new();

@@ -1,4 +1,4 @@
-//! Where a promise is played: a driver, its rig, and the news so far.
+//! Fixture of a contract test: a driver, its rig, and pending events.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,13 +11,13 @@ use stilling_engine::driver::{
 
 use super::{Accepted, AddressKind, DriverRig, Peer, Socket};
 
-/// Turns in which nothing must happen, for a promise of silence.
+/// Turns without events that prove silence.
 const SILENT_TURNS: usize = 5;
 
-/// How long one turn may wait: long enough to be no busy loop, short enough that the peer acts soon.
+/// Wait per turn: long enough to avoid a busy loop, short enough that the peer acts soon.
 const TURN: Duration = Duration::from_millis(1);
 
-/// An event with what it carried copied out, and its buffer released.
+/// An event with its content copied out and its buffer released.
 #[derive(Debug, PartialEq)]
 pub enum ObservedEvent {
     /// `Connected`.
@@ -36,19 +36,19 @@ pub enum ObservedEvent {
     ReceiveCancelled(Token),
     /// `Closed`.
     Closed(Token),
-    /// `AcceptStopped`, with whether there was an error and how many were refused.
+    /// `AcceptStopped`, with whether there was an error and the number of refused connections.
     AcceptStopped(Token, bool, u32),
     /// `Woken`.
     Woken,
 }
 
-/// A driver and its world.
+/// A driver and its rig.
 pub struct DriverFixture<R: DriverRig> {
-    /// The driver under test. Declared first: it goes before its world.
+    /// The driver under test. Declared first, so that it is dropped before its rig.
     pub driver: R::Driver,
-    /// Its world.
+    /// The rig.
     pub rig: R,
-    /// News that nobody has looked at yet.
+    /// Pending events.
     pub events: VecDeque<DriverEvent<Socket<R>, Accepted<R>>>,
     turn_events: Vec<DriverEvent<Socket<R>, Accepted<R>>>,
     stops: Vec<IncompleteSend>,
@@ -62,7 +62,7 @@ impl<R: DriverRig> Default for DriverFixture<R> {
 }
 
 impl<R: DriverRig> DriverFixture<R> {
-    /// An empty stage.
+    /// Creates a rig and its driver, without sockets.
     #[must_use]
     pub fn new() -> Self {
         let mut rig = R::new();
@@ -77,13 +77,13 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// A token that was never used.
+    /// Returns an unused token.
     pub fn token(&mut self) -> Token {
         self.indices += 1;
         Token::new(self.indices - 1, 1)
     }
 
-    /// One turn; its news is appended to `events`, its stops are returned.
+    /// Runs one turn; appends its events to `events` and returns its incomplete sends.
     pub fn turn(&mut self, wait: Wait, outgoing: &[Outgoing<'_>]) -> Vec<IncompleteSend> {
         assert!(self.rig.is_within_limit(), "it hangs; unread news: {:?}", self.events);
         let now = self.rig.now();
@@ -94,14 +94,14 @@ impl<R: DriverRig> DriverFixture<R> {
         std::mem::take(&mut self.stops)
     }
 
-    /// A turn that sends nothing and waits a little.
+    /// Runs a turn that sends nothing and waits a little.
     pub fn idle_turn(&mut self) {
         let soon = self.rig.now().after(TURN);
         let stops = self.turn(Wait::Until(soon), &[]);
         assert!(stops.is_empty(), "stops without sends: {stops:?}");
     }
 
-    /// The next event, as it came.
+    /// Returns the next event, turning the driver if necessary.
     pub fn next_event(&mut self) -> DriverEvent<Socket<R>, Accepted<R>> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -111,7 +111,7 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// The next event as news; not for accepted connections, datagrams and sockets.
+    /// Returns the next event as an [`ObservedEvent`]; not for accepted connections, datagrams and sockets.
     pub fn news(&mut self) -> ObservedEvent {
         match self.next_event() {
             DriverEvent::Connected { token } => ObservedEvent::Connected(token),
@@ -138,13 +138,13 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// Demands that exactly this is the next news.
+    /// Expects exactly this event next.
     #[track_caller]
     pub fn expect(&mut self, news: ObservedEvent) {
         assert_eq!(self.news(), news);
     }
 
-    /// Demands that there is no news, now and for some turns.
+    /// Expects no events, now and for some turns.
     #[track_caller]
     pub fn expect_silence(&mut self) {
         for _ in 0..SILENT_TURNS {
@@ -153,7 +153,7 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// A listener that accepts.
+    /// Returns an accepting listener.
     pub fn listen(&mut self, address_kind: AddressKind) -> (Token, Destination) {
         let (socket, destination) = self.rig.listener(address_kind);
         let listener = self.token();
@@ -162,7 +162,7 @@ impl<R: DriverRig> DriverFixture<R> {
         (listener, destination)
     }
 
-    /// The next event, which must be a connection of `listener`.
+    /// Returns the next event, which must be a connection of `listener`.
     #[track_caller]
     pub fn accepted(&mut self, listener: Token) -> Accepted<R> {
         match self.next_event() {
@@ -178,7 +178,7 @@ impl<R: DriverRig> DriverFixture<R> {
         token
     }
 
-    /// A TCP connection, accepted and attached, with its peer.
+    /// Returns an accepted and attached TCP connection with its peer.
     pub fn connection(&mut self) -> (Token, R::Peer) {
         let (listener, destination) = self.listen(AddressKind::V4);
         let peer = self.rig.dial(&destination);
@@ -188,7 +188,7 @@ impl<R: DriverRig> DriverFixture<R> {
         (self.attach(socket, SourceKind::Stream), peer)
     }
 
-    /// Has the peer write all bytes, turning the driver while there is no room.
+    /// Writes all bytes from the peer, turning the driver while there is no room.
     pub fn peer_writes(&mut self, peer: &mut R::Peer, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match peer.write(bytes) {
@@ -199,7 +199,7 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// Has the peer read, turning the driver until something (or the end: no bytes) is there.
+    /// Reads at the peer, turning the driver until bytes or the end (no bytes) arrive.
     pub fn peer_reads(&mut self, peer: &mut R::Peer) -> io::Result<Vec<u8>> {
         let mut into = [0; 16 * 1024];
         loop {
@@ -211,7 +211,7 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// Lets the peer read what is there, be it nothing, until the driver has news.
+    /// Reads available bytes at the peer until the driver has events.
     pub fn peer_reads_until_news(&mut self, peer: &mut R::Peer, mut each: impl FnMut(u8)) {
         let mut into = [0; 16 * 1024];
         while self.events.is_empty() {
@@ -226,7 +226,7 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// Demands that exactly `bytes` are what the peer can read next.
+    /// Expects exactly `bytes` as the next bytes at the peer.
     #[track_caller]
     pub fn expect_at_peer(&mut self, peer: &mut R::Peer, bytes: &[u8]) {
         let mut read = Vec::new();
@@ -238,26 +238,26 @@ impl<R: DriverRig> DriverFixture<R> {
         assert_eq!(read, bytes);
     }
 
-    /// Sends on a stream or pipe; the stop, if it was not all taken.
+    /// Sends on a stream or pipe; returns the stop of an incomplete send.
     pub fn send(&mut self, token: Token, bytes: &[u8], close: bool) -> Option<IncompleteSend> {
         self.send_gather(token, Gather::One(bytes), close)
     }
 
-    /// The same for bytes in several pieces.
+    /// Sends bytes in several pieces, like [`send`](Self::send).
     pub fn send_gather(&mut self, token: Token, bytes: Gather<'_>, close: bool) -> Option<IncompleteSend> {
         let mut stops = self.turn(Wait::No, &[Outgoing::stream(token, bytes, close)]);
         assert!(stops.len() <= 1 && stops.iter().all(|stop| stop.position == 0), "{stops:?}");
         stops.pop()
     }
 
-    /// Sends what must be taken whole.
+    /// Sends bytes that must be accepted whole.
     #[track_caller]
     pub fn send_whole(&mut self, token: Token, bytes: &[u8]) {
         let stop = self.send(token, bytes, false);
         assert!(stop.is_none(), "{stop:?}");
     }
 
-    /// Sends the suite's pattern from `sent` on until a send stops short; returns where it stopped.
+    /// Sends the suite's pattern from `sent` on until a send stops short; returns the position.
     pub fn fill(&mut self, token: Token, mut sent: usize) -> usize {
         loop {
             let bytes: Vec<u8> = (sent..sent + 64 * 1024).map(super::pattern).collect();
@@ -272,8 +272,8 @@ impl<R: DriverRig> DriverFixture<R> {
         }
     }
 
-    /// Goes on sending until the connection stays blocked, and leaves `await_writable` armed. A system that
-    /// moves bytes to the peer's side in the background makes room again for a while.
+    /// Sends until the connection stays blocked, and leaves `await_writable` armed. A system that moves bytes to the
+    /// peer in the background may make room again for a while.
     pub fn fill_up(&mut self, token: Token, mut sent: usize) -> usize {
         loop {
             sent = self.fill(token, sent);
@@ -296,7 +296,7 @@ impl<R: DriverRig> DriverFixture<R> {
         self.news()
     }
 
-    /// Receives until `len` bytes are there.
+    /// Receives `len` bytes.
     #[track_caller]
     pub fn receive_bytes(&mut self, token: Token, len: usize) -> Vec<u8> {
         let mut received = Vec::new();

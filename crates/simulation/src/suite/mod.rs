@@ -1,13 +1,12 @@
-//! One suite for every driver: the same promises, the same expectations.
+//! Contract tests for all drivers: the same tests, the same expectations.
 //!
-//! A promise is a generic function over a [`DriverRig`], which makes a driver and plays the other side of
-//! its sockets. [`every_promise!`](crate::every_promise) turns all of them into tests of one rig;
-//! [`every_system_promise!`](crate::every_system_promise) adds those that only a driver on the real
-//! system can be asked for: threads, waiting in real time, foreign event loops.
+//! A contract test is a generic function over a [`DriverRig`], which creates a driver and acts as the other side of its
+//! sockets. [`every_promise!`](crate::every_promise) turns all of them into tests of one rig;
+//! [`every_system_promise!`](crate::every_system_promise) adds those that only a driver on the real system supports:
+//! threads, waits in real time, foreign event loops.
 //!
-//! Everything happens on one thread: a [`DriverFixture`] lets the peer act, then turns the driver, until the
-//! expected news is there. How long that takes is never judged; [`DriverRig::is_within_limit`] only ends a test
-//! that would hang.
+//! Everything runs on one thread: a [`DriverFixture`] lets the peer act, then turns the driver, until the expected
+//! event arrives. The duration is not judged; [`DriverRig::is_within_limit`] only ends a test that hangs.
 
 mod accepting;
 mod closing;
@@ -31,7 +30,7 @@ use stilling_ring::Time;
 
 pub use fixture::{DriverFixture, ObservedEvent};
 
-/// The promises themselves, by mechanism; each is called by the test of its name.
+/// The contract tests by mechanism; each is called by the test of its name.
 pub mod promises {
     pub use super::accepting::*;
     pub use super::closing::*;
@@ -44,7 +43,7 @@ pub mod promises {
     pub use super::sending::*;
 }
 
-/// Where a socket of a rig is to live; ports and paths are the rig's choice.
+/// Address family of a socket of a rig; the rig chooses ports and paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressKind {
     /// An IPv4 loopback address.
@@ -55,7 +54,7 @@ pub enum AddressKind {
     Unix,
 }
 
-/// A world for one driver: sockets for it, and their other ends.
+/// Environment of one driver: sockets for it, and their other ends.
 pub trait DriverRig: Sized {
     /// The driver under test.
     type Driver: Driver<Socket: Debug, Accepted: Debug>;
@@ -66,25 +65,25 @@ pub trait DriverRig: Sized {
     /// A datagram socket on the other side.
     type DatagramPeer: DatagramPeer;
 
-    /// A world of its own.
+    /// Creates an independent environment.
     fn new() -> Self;
-    /// The driver of this world; called once.
+    /// Creates the driver; called once.
     fn driver(&mut self) -> Self::Driver;
-    /// The time that the driver's waits refer to.
+    /// The clock that the driver's waits refer to.
     fn now(&self) -> Time;
-    /// False when a test has gone on for so long that it must hang.
+    /// False when a test has taken so long that it must hang.
     fn is_within_limit(&self) -> bool;
 
-    /// A listening socket for the driver, and where to dial it. Its connections have modest send
-    /// buffers, so that a peer that does not read is noticed soon.
+    /// A listening socket for the driver, and its destination. Its connections have modest send buffers, so that a peer
+    /// that does not read soon blocks a send.
     fn listener(&mut self, address_kind: AddressKind) -> (Socket<Self>, Destination);
-    /// Connects to a listener of the driver; it need not have been accepted yet.
+    /// Connects to a listener of the driver; the connection need not be accepted yet.
     fn dial(&mut self, to: &Destination) -> Self::Peer;
-    /// A listener on the other side, and where the driver may connect to.
+    /// A listener on the other side, and its destination for the driver.
     fn peer_listener(&mut self, address_kind: AddressKind) -> (Self::PeerListener, Destination);
-    /// A connection that has come to a listener on the other side.
+    /// Accepts a waiting connection of a listener on the other side.
     fn peer_accept(&mut self, listener: &mut Self::PeerListener) -> Option<Self::Peer>;
-    /// A destination where nobody listens.
+    /// A destination without a listener.
     fn unused_destination(&mut self, address_kind: AddressKind) -> Destination;
     /// A connected pair of Unix stream sockets.
     fn pair(&mut self) -> (Socket<Self>, Self::Peer);
@@ -94,44 +93,43 @@ pub trait DriverRig: Sized {
     fn pipe_from_driver(&mut self) -> (Socket<Self>, Self::Peer);
     /// A bound datagram socket for the driver, and its address. Not for [`AddressKind::Unix`].
     fn datagram_socket(&mut self, address_kind: AddressKind) -> (Socket<Self>, SocketAddr);
-    /// A datagram socket for the driver that is bound to all IPv4 addresses, among them all that begin with 127, and its
-    /// port.
+    /// A datagram socket for the driver, bound to all IPv4 addresses including 127.0.0.0/8, and its port.
     fn datagram_socket_on_all(&mut self) -> (Socket<Self>, u16);
     /// A bound datagram socket on the other side. Not for [`AddressKind::Unix`].
     fn datagram_peer(&mut self, address_kind: AddressKind) -> Self::DatagramPeer;
 }
 
-/// The socket type of a rig's driver.
+/// Socket type of a rig's driver.
 pub type Socket<R> = <<R as DriverRig>::Driver as Driver>::Socket;
 
-/// What the driver of a rig accepts.
+/// Type of the connections that a rig's driver accepts.
 pub type Accepted<R> = <<R as DriverRig>::Driver as Driver>::Accepted;
 
 /// The other end of a stream or pipe; never blocks. Dropping it closes it.
 pub trait Peer {
-    /// Writes what there is room for; `WouldBlock` if there is none.
+    /// Writes as many bytes as fit; `WouldBlock` if none do.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
-    /// Reads what is there; `WouldBlock` if nothing is, 0 at the end.
+    /// Reads available bytes; `WouldBlock` without any, 0 at the end.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
     /// Ends its sending direction.
     fn shutdown(&mut self);
     /// Ends the connection with a reset. TCP only.
     fn reset(self);
-    /// The address of the driver's side; TCP only.
+    /// Address of the driver's side; TCP only.
     fn remote_addr(&self) -> Option<SocketAddr>;
 }
 
 /// A datagram socket on the other side; never blocks.
 pub trait DatagramPeer {
-    /// Its own address.
+    /// Local address.
     fn local_addr(&self) -> SocketAddr;
     /// Sends one datagram.
     fn send(&mut self, to: SocketAddr, payload: &[u8]);
-    /// The next datagram, if one is there.
+    /// Receives the next datagram, if any.
     fn receive(&mut self) -> Option<(SocketAddr, Vec<u8>)>;
 }
 
-/// Makes a test of each promise, for one [`DriverRig`].
+/// Defines a test for each contract test, for one [`DriverRig`].
 #[macro_export]
 macro_rules! every_promise {
     ($rig:ty) => {
@@ -216,7 +214,7 @@ macro_rules! every_promise {
     };
 }
 
-/// Makes a test of each promise that only a driver on the real system can be asked for.
+/// Defines a test for each contract test that only a driver on the real system supports.
 #[macro_export]
 macro_rules! every_system_promise {
     ($driver:ty) => {
@@ -233,7 +231,7 @@ macro_rules! every_system_promise {
     };
 }
 
-/// One test per name; what [`every_promise!`] is made of.
+/// One test per name; used by [`every_promise!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! promise_tests {
@@ -245,8 +243,7 @@ macro_rules! promise_tests {
     };
 }
 
-/// The `at`th byte of everything that the suite sends in bulk: a gap, a repetition or an exchange of
-/// neighbours shows.
+/// Byte `at` of all bulk data in the suite: gaps, repetitions and swapped neighbours are detectable.
 pub(crate) fn pattern(at: usize) -> u8 {
     (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]
 }

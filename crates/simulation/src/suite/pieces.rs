@@ -1,4 +1,4 @@
-//! Promises about sends whose bytes lie in several pieces.
+//! Contract tests for sends in several pieces.
 
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, Gather, Outgoing, PieceChain, PieceList, SourceKind, Wait};
@@ -7,7 +7,7 @@ use stilling_ring::BlockWriter;
 
 use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, pattern};
 
-/// A part of the suite's pattern, private and shared pieces in turn.
+/// A part of the suite's pattern, alternating private and shared pieces.
 struct GatherInput {
     pieces: PieceList,
     chain: PieceChain,
@@ -15,7 +15,7 @@ struct GatherInput {
 }
 
 impl GatherInput {
-    /// The pattern from `from` on in pieces of these lengths, each shared one in a block of its own.
+    /// The pattern from `from` on in pieces of these lengths; each shared piece has its own block.
     fn new(from: usize, lens: impl IntoIterator<Item = usize>) -> Self {
         let (mut pieces, mut chain, mut arena) = (PieceList::default(), PieceChain::default(), Vec::new());
         let mut at = from;
@@ -43,7 +43,6 @@ fn part(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(pattern).collect()
 }
 
-/// Cuts `len` bytes into pieces of 700 and 5000.
 fn cut(len: usize) -> Vec<usize> {
     let (mut lens, mut left) = (Vec::new(), len);
     while left > 0 {
@@ -54,7 +53,7 @@ fn cut(len: usize) -> Vec<usize> {
     lens
 }
 
-/// Row 4.35: private bytes and shared ranges are one send, in as many pieces as one may have.
+/// Row 4.35: private bytes and shared ranges form one send, with up to the maximum number of pieces.
 pub fn pieces_are_sent_in_their_order<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -70,8 +69,8 @@ pub fn pieces_are_sent_in_their_order<R: DriverRig>() {
     }
 }
 
-/// Row 4.36: a send in pieces stops short in any of them, and what is sent next follows the last byte that was taken; the one
-/// that ends it closes.
+/// Row 4.36: a send in pieces stops short in any of them; the next send continues after the last accepted byte, and the
+/// send that completes it closes.
 pub fn pieces_that_stop_short_go_on_where_they_stopped<R: DriverRig>() {
     const LEN: usize = 1 << 20;
     for arms in [false, true] {
@@ -132,7 +131,7 @@ pub fn many_sends_in_pieces_in_one_turn<R: DriverRig>() {
     }
 }
 
-/// Row 4.36: a pipe takes pieces as a socket does.
+/// Row 4.36: a pipe accepts pieces like a socket.
 pub fn a_pipe_takes_pieces<R: DriverRig>() {
     const LEN: usize = 20_000;
     let mut fixture = DriverFixture::<R>::new();

@@ -1,4 +1,4 @@
-//! Promises about pipes, by which worker processes are fed and heard.
+//! Contract tests for pipes, which connect worker processes.
 
 use std::io;
 
@@ -42,7 +42,7 @@ pub fn a_pipe_from_the_driver_stops_and_goes_on<R: DriverRig>() {
     assert_eq!(fixture.peer_reads(&mut peer).expect("the end"), b"");
 }
 
-/// Row 4.36: a dead reader is an error of the send, not the end of the process.
+/// Row 4.36: a closed reader is an error of the send, not the end of the process.
 pub fn a_pipe_without_a_reader_is_an_error<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, peer) = fixture.rig.pipe_from_driver();

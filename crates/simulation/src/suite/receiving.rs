@@ -1,4 +1,4 @@
-//! Promises about the reading side.
+//! Contract tests for receiving.
 
 use std::io;
 
@@ -13,7 +13,7 @@ fn both_ways<R: DriverRig>() -> [fn(&mut R::Driver, Token); 2] {
     [R::Driver::receive, R::Driver::await_readable]
 }
 
-/// Row 4.33: a request that comes byte by byte.
+/// Row 4.33: a request that arrives byte by byte.
 pub fn a_request_split_at_every_byte_arrives_in_order<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -26,7 +26,7 @@ pub fn a_request_split_at_every_byte_arrives_in_order<R: DriverRig>() {
     fixture.expect_silence();
 }
 
-/// Row 4.33: what is longer than a buffer comes in several.
+/// Row 4.33: input longer than a buffer arrives in several buffers.
 pub fn a_full_buffer_is_not_the_end_of_what_is_there<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -43,7 +43,7 @@ pub fn a_full_buffer_is_not_the_end_of_what_is_there<R: DriverRig>() {
     fixture.expect(ObservedEvent::Received(token, b"more".to_vec()));
 }
 
-/// Row 4.34: bytes and the end that came together are told in this order, also after a full buffer.
+/// Row 4.34: bytes and the end that arrive together are reported in this order, also after a full buffer.
 pub fn the_end_of_a_stream_comes_after_its_last_byte<R: DriverRig>() {
     for len in [0, 1, RECEIVE_BUFFER_SIZE] {
         let mut fixture = DriverFixture::<R>::new();
@@ -87,7 +87,7 @@ pub fn a_reset_fails_an_armed_receive<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: reset while parked on `await_readable`.
+/// Row 4.34: reset while waiting in `await_readable`.
 pub fn a_reset_wakes_an_armed_readable<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, peer) = fixture.connection();
@@ -110,7 +110,7 @@ pub fn a_reset_wakes_an_armed_writable<R: DriverRig>() {
     assert!(stop.error.is_some() && stop.sent == 0, "{stop:?}");
 }
 
-/// Row 4.34: reset of a connection that nobody is listening to.
+/// Row 4.34: reset of a connection with nothing armed.
 pub fn a_reset_while_nothing_is_armed_fails_the_next_receive<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, peer) = fixture.connection();
@@ -134,7 +134,7 @@ pub fn a_reset_after_the_end_shows_in_the_next_send<R: DriverRig>() {
     fixture.expect(ObservedEvent::Closed(token));
 }
 
-/// Row 0.9: a parked connection owns no buffer and is read without blocking.
+/// Row 0.9: a connection in `await_readable` owns no buffer and is read without blocking.
 pub fn readable_takes_no_byte_and_tells_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -158,7 +158,7 @@ pub fn readable_takes_no_byte_and_tells_once<R: DriverRig>() {
     assert_eq!(fixture.driver.recv_now(token, &mut into).expect("the end"), 0);
 }
 
-/// Row 0.9: `await_readable` after everything was taken waits for more.
+/// Row 0.9: `await_readable` after all bytes were read waits for more.
 pub fn readable_is_not_told_when_everything_was_taken<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -172,7 +172,7 @@ pub fn readable_is_not_told_when_everything_was_taken<R: DriverRig>() {
     assert_eq!(fixture.receive(token), ObservedEvent::Received(token, b"x".to_vec()));
 }
 
-/// Row 4.39: the expectation that data is there may be wrong.
+/// Row 4.39: the expectation of data may be wrong.
 pub fn data_expected_in_vain_is_waited_for<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -190,8 +190,7 @@ pub fn data_expected_in_vain_is_waited_for<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: the expectation may also turn out to be wrong after a wait for a buffer: that somebody
-/// announced data, or that a full buffer was not all there was.
+/// Row 4.34: the expectation of data (announced, or after a full buffer) may also be wrong after a wait for a buffer.
 pub fn data_expected_in_vain_while_starved_is_waited_for<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
@@ -226,7 +225,7 @@ pub fn data_expected_in_vain_while_starved_is_waited_for<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: a receive that waits for a buffer can be taken back, without one.
+/// Row 4.34: a receive waiting for a buffer can be cancelled without one.
 pub fn a_starved_receive_can_be_cancelled<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
@@ -245,8 +244,8 @@ pub fn a_starved_receive_can_be_cancelled<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: a receive that was taken back while it waited and asked for again is one receive, and those that are closed
-/// meanwhile do not stand in the way.
+/// Row 4.34: a receive cancelled while it waits and armed again completes once, and sources closed in between do not
+/// block it.
 pub fn a_starved_receive_that_is_asked_for_again_is_answered_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
@@ -277,7 +276,7 @@ pub fn a_starved_receive_that_is_asked_for_again_is_answered_once<R: DriverRig>(
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Row 4.34: whoever has failed has nothing more to say, whatever else was armed.
+/// Row 4.34: a failure completes everything that is armed; nothing follows it.
 pub fn a_failure_answers_everything_that_is_armed<R: DriverRig>() {
     for receive_first in [true, false] {
         let mut fixture = DriverFixture::<R>::new();
@@ -292,7 +291,7 @@ pub fn a_failure_answers_everything_that_is_armed<R: DriverRig>() {
         }
         peer.reset();
         match fixture.news() {
-            // It may be told first; then the failure is still to come.
+            // `Writable` may come first; the failure then follows.
             ObservedEvent::Writable(of) if of == token => {
                 fixture.expect(ObservedEvent::Failed(token, io::ErrorKind::ConnectionReset));
             }
@@ -305,7 +304,7 @@ pub fn a_failure_answers_everything_that_is_armed<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: what was armed can be taken back, and armed again.
+/// Row 4.34: an armed receive can be cancelled and armed again.
 pub fn a_cancelled_receive_leaves_the_bytes_alone<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -320,7 +319,7 @@ pub fn a_cancelled_receive_leaves_the_bytes_alone<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: whichever wins, there is one answer and the byte is not lost.
+/// Row 4.34: whichever wins, there is one completion and the byte is not lost.
 pub fn a_cancel_that_races_with_data_loses_nothing<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -342,7 +341,7 @@ pub fn a_cancel_that_races_with_data_loses_nothing<R: DriverRig>() {
     }
 }
 
-/// Row 4.34: taking back nothing is nothing.
+/// Row 4.34: a cancel without an armed receive has no effect.
 pub fn a_cancel_without_anything_armed_is_silent<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -376,7 +375,7 @@ pub(super) fn keep_all_buffers<R: DriverRig>(
     kept
 }
 
-/// Row 4.34: when all buffers are lent, receives wait, are counted, and go on; nothing is lost.
+/// Row 4.34: when all buffers are lent, receives wait, are counted, and continue; nothing is lost.
 pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
@@ -411,7 +410,7 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
-/// Rows 4.34, 4.40: many receives that wait for few buffers are each counted once, and all go on.
+/// Rows 4.34, 4.40: many receives waiting for few buffers are each counted once, and all continue.
 pub fn many_receives_share_few_buffers<R: DriverRig>() {
     const WAITING: usize = 60;
     let mut fixture = DriverFixture::<R>::new();
@@ -427,7 +426,7 @@ pub fn many_receives_share_few_buffers<R: DriverRig>() {
     let mut served = [false; WAITING];
     fixture.driver.release(kept.pop().expect("many are kept"));
     for _ in 0..WAITING {
-        // With one buffer for all of them: each has to be given back before the next can be filled.
+        // One buffer is free for all of them: each must be released before the next can be filled.
         let ObservedEvent::Received(token, bytes) = fixture.news() else { panic!("bytes are waiting") };
         let number = usize::from(bytes[0]);
         assert_eq!(token, waiting[number].0);

@@ -1,11 +1,11 @@
-//! Promises about the writing side, and about wakes.
+//! Contract tests for sending and for wakes.
 
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, Gather, Outgoing, SourceKind, Wait};
 
 use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, pattern};
 
-/// Row 4.36: a send stops short, `await_writable` comes when the peer reads, every byte arrives in order.
+/// Row 4.36: a send stops short, `await_writable` completes when the peer reads, all bytes arrive in order.
 pub fn a_peer_that_never_reads_stops_the_send<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -31,11 +31,11 @@ pub fn a_peer_that_never_reads_stops_the_send<R: DriverRig>() {
     assert_eq!(fixture.peer_reads(&mut peer).expect("the end"), b"");
 }
 
-/// Row 4.36: a send with close that stops short leaves the connection open; the one that ends it
-/// closes it behind the last byte.
+/// Row 4.36: a send with close that stops short leaves the connection open; the send that completes it closes after the
+/// last byte.
 pub fn closing_with_the_send_waits_for_all_bytes<R: DriverRig>() {
     close_behind_all_bytes::<R>(|_, _| {});
-    // Something armed for reading must not be in the way of the close.
+    // An armed receive must not delay the close.
     close_behind_all_bytes::<R>(R::Driver::receive);
 }
 
@@ -65,7 +65,7 @@ fn close_behind_all_bytes<R: DriverRig>(arm: fn(&mut R::Driver, Token)) {
     fixture.expect_silence();
 }
 
-/// Row 4.36: nothing to send is sent at once.
+/// Row 4.36: an empty send with close closes at once.
 pub fn an_empty_send_with_close_closes<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -117,7 +117,7 @@ pub fn many_sources_in_one_turn<R: DriverRig>() {
     assert_eq!(closed, tokens.into_iter().map(ObservedEvent::Closed).collect::<Vec<_>>());
 }
 
-/// Row 4.33: after our end the peer can still be heard.
+/// Row 4.33: bytes from the peer still arrive after a shutdown.
 pub fn shutdown_ends_our_direction_only<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
@@ -133,7 +133,7 @@ pub fn shutdown_ends_our_direction_only<R: DriverRig>() {
     assert_eq!(fixture.receive(token), ObservedEvent::Ended(token));
 }
 
-/// Row 5.1: wakes are not counted, but never lost.
+/// Row 5.1: wakes may be merged but are never lost.
 pub fn several_wakes_before_a_turn_are_one<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let wake = fixture.driver.wake_handle();

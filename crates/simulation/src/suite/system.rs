@@ -1,4 +1,4 @@
-//! The rig of the drivers on the real system, and the promises that only they can be asked for.
+//! Rig for drivers on the real system, and the contract tests that only they support.
 //!
 //! The other ends are plain non-blocking descriptors on loopback addresses, on the same thread.
 
@@ -21,18 +21,18 @@ use stilling_ring::{Clock, Time};
 
 use super::{AddressKind, DatagramPeer, DriverFixture, DriverRig, ObservedEvent, Peer};
 
-/// After this a test hangs. It measures nothing.
+/// A test counts as hanging after this time. It measures nothing.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A way of running a driver on the real system.
+/// Starts a driver on the real system.
 pub trait SystemDriver: Sized {
     /// The driver.
     type Driver: Driver<Socket = OwnedFd, Accepted: Debug>;
 
-    /// A driver for the calling thread.
+    /// Creates a driver for the calling thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn start() -> io::Result<Self::Driver>;
 }
 
@@ -52,10 +52,10 @@ impl SystemDriver for Uring {
     }
 }
 
-/// `uring` with direct descriptors: what it accepts and connects costs the process no descriptor.
+/// `uring` with direct descriptors: accepted and connected sockets use no descriptor of the process.
 pub struct DirectUring;
 
-/// Sockets that one promise has at most.
+/// Most sockets per test.
 const DIRECT_DESCRIPTORS: u32 = 1024;
 
 impl SystemDriver for DirectUring {
@@ -66,7 +66,7 @@ impl SystemDriver for DirectUring {
     }
 }
 
-/// Sockets of the real system.
+/// Rig over sockets of the real system.
 pub struct SystemRig<D> {
     clock: Clock,
     started_at: Instant,
@@ -75,7 +75,7 @@ pub struct SystemRig<D> {
     driver: std::marker::PhantomData<D>,
 }
 
-/// The other end of anything that carries bytes.
+/// The other end of a stream or pipe.
 pub struct SystemPeer(OwnedFd);
 
 /// A listener on the other side.
@@ -150,7 +150,7 @@ impl<D: SystemDriver> DriverRig for SystemRig<D> {
     fn dial(&mut self, to: &Destination) -> SystemPeer {
         let (socket, address) = net::outgoing_socket(to).expect("a socket");
         let socket = Socket::from(socket);
-        // On loopback the handshake needs nobody to accept it.
+        // On loopback the handshake completes without an accept.
         socket.set_nonblocking(false).expect("a blocking socket");
         socket.connect(&address).expect("a listener takes it");
         non_blocking(socket)
@@ -258,7 +258,7 @@ impl DatagramPeer for UdpSocket {
     }
 }
 
-/// Ends the process if a wait without limit is not over in time: nothing else could.
+/// Ends the process if a wait without limit takes too long: nothing else could.
 fn guard() -> mpsc::Sender<()> {
     let (alive, over) = mpsc::channel();
     std::thread::spawn(move || {
@@ -269,7 +269,7 @@ fn guard() -> mpsc::Sender<()> {
     alive
 }
 
-/// Whether the thread of this process sleeps in the system.
+/// Waits until the thread sleeps in the kernel.
 fn wait_until_asleep(thread: rustix::process::Pid) -> bool {
     let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     let stat = std::fs::read_to_string(path).expect("the thread lives");
@@ -300,7 +300,7 @@ pub fn a_wake_ends_a_wait_without_limit<D: SystemDriver>() {
     }
 }
 
-/// Row 5.1: a wake ends the wait whenever it comes: before, at the beginning, during.
+/// Row 5.1: a wake ends the wait whenever it arrives: before, at the beginning, during.
 pub fn no_wake_is_lost<D: SystemDriver>() {
     let _guard = guard();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
@@ -309,7 +309,7 @@ pub fn no_wake_is_lost<D: SystemDriver>() {
     let waker = std::thread::spawn(move || asked.into_iter().for_each(|()| wake.wake()));
     for round in 0..2000 {
         ask.send(()).expect("the other thread lives");
-        // The wake meets every point between here and the sleep of the wait.
+        // The wake hits varying points between here and the sleep of the wait.
         for _ in 0..round % 50 {
             std::hint::spin_loop();
         }
@@ -323,7 +323,7 @@ pub fn no_wake_is_lost<D: SystemDriver>() {
     waker.join().expect("the other thread ends well");
 }
 
-/// Rows 4.4, 4.5: letting go of a socket needs no news from its peer, so it does not wait for any.
+/// Rows 4.4, 4.5: detaching a socket needs no event from its peer and waits for none.
 pub fn a_socket_asked_for_ends_a_wait_without_limit<D: SystemDriver>() {
     let _guard = guard();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
@@ -348,7 +348,7 @@ pub fn a_socket_asked_for_ends_a_wait_without_limit<D: SystemDriver>() {
     }
 }
 
-/// Row 0.9: a wait ends at its time, not before, also for times that are no whole milliseconds.
+/// Row 0.9: a wait ends at its time, not before, also for times that are not whole milliseconds.
 pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     for micros in [0, 1, 300, 999, 1000, 1001, 3700] {
@@ -359,7 +359,7 @@ pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
     }
 }
 
-/// Row 5.1: what a driver comes across while it receives at once ends the next wait.
+/// Row 5.1: events that a driver encounters during an immediate receive end the next wait.
 pub fn a_receive_at_once_delays_no_news<D: SystemDriver>() {
     let _guard = guard();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
@@ -382,11 +382,11 @@ pub fn a_receive_at_once_delays_no_news<D: SystemDriver>() {
     }
 }
 
-/// Row 3.27: what cannot accept says why and rests; it does not try again and again.
+/// Row 3.27: a socket that cannot accept reports its error and stops; it does not retry.
 pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, mut peer) = fixture.rig.pipe_to_driver();
-    // Something to read, so that a driver that waits for readiness tries.
+    // Something to read, so that a driver based on readiness tries.
     peer.write(b"no connection").expect("there is room");
     let listener = fixture.token();
     fixture.driver.listen(listener, socket).expect("it is not known yet");
@@ -402,13 +402,13 @@ pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
     }
 }
 
-/// Row 3.27: nobody waits any more when a client is to be turned away: a shard must not wait for one, even if
-/// the listener came to it as a blocking socket.
+/// Row 3.27: refusing a client when none waits must not block the shard, even if the listener was created as a blocking
+/// socket.
 pub fn looking_for_nobody_does_not_block<D: SystemDriver>() {
     let _guard = guard();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, _) = fixture.rig.listener(AddressKind::V4);
-    // Another process may have the listener, too, and change it at any time.
+    // Another process may share the listener and change it at any time.
     let elsewhere = socket.try_clone().expect("a descriptor");
     let listener = fixture.token();
     fixture.driver.listen(listener, socket).expect("listen");
@@ -418,8 +418,8 @@ pub fn looking_for_nobody_does_not_block<D: SystemDriver>() {
     assert!(fixture.driver.accept_now(listener).expect("it can accept").is_none());
 }
 
-/// Row 5.1: a foreign event loop learns from one descriptor when to turn: it is told of all news, and
-/// what has been told more than once does not keep it turning.
+/// Row 5.1: one descriptor shows a foreign event loop when to turn: it covers all events, and repeated signals do not
+/// keep the loop turning.
 pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (token, mut peer) = fixture.connection();
@@ -442,7 +442,7 @@ pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
     turn_until_idle(&mut fixture, &mut idle_turns);
     let bytes = Gather::One(b"to myself");
     let outgoing = Outgoing { token: datagrams, bytes, to: Some(address), from: None, close: false };
-    // More than one turn takes, so that work is left over.
+    // More datagrams than one turn sends, so that work remains.
     let many = [outgoing; 2 * stilling_engine::limits::DATAGRAMS_PER_TURN];
     fixture.turn(Wait::No, &many);
     let mut received = 0;
@@ -458,8 +458,8 @@ pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
     }
 }
 
-/// Turns that a waitable may ask for without news, in a test of a dozen pieces of news. The kernel
-/// tells a ring's eventfd late when the news is itself an eventfd's, so a turn may have taken it already.
+/// Turns that a waitable may cause without events, in a test of a dozen events. The kernel signals a ring's eventfd
+/// late when the event is itself an eventfd's, so a turn may already have taken it.
 const IDLE_TURNS_MAX: u32 = 100;
 
 /// Whether the waitable polls readable within `patience`.
@@ -469,7 +469,7 @@ fn is_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, pati
     rustix::event::poll(&mut asked, Some(&patience)).expect("poll") == 1
 }
 
-/// Turns as a foreign loop does, when the waitable says so, until there is news.
+/// Turns when the waitable is readable, as a foreign loop does, until there are events.
 fn turn_when_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
     let patience = Timespec { tv_sec: WAIT_MAX.as_secs() as i64, tv_nsec: 0 };
     loop {
@@ -482,7 +482,7 @@ fn turn_when_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>
     }
 }
 
-/// Turns without news until the waitable is quiet.
+/// Turns without events until the waitable is no longer readable.
 fn turn_until_idle<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
     while is_signalled(fixture, Timespec { tv_sec: 0, tv_nsec: 0 }) {
         fixture.turn(Wait::No, &[]);
@@ -496,7 +496,7 @@ fn count_idle(idle_turns: &mut u32) {
     assert!(*idle_turns < IDLE_TURNS_MAX, "the waitable keeps the loop turning for nothing");
 }
 
-/// A descriptor of our own for one that is known by its number only.
+/// Duplicates a descriptor known only by its number.
 fn duplicate(raw: i32) -> OwnedFd {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let ourselves = pidfd_open(getpid(), PidfdFlags::empty()).expect("this process lives");

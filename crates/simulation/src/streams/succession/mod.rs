@@ -1,18 +1,18 @@
 //! The world of hot restarts: predecessor and successor at the same time, over the same disks.
 //!
 //! ```text
-//!  predecessor  serves ───────────┬ drains ─ hub settles ─ seals ─┬ released ─ ends
-//!                          ready  │ taken                         │
-//!  successor            ╶─ HTTP ──┴ NATS, publications wait ──────┴ opens ─ serves
+//!  predecessor  serves ───────────┬ drains ─ hub ends ─ seals ─┬ released ─ ends
+//!                          ready  │ taken                      │
+//!  successor            ╶─ HTTP ──┴ NATS, publications wait ───┴ opens ─ serves
 //! ```
 //!
-//! Both run their own shards, hub, opening and journals step by step. Each world is one case of a matrix: where the hub is, what
-//! the streams hold, which side is killed at which step, and what happens to the disks. The case follows from the seed alone,
-//! so that as many seeds as there are cases cover all of them. What is acknowledged is compared with the disks when streams
-//! are released, after each kill and at the end; and every publisher has to come to its end.
+//! Each runs its own shards, hub, opening and journals step by step. A world is one case of a matrix: location of the
+//! hub, content of the streams, side killed and step of the kill, condition of the disks. The case follows from the
+//! seed alone, so that as many seeds as cases cover all of them. Acknowledged messages are compared with the disks when
+//! streams are released, after each kill and at the end, and every publisher must finish.
 //!
-//! The network has no listeners that two processes share: each server has its own at the same addresses, and what waits in the
-//! queue of one that closes is reset.
+//! The network has no listeners shared by two processes: each server has its own at the same addresses, and connections
+//! in the queue of a closing listener are reset.
 
 mod server;
 mod world;
@@ -33,49 +33,49 @@ pub enum HubLocation {
     Own,
 }
 
-/// What the streams hold when the hand-over begins.
+/// Content of the streams when the hand-over begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JournalContent {
-    /// Nothing, until it is over.
+    /// Nothing until the hand-over is over.
     Empty,
-    /// What was published before; more comes all the time.
+    /// Earlier publications; more arrive all the time.
     Data,
-    /// Nothing: the first publication comes during the hand-over.
+    /// Nothing: the first publication arrives during the hand-over.
     FirstDuring,
 }
 
 /// A side of the hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HandoverSide {
-    /// The server that serves.
+    /// The serving server.
     Predecessor,
-    /// The one that takes over.
+    /// The server that takes over.
     Successor,
 }
 
-/// A step of the hand-over, within which a side may be killed.
+/// Step of the hand-over during which a side may be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HandoverStep {
-    /// The successor has said that it is ready.
+    /// The successor has reported that it is ready.
     Ready,
     /// The successor is the server.
     Taken,
-    /// The predecessor's hub has come to its end, and the streams are being closed.
+    /// The predecessor's hub has ended, and the streams are being closed.
     Sealing,
     /// The predecessor has released the streams.
     Released,
-    /// The successor opens them.
+    /// The successor opens the streams.
     Opening,
 }
 
-/// What happens to the disks during the hand-over.
+/// Condition of the disks during the hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskCondition {
-    /// Nothing.
+    /// No faults.
     Healthy,
-    /// No step of a journal and no opening comes to its end for a while.
+    /// Journal steps and openings do not complete for a while.
     Hung,
-    /// There is no room for new segments for a while.
+    /// No room for new segments for a while.
     Full,
     /// Some writes fail.
     WritesFail,
@@ -86,11 +86,11 @@ pub enum DiskCondition {
 pub struct SuccessionCase {
     /// Where the hub runs, in all servers.
     pub hub: HubLocation,
-    /// What the streams hold.
+    /// Content of the streams.
     pub held: JournalContent,
-    /// Which side is killed, and when.
+    /// Side that is killed, and the step of the kill.
     pub kill: Option<(HandoverSide, HandoverStep)>,
-    /// What happens to the disks.
+    /// Condition of the disks.
     pub disk: DiskCondition,
 }
 
@@ -108,7 +108,7 @@ const DISKS: [DiskCondition; 4] =
     [DiskCondition::Healthy, DiskCondition::Hung, DiskCondition::Full, DiskCondition::WritesFail];
 
 impl SuccessionCase {
-    /// How many there are.
+    /// Number of cases.
     pub const COUNT: u64 = (HUBS.len() * HELD.len() * (1 + SIDES.len() * STEPS.len()) * DISKS.len()) as u64;
 
     /// The case of a seed.
@@ -136,20 +136,20 @@ impl fmt::Display for SuccessionCase {
     }
 }
 
-/// What happened in a world.
+/// Events of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SuccessionEventCounts {
-    /// Servers that have said `ready`.
+    /// Servers that sent `ready`.
     pub ready: u64,
-    /// Servers that took over from one that lived.
+    /// Servers that took over from a running predecessor.
     pub taken: u64,
-    /// Servers that took over from one that had ended before.
+    /// Servers that took over after their predecessor had ended.
     pub took_over_after_end: u64,
-    /// Predecessors that have released their streams.
+    /// Predecessors that released their streams.
     pub released: u64,
-    /// Servers that were killed.
+    /// Servers killed.
     pub killed: u64,
-    /// Servers that were started where none had the listeners.
+    /// Servers started while no server had the listeners.
     pub restarts: u64,
     /// Restarts that could not open their streams at once.
     pub unopened: u64,
@@ -159,25 +159,25 @@ pub struct SuccessionEventCounts {
     pub records: u64,
 }
 
-/// A world that went well.
+/// Result of a world without failures.
 #[derive(Clone, Debug)]
 pub struct SuccessionReport {
-    /// The case that it was.
+    /// Case of the matrix.
     pub case: SuccessionCase,
     /// Hash, faults and end.
     pub report: RunReport,
-    /// What happened to clients.
+    /// Counts of clients.
     pub totals: ClientTotals,
-    /// What happened to servers.
+    /// Events of servers.
     pub events: SuccessionEventCounts,
-    /// The text of the run, if it was asked for.
+    /// The text of the run, if requested.
     pub text: Vec<String>,
 }
 
 /// Runs the world of `seed`.
 ///
 /// # Errors
-/// Whatever did not hold.
+/// The failure found.
 pub fn run(seed: u64, verbose: bool) -> Result<SuccessionReport, SeedFailure> {
     let network = RefCell::new(None);
     attempt(seed, || world::play(seed, verbose, &network)).map_err(|mut failure| {

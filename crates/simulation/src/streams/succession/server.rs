@@ -1,4 +1,4 @@
-//! One of the servers of a hand-over: shards, hub, opening and journals, run step by step.
+//! One server of a hand-over: shards, hub, opening and journals, run step by step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,9 @@ use crate::network::Network;
 use crate::streams::disks::{self, ServerCrash};
 use crate::streams::server::{ServerBuilder, ServerPlan, ServerShard, instant, step};
 
-/// Between two turns of a hub that comes to its end beside the shards.
+/// Time between two turns of an ending hub beside the shards.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A server that runs.
 pub(super) struct SuccessionServer {
     nodes: Vec<ServerShard>,
     pub(super) lifecycle: Arc<Lifecycle>,
@@ -32,7 +31,7 @@ pub(super) struct SuccessionServer {
     hub: Option<RunningHub>,
     opening: Option<(Time, SteppedOpening)>,
     journals: Vec<RunningJournal>,
-    /// The hub has ended: from then on the journals are closed, and then the streams released.
+    /// The hub has ended: the journals are closed from this time on, then the streams are released.
     sealing: Option<(Time, Option<SteppedRelease>)>,
     is_sealed_by_shard: bool,
     origin: Instant,
@@ -43,7 +42,7 @@ pub(super) struct SuccessionServer {
 struct RunningHub {
     hub: SteppedHub,
     due: Option<Time>,
-    /// How it is woken: one that has been left by its shard looks from time to time.
+    /// Its waker; a hub without shards polls instead.
     hub_waker: Option<HubWaker>,
 }
 
@@ -101,7 +100,7 @@ impl SuccessionServer {
         })
     }
 
-    /// Every shard accepts at an address.
+    /// Lets every shard accept at an address.
     pub(super) fn listen(
         &mut self,
         network: &Network,
@@ -110,7 +109,7 @@ impl SuccessionServer {
         self.nodes.iter_mut().try_for_each(|node| node.listen(network.listen(address.clone(), 64, None)))
     }
 
-    /// Runs whatever has something to do now. Nothing of a disk is done before `hangs_until`. Returns whether anything was done.
+    /// Runs everything with work at `now`. Disks do nothing before `hangs_until`. Returns whether there was work.
     pub(super) fn run(
         &mut self,
         now: Time,
@@ -125,7 +124,7 @@ impl SuccessionServer {
         any |= self.run_hub(now, random);
         let is_left = self.hub.is_none() && self.sealing.is_none() && !self.journals.is_empty();
         if is_left && !self.is_sealed_by_shard && !self.has_own_hub && self.has_stopped() {
-            // The hub went with its shard; the end of the process releases the streams.
+            // The hub ended with its shard; the end of the process releases the streams.
             self.is_sealed_by_shard = true;
             self.seal_soon(now, None, random);
             any = true;
@@ -142,7 +141,7 @@ impl SuccessionServer {
         }
         self.begin_threads(now);
         for RunningJournal { journal, writes_at, reads_at } in &mut self.journals {
-            // A disk that hangs holds no blocks.
+            // A hung disk does not hold back blocks.
             journal.writer.build();
             any |= step(writes_at, now, (hangs_until, self.disk_latency), random, |act| {
                 if act {
@@ -171,7 +170,7 @@ impl SuccessionServer {
         Ok(any)
     }
 
-    /// What the server has begun beside its shards.
+    /// Starts what the server has spawned beside its shards.
     fn begin_threads(&mut self, now: Time) {
         let running = |journal| RunningJournal { journal, writes_at: None, reads_at: None };
         self.journals.extend(self.threads.take_journals().into_iter().map(running));
@@ -215,7 +214,7 @@ impl SuccessionServer {
         true
     }
 
-    /// When something is to be done next, as far as it is known here.
+    /// Time of the next work known to the server.
     pub(super) fn wakes_at(&self, hangs_until: Time) -> Option<Time> {
         let nodes = self.nodes.iter().filter_map(ServerShard::wakes_at);
         let hub = self.hub.as_ref().and_then(|hub| hub.due);
@@ -228,13 +227,12 @@ impl SuccessionServer {
         nodes.chain(hub).chain(opening).chain(sealing).chain(journals.flatten()).min()
     }
 
-    /// Streams that are frozen.
     pub(super) fn frozen(&self) -> u64 {
         let hub = self.overview.hub.get();
         hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
     }
 
-    /// How far it has come, for a failure.
+    /// Progress of the server, for a failure.
     pub(super) fn describe(&mut self) -> String {
         format!(
             "stopped {}, hub {:?}, journals {}, sealing {}, opening {}, wakes at {:?}",
@@ -252,22 +250,20 @@ impl SuccessionServer {
         self.sealing.is_some()
     }
 
-    /// Whether it has streams open.
     pub(super) fn has_streams(&self) -> bool {
         !self.journals.is_empty()
     }
 
-    /// Whether an opening is under way.
     pub(super) fn is_opening(&self) -> bool {
         self.opening.is_some()
     }
 
-    /// Whether every shard has stopped with nothing left.
+    /// Whether every shard has stopped and is empty.
     pub(super) fn has_stopped(&mut self) -> bool {
         self.nodes.iter_mut().all(ServerShard::has_stopped)
     }
 
-    /// Whether nothing is left of the hub and the streams.
+    /// Whether hub and streams are gone.
     pub(super) fn has_released(&self) -> bool {
         self.hub.is_none() && self.sealing.is_none() && self.journals.is_empty()
     }
@@ -276,7 +272,7 @@ impl SuccessionServer {
         self.nodes.iter_mut().try_for_each(ServerShard::check_end)
     }
 
-    /// Everything of the server is gone at once; its journals somewhere within their next steps.
+    /// Kills the server; its journals stop at a random point within their next steps.
     pub(super) fn kill(mut self, disks: &SharedDisks, now: Time, random: &mut SplitMix64) {
         self.begin_threads(now);
         let SuccessionServer { nodes, hub, opening, journals, sealing, origin, .. } = self;

@@ -1,4 +1,4 @@
-//! The scheduler: clients, two servers, disks and the operator, moment after moment.
+//! The world's scheduler: runs clients, two servers, disks and the operator.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,25 +24,24 @@ use crate::streams::message::{ON_DISK, STREAMS};
 use crate::streams::parameters;
 use crate::streams::server::{HTTP, NATS, ServerPlan};
 
-/// Rounds without the time moving. More: something spins.
+/// Rounds while time stands still; more count as spinning.
 const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
 
-/// How long a world may take; its troubles are over long before.
+/// Longest virtual time of a world; its faults end long before.
 const WORLD_MAX: Duration = Duration::from_secs(600);
 
-/// What happens at a time.
 #[derive(Clone, Copy, Debug)]
 enum ScheduledEvent {
-    /// A successor comes.
+    /// A successor starts.
     Begin,
-    /// A successor, the one of that number, hears something.
+    /// The successor of this number receives an event.
     Heard(u64, PredecessorEvent),
-    /// The predecessor hears `ready`.
+    /// The predecessor receives `ready`.
     Ready(u64),
-    /// The predecessor hears `taken`.
+    /// The predecessor receives `taken`.
     Taken(u64),
     Kill(HandoverSide),
-    /// A server is started where none has the listeners.
+    /// A server starts while no server has the listeners.
     Restart,
     DiskFailureBegins,
     DiskFailureEnds,
@@ -53,14 +52,14 @@ struct PredecessorServer {
     server: SuccessionServer,
     retirement: Option<Retirement>,
     has_sealed: bool,
-    /// When its process ends, of which nothing is left but that.
+    /// Time at which its process ends; nothing else remains of it.
     ends_at: Option<Time>,
 }
 
 /// The server that takes over.
 struct SuccessorServer {
     server: SuccessionServer,
-    /// None: it was started where none had the listeners, and hears nothing.
+    /// `None`: it was started while no server had the listeners, and receives no events.
     succession: Option<Succession>,
     number: u64,
     is_taken: bool,
@@ -80,7 +79,7 @@ struct SuccessionWorld {
     new: Option<SuccessorServer>,
     scheduled_events: BTreeMap<(Time, u64), ScheduledEvent>,
     scheduled: u64,
-    /// When the last thing that a successor is to hear comes: one connection keeps the order.
+    /// Arrival of the last event for a successor: one connection keeps the order.
     message_at: Time,
     kill: Option<(HandoverSide, HandoverStep)>,
     hangs_until: Time,
@@ -96,7 +95,7 @@ struct SuccessionWorld {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SuccessionPhase {
     Running,
-    /// All has been published; followers read everything.
+    /// All messages are published; followers read everything.
     Following,
     Ending,
     Over,
@@ -180,7 +179,7 @@ pub(super) fn play(
 }
 
 impl SuccessionWorld {
-    /// The first server, the clients and the plan of what happens.
+    /// Starts the first server and the clients, and schedules the events.
     fn begin(&mut self) -> Result<(), String> {
         let mut server = self.start_server(PredecessorState::None)?;
         self.listen(&mut server)?;
@@ -199,7 +198,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// Publishers of all kinds that begin soon after `from`, and listeners.
+    /// Adds publishers of all kinds that start soon after `from`, and listeners.
     fn add_clients(&mut self, from: Duration) {
         let pace = if self.random.chance(500) { self.span(1, 20) } else { self.span(50, 300) };
         let start =
@@ -228,7 +227,7 @@ impl SuccessionWorld {
         self.scheduled_events.insert((self.network.now().after(after), self.scheduled), event);
     }
 
-    /// The successor hears something behind everything that it is to hear already.
+    /// Sends an event to the successor, after all earlier ones.
     fn send(&mut self, event: PredecessorEvent) {
         let Some(new) = &self.new else { return };
         let number = new.number;
@@ -238,7 +237,7 @@ impl SuccessionWorld {
         self.scheduled_events.insert((self.message_at, self.scheduled), ScheduledEvent::Heard(number, event));
     }
 
-    /// A step is reached, within which a side may be killed.
+    /// Records a reached step and schedules the kill planned for it.
     fn handle_step_reached(&mut self, step: HandoverStep) {
         self.note(match step {
             HandoverStep::Ready => "ready",
@@ -262,7 +261,7 @@ impl SuccessionWorld {
     }
 
     fn listen(&mut self, server: &mut SuccessionServer) -> Result<(), String> {
-        // The number of a listener says what it serves.
+        // The number of a listener decides what it serves.
         server.listen(&self.network, &self.addresses.1)?;
         server.listen(&self.network, &self.addresses.0)
     }
@@ -311,7 +310,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// Does the next thing on the agenda whose time has come.
+    /// Runs the next scheduled event if it is due.
     fn next_event(&mut self, now: Time) -> Result<bool, String> {
         let Some(entry) = self.scheduled_events.first_entry().filter(|entry| entry.key().0 <= now) else {
             return Ok(false);
@@ -343,7 +342,7 @@ impl SuccessionWorld {
         Ok(true)
     }
 
-    /// A successor comes, and says that it is ready.
+    /// Starts a successor, which reports that it is ready.
     fn begin_succession(&mut self) -> Result<(), String> {
         self.promote();
         let is_free = self
@@ -372,7 +371,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// The successor hears what the predecessor says, or its end.
+    /// Delivers an event or the end of the predecessor to the successor.
     fn handle_message(&mut self, event: PredecessorEvent) -> Result<(), String> {
         let Some(new) = &mut self.new else { return Ok(()) };
         let Some(succession) = &mut new.succession else { return Ok(()) };
@@ -403,7 +402,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// The predecessor hears `taken`, and drains if the successor lives.
+    /// Delivers `taken` to the predecessor, which drains if the successor is running.
     fn retire(&mut self, number: u64) {
         let lives = self.new.as_ref().is_some_and(|new| new.number == number);
         if let Some(predecessor_server) = &mut self.predecessor_server
@@ -416,7 +415,7 @@ impl SuccessionWorld {
         }
     }
 
-    /// What servers have come to by themselves. Returns whether anything changed.
+    /// Checks what servers have reached by themselves. Returns whether anything changed.
     fn check_servers(&mut self, now: Time) -> Result<bool, String> {
         if self.check_predecessor(now)? {
             return Ok(true);
@@ -440,7 +439,7 @@ impl SuccessionWorld {
                     .as_ref()
                     .map_or(0, |predecessor_server| predecessor_server.server.frozen());
                 if frozen > 0 {
-                    // The operator sees it and restarts.
+                    // The operator notices it and restarts.
                     self.events.frozen += frozen;
                     let after = self.span(10, 1000);
                     self.schedule(after, ScheduledEvent::Begin);
@@ -467,7 +466,7 @@ impl SuccessionWorld {
         }
     }
 
-    /// Whether the predecessor has come to a further step.
+    /// Checks whether the predecessor has reached a further step.
     fn check_predecessor(&mut self, now: Time) -> Result<bool, String> {
         let Some(predecessor_server) = &mut self.predecessor_server else { return Ok(false) };
         let Some(retirement) = &mut predecessor_server.retirement else { return Ok(false) };
@@ -501,7 +500,7 @@ impl SuccessionWorld {
         Ok(false)
     }
 
-    /// A successor that has come to everything is the server that may be succeeded. Returns whether there was one.
+    /// Makes a successor that has completed the hand-over the current server. Returns whether there was one.
     fn promote(&mut self) -> bool {
         let is_over =
             |new: &SuccessorServer| new.is_released && !new.server.is_opening() && new.server.has_streams();
@@ -555,7 +554,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// A server is started where none accepts. One whose predecessor has the streams still waits for their locks.
+    /// Starts a server while none accepts. If a predecessor still has the streams, it waits for their locks.
     fn restart(&mut self) -> Result<(), String> {
         match self.start_server(PredecessorState::Ending(|_| ())) {
             Ok(mut server) => {
@@ -605,7 +604,7 @@ impl SuccessionWorld {
         self.schedule(span, ScheduledEvent::DiskFailureEnds);
     }
 
-    /// A crash has replaced disks, or a trouble began or ended.
+    /// Applies the current faults to all disks, after a crash replaced disks or a fault began or ended.
     fn set_faults(&mut self) {
         let faults = self.trouble.unwrap_or_default();
         self.disks.all().iter().for_each(|disk| disk.fail(faults));
@@ -616,7 +615,7 @@ impl SuccessionWorld {
         self.ledgers.iter_mut().zip(&disks).try_for_each(|(ledger, disk)| ledger.audit(disk))
     }
 
-    /// All has been published: followers read every stream from its beginning, and the others leave.
+    /// Ends the other clients after all publications; followers then read every stream from its beginning.
     fn start_final_followers(&mut self, now: Time) -> Result<(), String> {
         self.audit()?;
         self.clients.iter_mut().for_each(StreamsClient::finish_role);
@@ -629,7 +628,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// The last server ends in order.
+    /// Ends the last server in order.
     fn finish(&mut self) -> Result<bool, String> {
         let Some(predecessor_server) = &mut self.predecessor_server else {
             return Err("no server is left".to_owned());

@@ -1,16 +1,16 @@
-//! An allocator that counts, for tests that prove that something allocates nothing.
+//! A counting allocator, for tests that prove the absence of allocations.
 //!
-//! It counts for each thread and, beside, for all threads together. A test program takes it as its own:
+//! It counts per thread, and in total over all threads. A test program installs it as its global allocator:
 //!
 //! ```
-//! use stilling_probe::allocations::{self, Counting};
+//! use stilling_probe::allocations::{self, CountingAllocator};
 //!
 //! #[global_allocator]
-//! static ALLOCATOR: Counting = Counting;
+//! static ALLOCATOR: CountingAllocator = CountingAllocator;
 //!
-//! let before = allocations::of_this_thread();
+//! let before = allocations::thread_allocations();
 //! drop(std::hint::black_box(Box::new(7)));
-//! assert_eq!(allocations::of_this_thread() - before, 1);
+//! assert_eq!(allocations::thread_allocations() - before, 1);
 //! ```
 #![allow(unsafe_code)]
 
@@ -25,17 +25,17 @@ thread_local! {
     static IS_EXCLUDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Allocations of the calling thread so far; a longer life of what there is counts as one.
+/// Returns the calling thread's allocations so far; a reallocation counts as one.
 pub fn thread_allocations() -> u64 {
     THREAD_ALLOCATIONS.get()
 }
 
-/// Allocations of all threads so far, but for those of threads that were left out.
+/// Returns the allocations of all threads so far, except those of excluded threads.
 pub fn process_allocations() -> u64 {
     PROCESS_ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// From now on the calling thread does not count among all threads: it plays the other side.
+/// Excludes the calling thread from the total from now on, because it plays the other side.
 pub fn exclude_this_thread() {
     IS_EXCLUDED.set(true);
 }
@@ -47,19 +47,20 @@ fn count() {
     }
 }
 
-/// The system's allocator, counted.
+/// The system's allocator with counters.
 #[derive(Clone, Copy, Debug)]
 pub struct CountingAllocator;
 
-// SAFETY: every call is passed on unchanged; the counts are plain data that needs no allocation and no drop.
+// SAFETY: every call is passed on unchanged; the counters are plain data that needs no allocation and no drop.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises hold for the system's allocator too.
+        // SAFETY: the caller's guarantees hold for the system's allocator too.
         unsafe { System.alloc(layout) }
     }
 
-    // Not by way of `alloc`: that would write to all of it, and memory that is only reserved would become resident.
+    // Not implemented with `alloc`: zeroing would write to all of the memory, and reserved memory would become
+    // resident.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: as above.
@@ -78,11 +79,11 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Rounds without an allocation, one behind the other, after which a program has shown that it allocates nothing.
+/// Consecutive rounds without an allocation that prove the absence of allocations.
 const CLEAN_ROUNDS: usize = 3;
 
-/// Repeats a round until three in a row have allocated nothing: what is allocated for each message is seen in all of them,
-/// what grows for good only in the rounds before.
+/// Repeats a round until three in a row have allocated nothing: an allocation per message occurs in all of them,
+/// permanent growth only in earlier rounds.
 ///
 /// # Errors
 /// The allocations of each round, if that has not happened within `rounds_max` rounds.

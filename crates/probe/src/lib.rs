@@ -1,10 +1,10 @@
-//! A client without manners, for the tests of every server: one TCP connection, bytes in and bytes out, and just enough
-//! HTTP to take an answer apart. It shares no code with what it tests.
+//! A raw test client for every server: one TCP connection, bytes in and bytes out, and just enough HTTP to parse a
+//! response. It shares no code with the servers it tests.
 //!
-//! Nothing here waits for a span of time: it waits for what should happen, and [`HANG`] only decides when a wait is
-//! called a failure. Every method panics where the server does not do what it should, naming the line of the test.
+//! Waits end with a condition, not after a fixed time; [`HANG`] only limits them. Every method panics at the caller's
+//! line when the server misbehaves.
 //!
-//! Beside: [`allocations`], an allocator that counts.
+//! Also: [`allocations`], a counting allocator, and [`nats`], scripted and fake NATS servers.
 #![deny(unsafe_code)]
 
 pub mod allocations;
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// After this, something that has not happened is taken to never happen.
+/// Time after which a wait counts as a hang.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// The pause between two looks at a condition that nobody reports.
+/// Pause between two checks of a polled condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Looks until `condition` finds what it wants, and returns it.
+/// Polls until `condition` returns a value, and returns it.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -36,7 +36,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// One answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub struct TestResponse {
     /// The status code.
@@ -48,21 +48,21 @@ pub struct TestResponse {
 }
 
 impl TestResponse {
-    /// The value of a field, if the head has it.
+    /// Returns the value of a field, if present.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     #[must_use]
     #[track_caller]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("the body is text")
     }
 
-    /// The body as text that outlives the answer.
+    /// Returns the body as owned text.
     #[must_use]
     #[track_caller]
     pub fn into_text(self) -> String {
@@ -74,26 +74,26 @@ impl TestResponse {
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,
-    /// Received, but not part of an answer that was taken.
+    /// Received bytes that are not yet consumed.
     buffer: Vec<u8>,
 }
 
 impl TestPeer {
-    /// A connection to `address`.
+    /// Connects to `address`.
     #[track_caller]
     pub fn connect(address: SocketAddr) -> TestPeer {
         Self::try_connect(address).expect("the server accepts connections")
     }
 
-    /// A connection to `address`, if the system gives one.
+    /// Connects to `address`.
     ///
     /// # Errors
-    /// What the system says instead.
+    /// The system's error.
     pub fn try_connect(address: SocketAddr) -> io::Result<TestPeer> {
         Self::over(TcpStream::connect_timeout(&address, HANG)?)
     }
 
-    /// A connection from a source address of the caller's choice.
+    /// Connects from the given source address.
     #[track_caller]
     pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> TestPeer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -102,7 +102,7 @@ impl TestPeer {
         Self::over(socket.into()).expect("a socket takes options")
     }
 
-    /// A connection for which the system keeps few bytes: the server meets resistance at once.
+    /// Connects with a small receive buffer, so that the server soon meets backpressure.
     #[track_caller]
     pub fn connect_small(address: SocketAddr) -> TestPeer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -124,19 +124,19 @@ impl TestPeer {
         self.stream.write_all(bytes.as_ref()).expect("the server takes bytes");
     }
 
-    /// Sends bytes to a server that may have closed already; false: it has.
+    /// Sends bytes to a server that may have closed; false if it has.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
-    /// Sends a request and takes its answer.
+    /// Sends a request and reads its response.
     #[track_caller]
     pub fn ask(&mut self, request: impl AsRef<[u8]>) -> TestResponse {
         self.send(request);
         self.answer()
     }
 
-    /// Takes the next answer with its body, however it is framed.
+    /// Reads the next response with its body, in any framing.
     #[track_caller]
     pub fn answer(&mut self) -> TestResponse {
         let mut answer = self.head();
@@ -157,7 +157,7 @@ impl TestPeer {
         answer
     }
 
-    /// Takes the next head; a body that it has is left where it is.
+    /// Reads the next head; leaves a body unread.
     #[track_caller]
     pub fn head(&mut self) -> TestResponse {
         let head = String::from_utf8(self.until(b"\r\n\r\n")).expect("a head is text");
@@ -169,7 +169,7 @@ impl TestPeer {
         }
     }
 
-    /// Takes the next chunk; `None` is the last one, whose empty trailer section is taken too.
+    /// Reads the next chunk; `None` for the last chunk, together with its empty trailer section.
     #[track_caller]
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = String::from_utf8(self.until(b"\r\n")).expect("a chunk's line is text");
@@ -179,14 +179,13 @@ impl TestPeer {
         (size > 0).then_some(chunk)
     }
 
-    /// Takes the next line, without its CR LF.
+    /// Reads the next line, without its CR LF.
     #[track_caller]
     pub fn line(&mut self) -> String {
         let line = String::from_utf8(self.until(b"\r\n")).expect("a line is text");
         line.trim_end_matches("\r\n").to_owned()
     }
 
-    /// Takes bytes until they end in `end`.
     #[track_caller]
     fn until(&mut self, end: &[u8]) -> Vec<u8> {
         let mut searched = 0;
@@ -205,7 +204,7 @@ impl TestPeer {
         }
     }
 
-    /// Takes so many bytes.
+    /// Reads exactly `count` bytes.
     #[track_caller]
     pub fn read_exactly(&mut self, count: usize) -> Vec<u8> {
         while self.buffer.len() < count {
@@ -215,20 +214,20 @@ impl TestPeer {
         self.buffer.drain(..count).collect()
     }
 
-    /// Everything until the server closes in good order.
+    /// Reads everything until the server closes cleanly.
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
         while self.receive().expect("the end of the connection") > 0 {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// What came until the server closed or reset the connection.
+    /// Reads everything until the server closes or resets the connection.
     pub fn read_until_closed(&mut self) -> Vec<u8> {
         while self.receive().is_ok_and(|count| count > 0) {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// Whether nothing has come, not even the end.
+    /// Whether nothing has been received, not even the end.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.stream.set_nonblocking(true).expect("a socket can be non-blocking");
@@ -237,33 +236,33 @@ impl TestPeer {
         self.buffer.is_empty() && seen.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Waits until something has come, be it the end.
+    /// Waits for input or the end of the connection.
     #[track_caller]
     pub fn wait_for_bytes(&self) {
         self.stream.peek(&mut [0]).expect("something comes");
     }
 
-    /// Ends this side's direction; the other stays.
+    /// Shuts down the sending direction.
     pub fn half_close(&self) {
-        // A server that has reset the connection leaves nothing to end.
+        // Fails if the server has reset the connection.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// The same connection for another thread to send on.
+    /// Returns a second handle to the connection, for another thread to send with.
     #[must_use]
     #[track_caller]
     pub fn clone_writer(&self) -> TestPeer {
         TestPeer { stream: self.stream.try_clone().expect("a descriptor"), buffer: Vec::new() }
     }
 
-    /// Goes away with a reset.
+    /// Resets the connection.
     pub fn reset(self) {
         SockRef::from(&self.stream)
             .set_linger(Some(Duration::ZERO))
             .expect("a socket can linger for nothing");
     }
 
-    /// Makes the system keep only so many bytes for this side to read; few make a server meet resistance.
+    /// Limits the receive buffer; a small one causes backpressure in the server.
     pub fn shrink_receive_buffer(&self, bytes: usize) {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes).expect("a buffer can be small");
     }
@@ -272,7 +271,7 @@ impl TestPeer {
         let mut bytes = [0; 16 * 1024];
         let count = loop {
             match self.stream.read(&mut bytes) {
-                // A read with a timeout is not begun again by the system.
+                // The system does not restart a read with a timeout.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 other => break other?,
             }

@@ -1,5 +1,5 @@
-//! A NATS server played by a test: either by hand, one word at a time, or by itself, honestly, with one stream in memory.
-//! It shares no code with the clients that it tests, understands what well-behaved clients say and panics at anything else.
+//! Two NATS servers for tests: one scripted step by step, and an independent, well-behaved one with one stream in
+//! memory. They share no code with the clients they test, and panic at anything a well-behaved client would not send.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Read, Write};
@@ -12,42 +12,42 @@ use socket2::SockRef;
 
 use crate::HANG;
 
-/// What a server says of itself unless told otherwise.
+/// The servers' default `INFO`.
 pub const INFO: &str = r#"{"server_id":"played","version":"2.10.0","proto":1,"headers":true,"max_payload":1048576,"jetstream":true}"#;
 
-/// What a client said.
+/// An operation received from a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReceivedOperation {
-    /// Its options.
+    /// The client's options.
     Connect(String),
-    /// It publishes.
+    /// A publication.
     Pub(ReceivedPub),
-    /// It subscribes.
+    /// A subscription.
     Sub {
-        /// To what.
+        /// The filter.
         filter: String,
-        /// How it calls the subscription.
+        /// The subscription id.
         sid: String,
     },
-    /// It wants no more.
+    /// The end of a subscription.
     Unsub {
-        /// Of which subscription.
+        /// The subscription id.
         sid: String,
     },
-    /// It asks whether the server lives.
+    /// A `PING`.
     Ping,
-    /// It lives.
+    /// A `PONG`.
     Pong,
-    /// It has gone.
+    /// The end of the connection.
     Gone,
 }
 
 /// A message that a client published.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReceivedPub {
-    /// Where to.
+    /// The destination.
     pub subject: String,
-    /// Where the answer goes; empty for none.
+    /// The reply subject; empty if absent.
     pub reply: String,
     /// The header block.
     pub headers: String,
@@ -56,21 +56,21 @@ pub struct ReceivedPub {
 }
 
 impl ReceivedPub {
-    /// The value of a header; empty if it is not there.
+    /// Returns the value of a header; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         let mut lines = self.headers.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(key, _)| *key == name).map_or("", |(_, value)| value)
     }
 
-    /// By which it is recognised.
+    /// Returns the message id for de-duplication.
     #[must_use]
     pub fn id(&self) -> &str {
         self.header("Nats-Msg-Id")
     }
 }
 
-/// The server's end of one connection, played by hand.
+/// The server's end of one connection, controlled by the test.
 #[derive(Debug)]
 pub struct ScriptedServer {
     stream: TcpStream,
@@ -92,7 +92,7 @@ impl ScriptedServer {
         ScriptedServer { stream, buffer: Vec::new() }
     }
 
-    /// Greets, and lets the client in. Returns its options.
+    /// Completes the handshake. Returns the client's options.
     #[track_caller]
     pub fn complete_handshake(&mut self) -> String {
         self.send_bytes(format!("INFO {INFO}\r\n"));
@@ -104,12 +104,12 @@ impl ScriptedServer {
         options
     }
 
-    /// Says it; a client that has gone does not hear it.
+    /// Sends bytes; ignores a closed connection.
     pub fn send_bytes(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// The next message that it publishes; what else it says is answered as it should be.
+    /// Returns the next message published; answers other operations.
     #[track_caller]
     pub fn published(&mut self) -> ReceivedPub {
         loop {
@@ -128,7 +128,7 @@ impl ScriptedServer {
         self.answer(message, "", &acknowledgement(sequence, is_duplicate));
     }
 
-    /// Answers a message.
+    /// Replies to a message.
     pub fn answer(&mut self, message: &ReceivedPub, headers: &str, payload: &str) {
         self.deliver(&message.reply, "1", "", headers, payload.as_bytes());
     }
@@ -138,7 +138,7 @@ impl ScriptedServer {
         self.send_bytes(delivery(subject, sid, reply, headers, payload));
     }
 
-    /// What the client says next.
+    /// Returns the client's next operation.
     #[track_caller]
     pub fn next_operation(&mut self) -> ReceivedOperation {
         self.try_next_operation().expect("the client says something, or goes")
@@ -180,14 +180,14 @@ impl ScriptedServer {
         })
     }
 
-    /// Goes away with a reset.
+    /// Resets the connection.
     pub fn reset(self) {
         SockRef::from(&self.stream)
             .set_linger(Some(Duration::ZERO))
             .expect("a socket can linger for nothing");
     }
 
-    /// Takes so many bytes of what the client is saying and goes away with a reset.
+    /// Reads `count` bytes and resets the connection.
     #[track_caller]
     pub fn reset_after(mut self, count: usize) {
         assert!(self.read_exactly(count).is_some(), "the client says so much");
@@ -215,7 +215,7 @@ impl ScriptedServer {
         Some(self.buffer.drain(..count).collect())
     }
 
-    /// False: the client has gone. An error: it has said nothing for too long.
+    /// Receives more input. False: the client has closed. An error: a timeout.
     fn receive(&mut self) -> Result<bool, ()> {
         let mut bytes = [0; 16 * 1024];
         loop {
@@ -234,14 +234,14 @@ impl ScriptedServer {
     }
 }
 
-/// A stream's acknowledgement.
+/// Returns a stream's acknowledgement.
 #[must_use]
 pub fn acknowledgement(sequence: u64, is_duplicate: bool) -> String {
     let duplicate = if is_duplicate { r#","duplicate":true"# } else { "" };
     format!(r#"{{"stream":"events","seq":{sequence}{duplicate}}}"#)
 }
 
-/// A delivery as it goes over the wire.
+/// Returns an encoded delivery.
 #[must_use]
 pub fn delivery(subject: &str, sid: &str, reply: &str, headers: &str, payload: &[u8]) -> Vec<u8> {
     let reply = if reply.is_empty() { String::new() } else { format!(" {reply}") };
@@ -254,7 +254,7 @@ pub fn delivery(subject: &str, sid: &str, reply: &str, headers: &str, payload: &
     [line.as_bytes(), headers.as_bytes(), payload, b"\r\n"].concat()
 }
 
-/// A record of the played stream.
+/// A record of the fake stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredMessage {
     /// Its subject.
@@ -265,14 +265,14 @@ pub struct StoredMessage {
     pub payload: Vec<u8>,
 }
 
-/// What the played server does wrong, once each.
+/// A fault of the fake server, for one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectedFault {
-    /// It stores the message, does not acknowledge it and resets the connection.
+    /// Stores the message, does not acknowledge it and resets the connection.
     LoseAcknowledgement,
-    /// It does not take the message and says to come back after a tenth of a second.
+    /// Rejects the message with a retry delay of 0.1 s.
     RetryLater,
-    /// It resets the connection before it takes the message.
+    /// Resets the connection before storing the message.
     Reset,
 }
 
@@ -281,32 +281,32 @@ struct FakeServerState {
     records: Vec<StoredMessage>,
     ids: HashMap<String, u64>,
     faults: Vec<InjectedFault>,
-    /// Subscriptions of all connections, each with its filter and a second hand to write with.
+    /// Subscriptions of all connections: connection, sid, filter, and a handle to write with.
     subscriptions: Vec<(u64, String, String, TcpStream)>,
-    /// Deliveries of each consumer so far, by the subject it delivers to.
+    /// Number of deliveries of each consumer, by its delivery subject.
     consumers: BTreeMap<String, u64>,
     connections: Vec<(u64, TcpStream)>,
     connected: u64,
     stopped: bool,
 }
 
-/// A server that plays by itself: it keeps the stream `events` with the subjects `events.>`, recognises messages sent twice,
-/// lets the stream be followed, answers requests to `echo` and passes other messages on. Everything is in memory.
+/// An independent server in memory: it has the stream `events` with the subjects `events.>`, de-duplicates messages,
+/// supports consumers of the stream, answers requests to `echo` and routes other messages.
 pub struct FakeNatsServer {
-    /// Where it listens.
+    /// The listening address.
     pub address: SocketAddr,
     state: Arc<Mutex<FakeServerState>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FakeNatsServer {
-    /// Starts one.
+    /// Starts a server.
     #[must_use]
     pub fn start() -> FakeNatsServer {
         FakeNatsServer::at(TcpListener::bind("127.0.0.1:0").expect("a port is free"), Vec::new())
     }
 
-    /// Starts one behind a listener, with what the stream has.
+    /// Starts a server on `listener` with the given records.
     #[must_use]
     pub fn at(listener: TcpListener, records: Vec<StoredMessage>) -> FakeNatsServer {
         let address = listener.local_addr().expect("a listener has an address");
@@ -317,30 +317,30 @@ impl FakeNatsServer {
         FakeNatsServer { address, state, thread: Some(thread) }
     }
 
-    /// The address as clients take it.
+    /// Returns the URL for clients.
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://{}", self.address)
     }
 
-    /// What the stream has.
+    /// Returns the stream's records.
     #[must_use]
     pub fn records(&self) -> Vec<StoredMessage> {
         lock(&self.state).records.clone()
     }
 
-    /// How many connections there were.
+    /// Returns the number of connections so far.
     #[must_use]
     pub fn connected(&self) -> u64 {
         lock(&self.state).connected
     }
 
-    /// Does these things wrong, one with each message that comes, the last one first.
+    /// Injects faults, one per incoming message, the last one first.
     pub fn fail(&self, faults: impl IntoIterator<Item = InjectedFault>) {
         lock(&self.state).faults = faults.into_iter().collect();
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub fn disconnect_all(&self) {
         let mut state = lock(&self.state);
         state.subscriptions.clear();
@@ -349,7 +349,7 @@ impl FakeNatsServer {
         }
     }
 
-    /// Stops, with all connections, and returns what the stream had.
+    /// Stops the server, closes all connections and returns the stream's records.
     pub fn stop(mut self) -> Vec<StoredMessage> {
         self.end();
         self.records()
@@ -359,7 +359,7 @@ impl FakeNatsServer {
         let Some(thread) = self.thread.take() else { return };
         lock(&self.state).stopped = true;
         self.disconnect_all();
-        // The thread is in accept: a connection lets it look.
+        // The thread is in accept: a connection wakes it.
         let _ = TcpStream::connect(self.address);
         thread.join().expect("the played server does not panic");
     }
@@ -399,14 +399,13 @@ fn serve(listener: &TcpListener, state: &Arc<Mutex<FakeServerState>>) {
     }
 }
 
-/// Attends to one connection until it ends.
 fn serve_connection(number: u64, mut scripted: ScriptedServer, state: &Mutex<FakeServerState>) {
     scripted.send_bytes(format!("INFO {INFO}\r\n"));
     loop {
         match scripted.try_next_operation() {
             None | Some(ReceivedOperation::Gone) => break,
             Some(ReceivedOperation::Ping) => {
-                // With the lock, so that it does not come into the middle of a delivery.
+                // The lock keeps it out of the middle of a delivery.
                 let _guard = lock(state);
                 scripted.send_bytes("PONG\r\n");
             }
@@ -481,7 +480,7 @@ impl FakeServerState {
         sequence
     }
 
-    /// Delivers to everybody who wants it; false: nobody.
+    /// Delivers to all matching subscriptions; false if there is none.
     fn send(&mut self, subject: &str, reply: &str, headers: &str, payload: &[u8]) -> bool {
         let mut is_wanted = false;
         for (_, sid, filter, stream) in &mut self.subscriptions {
@@ -493,7 +492,7 @@ impl FakeServerState {
         is_wanted
     }
 
-    /// Refuses a question for any other stream than the one there is.
+    /// Rejects a request for an unknown stream.
     fn is_known(&mut self, stream: &str, message: &ReceivedPub) -> bool {
         let is_known = stream == "events";
         if !is_known {
@@ -545,7 +544,7 @@ impl FakeServerState {
         for (_, sid, filter, stream) in &mut self.subscriptions {
             if filter_matches(filter, deliver) {
                 is_wanted = true;
-                // The subject is the record's own, not that of the subscription.
+                // Delivers under the record's subject, not the subscription's.
                 let _ = stream.write_all(&delivery(&record.subject, sid, &reply, "", &record.payload));
             }
         }
@@ -555,7 +554,6 @@ impl FakeServerState {
     }
 }
 
-/// Whether a filter takes a subject.
 fn filter_matches(filter: &str, subject: &str) -> bool {
     let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
     loop {

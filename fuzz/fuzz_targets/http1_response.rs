@@ -1,10 +1,10 @@
-//! Arbitrary bytes, arbitrarily cut, are the same responses, and httparse agrees about the first head.
-//! The first byte says how many of the next ones are cuts; the rest is input.
+//! Arbitrary bytes in arbitrary pieces yield the same responses, and httparse agrees about the first head. The first
+//! byte is the number of following bytes that are split offsets; the rest is input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stilling_wire::http1::check::{response_oracle, response_splits};
-use stilling_wire::http1::{HttpLimits, AnsweredMethod};
+use stilling_wire::http1::{AnsweredMethod, HttpLimits};
 
 const SMALL: HttpLimits = HttpLimits { head_size_max: 96, headers_max: 4, body_size_max: 64 };
 

@@ -1,12 +1,12 @@
-//! Whatever lies in a stream's directory, the stream opens, is read to its end, and takes a record that is read back.
-//! The input is a list of edits of a small true journal; the first byte says whether the checksums of all heads are made
-//! right afterwards, so that what a head claims is reached too.
+//! A stream opens with arbitrary bytes in its directory, can be read to its end, and accepts a record that is read
+//! back. The input is a list of edits of a small valid journal; the first byte selects whether the checksums of all
+//! heads are repaired afterwards, so that the code behind the checksum is reached too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
-use stilling_journal::{Batch, LogConfig, StartAt, Gap, Log, OpenError, ReadOutcome, Record};
+use stilling_journal::{Batch, Gap, Log, LogConfig, OpenError, ReadOutcome, Record, StartAt};
 
 const BLOCK: usize = 4096;
 const CONFIG: LogConfig = LogConfig { segment_size: 5 * BLOCK as u64, created_ns: 1 };
@@ -49,7 +49,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Opens and reads everything; whether that is possible, which only another version prevents.
+/// Opens and reads everything; false if the journal has another version.
 fn read_all(disk: &SimulatedDisk) -> bool {
     let log = match Log::open(disk.clone(), "fuzzed", CONFIG) {
         Ok((log, _)) => log,
@@ -78,7 +78,7 @@ fn read_all(disk: &SimulatedDisk) -> bool {
     true
 }
 
-/// Three segments, the last of them not full.
+/// Three segments, the last one not full.
 fn journal() -> SimulatedDisk {
     let disk = SimulatedDisk::new();
     let (mut log, _) = Log::open(disk.clone(), "fuzzed", CONFIG).expect("an empty directory opens");
@@ -92,7 +92,7 @@ fn journal() -> SimulatedDisk {
     disk
 }
 
-/// Makes the checksum of a head right, if the block begins with one.
+/// Repairs the checksum of a head, if the block begins with one.
 fn repair(block: &mut [u8]) {
     if block.starts_with(b"STILLSEG") {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..]);

@@ -1,5 +1,5 @@
-//! Arbitrary bytes, arbitrarily cut, are the same operations for linear work, and a decoder written for clarity agrees.
-//! The first byte says how many of the next ones are cuts; the rest is input.
+//! Arbitrary bytes in arbitrary pieces yield the same operations for linear work, and the naive decoder agrees. The
+//! first byte is the number of following bytes that are split offsets; the rest is input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

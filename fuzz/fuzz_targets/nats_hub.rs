@@ -1,5 +1,5 @@
-//! Whatever clients of NATS say, in whatever order, and whatever the disk does meanwhile: the hub answers in the protocol,
-//! its accounts add up, and nothing grows beyond its bounds. The input is a script; the rig that plays it says how it is read.
+//! With arbitrary client operations in any order, and arbitrary disk behaviour, the hub follows the protocol, its
+//! counters add up, and nothing grows beyond its bounds. The input is a script, read by `rig`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Arbitrary bytes, arbitrarily cut, hold the same messages for linear work, and what is recognised in them lies in them.
-//! The first byte says how many of the next ones are cuts; the rest is input.
+//! Arbitrary bytes in arbitrary pieces yield the same messages for linear work, and their parsed parts lie in the
+//! input. The first byte is the number of following bytes that are split offsets; the rest is input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -7,8 +7,8 @@
 //!   writer:     write the batch ─► send its answers ─► empty it
 //! ```
 //!
-//! Group commit: what arrives while one batch is written is the next batch. All answers go through the batches, so an
-//! answer to `PING` says that all messages before it are durable.
+//! Group commit: messages that arrive while one batch is written form the next batch. All answers go through the
+//! batches, so an answer to `PING` means that all messages before it are durable.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -24,10 +24,10 @@ use crate::net::{self, PeerConnection, PeerService};
 /// Bytes of a batch. Full: clients are not read until it is swapped.
 const BATCH_SIZE: usize = 8 * 1024 * 1024;
 
-/// Bytes of a batch's answers; a batch that has as many is full.
+/// Bytes of a batch's answers. Reached: the batch is full.
 const ANSWERS_SIZE_MAX: usize = 4 * 1024 * 1024;
 
-/// What begins the subjects of requests about streams.
+/// Prefix of the subjects of stream requests.
 const API: &[u8] = b"$JS.API.";
 
 /// An acknowledgement's payload before and after the sequence; the stream's name is the load generator's default.
@@ -55,7 +55,7 @@ pub(crate) fn run(address: SocketAddr, path: &Path) -> PeerResult {
     Ok(())
 }
 
-/// Writes batch after batch; returns only with an error of the file, and then nothing more is acknowledged.
+/// Writes batch after batch; returns only on an error of the file, after which nothing is acknowledged.
 fn write(exchange: &BatchExchange, mut log: PreallocatedLog) -> io::Result<()> {
     let mut batch = PeerBatch::new();
     loop {
@@ -65,10 +65,8 @@ fn write(exchange: &BatchExchange, mut log: PreallocatedLog) -> io::Result<()> {
     }
 }
 
-/// The service of the event loop.
 struct DurableService {
     exchange: Arc<BatchExchange>,
-    /// That of the last message.
     sequence: u64,
 }
 
@@ -90,7 +88,7 @@ impl PeerService for DurableService {
     }
 }
 
-/// The batch that is open, between the event loop and the writer.
+/// The open batch, shared by the event loop and the writer.
 struct BatchExchange {
     batch: Mutex<PeerBatch>,
     has_work: Condvar,
@@ -98,14 +96,14 @@ struct BatchExchange {
 }
 
 impl BatchExchange {
-    /// The batch that is open, once it has room for the messages of `size` bytes of input.
+    /// Waits until the open batch has room for the messages of `size` bytes of input, and returns it.
     fn open(&self, size: usize) -> MutexGuard<'_, PeerBatch> {
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.has_room.wait_while(batch, |batch| !batch.has_room(size));
         batch.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exchanges an empty batch for the one that is open, once that has something in it.
+    /// Waits until the open batch has something in it, and swaps it with an empty one.
     fn swap(&self, empty: &mut PeerBatch) {
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.has_work.wait_while(batch, |batch| !batch.has_work());
@@ -114,18 +112,17 @@ impl BatchExchange {
     }
 }
 
-/// Answers to one client.
 struct ConnectionReplies {
     stream: Arc<TcpStream>,
     bytes: Vec<u8>,
 }
 
-/// Messages that become durable together, and the answers that wait for that.
+/// Messages that become durable together, and their pending answers.
 struct PeerBatch {
-    /// A block more than a batch has, so that the batch can begin at a block's boundary, at `start`.
+    /// One block longer than a batch, so that the batch can begin at a block boundary, at `start`.
     memory: Vec<u8>,
     start: usize,
-    /// Bytes of records: four bytes with the size of a payload, the payload.
+    /// Bytes of records: the payload size in four bytes, then the payload.
     used: usize,
     answers: Vec<ConnectionReplies>,
     answers_size: usize,
@@ -142,12 +139,12 @@ impl PeerBatch {
         self.used > 0 || self.answers_size > 0
     }
 
-    /// A record is never longer than the command that it comes from.
+    /// A record is never longer than its command.
     fn has_room(&self, size: usize) -> bool {
         self.used + size <= BATCH_SIZE && self.answers_size < ANSWERS_SIZE_MAX
     }
 
-    /// Takes in the whole commands of a client's input and returns their size; `None`: one of them is malformed.
+    /// Appends the complete commands of a client's input and returns their size; `None` if one is malformed.
     fn append_messages(
         &mut self,
         connection: &mut PeerConnection,
@@ -159,7 +156,7 @@ impl PeerBatch {
         while let Some((command, size)) = nats::next(&input[consumed..]).ok()? {
             consumed += size;
             match command {
-                // Without a subscription the client has no way to get an answer.
+                // Without a subscription the client cannot receive an answer.
                 NatsCommand::Pub { reply: Some(_), .. } if connection.sid.is_empty() => return None,
                 NatsCommand::Pub { subject, reply, .. } if subject.starts_with(API) => {
                     push_state(&mut answers, reply?, &connection.sid, *sequence);
@@ -180,7 +177,6 @@ impl PeerBatch {
         Some(consumed)
     }
 
-    /// Appends a record; there is room.
     fn push(&mut self, payload: &[u8]) {
         let size = payload.len() as u32;
         for piece in [&size.to_le_bytes()[..], payload] {
@@ -189,7 +185,7 @@ impl PeerBatch {
         }
     }
 
-    /// Adds to the answers of a client: all of a batch go with one write.
+    /// Adds answers for a client: all of a batch go with one write.
     fn add_answers(&mut self, stream: &Arc<TcpStream>, bytes: Vec<u8>) {
         if bytes.is_empty() {
             return;
@@ -203,7 +199,7 @@ impl PeerBatch {
         }
     }
 
-    /// What is to be written: whole blocks, with zeros behind the last record.
+    /// Returns the bytes to write: whole blocks, with zeros after the last record.
     fn blocks(&mut self) -> &[u8] {
         let size = self.used.next_multiple_of(BLOCK_SIZE);
         let blocks = &mut self.memory[self.start..self.start + size];
@@ -211,7 +207,7 @@ impl PeerBatch {
         blocks
     }
 
-    /// Sends the answers and empties the batch; a client that does not take them in time closes.
+    /// Sends the answers and empties the batch; closes a client that does not read them in time.
     fn send_answers(&mut self) {
         for ConnectionReplies { stream, bytes } in self.answers.drain(..) {
             if (&*stream).write_all(&bytes).is_err() {
@@ -222,7 +218,6 @@ impl PeerBatch {
     }
 }
 
-/// Appends an acknowledgement.
 fn push_ack(out: &mut Vec<u8>, reply: &[u8], sid: &[u8], sequence: u64) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(sequence).as_bytes();
@@ -232,7 +227,7 @@ fn push_ack(out: &mut Vec<u8>, reply: &[u8], sid: &[u8], sequence: u64) {
     }
 }
 
-/// Appends what a load generator asks about a stream: how long it is.
+/// Appends the answer to the load generator's request for a stream's length.
 fn push_state(out: &mut Vec<u8>, reply: &[u8], sid: &[u8], sequence: u64) {
     let state = format!(r#"{{"state":{{"messages":{sequence},"first_seq":1,"last_seq":{sequence}}}}}"#);
     nats::push_msg_line(out, reply, sid, state.len());

@@ -9,7 +9,7 @@ use memchr::memmem::Finder;
 use crate::PeerResult;
 use crate::net::{self, PeerConnection, PeerService};
 
-/// Seconds after which a connection is handed over although nothing has come: Stilling's own.
+/// Seconds after which a connection is accepted without data: Stilling's own value.
 const DEFER_ACCEPT_SECONDS: u32 = 1;
 
 const BLANK_LINE: &[u8] = b"\r\n\r\n";
@@ -17,10 +17,10 @@ const CONNECTION: &[u8] = b"connection:";
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const OK_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-/// For a client of HTTP/1.0 that asks to keep its connection.
+/// For an HTTP/1.0 client that requests a persistent connection.
 const OK_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n";
 
-/// Serves with so many threads, each with a listener of its own on the same port.
+/// Serves with `threads` threads, each with its own listener on the same port.
 pub(crate) fn run(address: SocketAddr, threads: usize) -> PeerResult {
     let first = net::listen(address, Some(DEFER_ACCEPT_SECONDS))?;
     let address = first.local_addr()?;
@@ -40,7 +40,7 @@ pub(crate) fn run(address: SocketAddr, threads: usize) -> PeerResult {
 
 struct HttpService {
     blank_line: Finder<'static>,
-    /// The answers to what one read has brought.
+    /// The answers to the requests of one read.
     answers: Vec<u8>,
 }
 
@@ -65,7 +65,7 @@ impl PeerService for HttpService {
     }
 }
 
-/// The answer to a request with this head; `None`: not a GET of HTTP/1.1 or 1.0.
+/// Returns the answer to a request with this head; `None`: not a GET of HTTP/1.1 or 1.0.
 fn answer(head: &[u8]) -> Option<&'static [u8]> {
     let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let request = lines.next().filter(|request| request.starts_with(b"GET "))?;
@@ -79,7 +79,6 @@ fn answer(head: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// The value of a `PeerConnection` field.
 fn connection_option(line: &[u8]) -> Option<&[u8]> {
     let (name, value) = line.split_at_checked(CONNECTION.len())?;
     if name.eq_ignore_ascii_case(CONNECTION) { Some(value.trim_ascii()) } else { None }

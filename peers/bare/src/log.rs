@@ -8,13 +8,13 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
-/// What O_DIRECT wants addresses, sizes and offsets to be multiples of.
+/// Alignment of addresses, sizes and offsets for O_DIRECT.
 pub(crate) const BLOCK_SIZE: usize = 4096;
 
-/// Bytes by which the allocation grows before a write needs them.
+/// Bytes by which the file's allocation grows ahead of the writes.
 const ALLOCATION_SIZE: u64 = 256 * 1024 * 1024;
 
-/// A new file, with room allocated ahead.
+/// A new file, with space allocated ahead.
 pub(crate) struct PreallocatedLog {
     file: File,
     end: u64,
@@ -31,7 +31,6 @@ impl PreallocatedLog {
         Ok(log)
     }
 
-    /// Makes room for `size` more bytes.
     fn allocate(&mut self, size: u64) -> io::Result<()> {
         while self.allocated < self.end + size {
             fallocate(&self.file, FallocateFlags::empty(), self.allocated, ALLOCATION_SIZE)?;
@@ -40,7 +39,7 @@ impl PreallocatedLog {
         Ok(())
     }
 
-    /// Writes whole blocks from a block's boundary behind the last ones; they are durable when it returns.
+    /// Appends whole blocks at a block boundary; they are durable on return.
     pub(crate) fn append(&mut self, mut blocks: &[u8]) -> io::Result<()> {
         self.allocate(blocks.len() as u64)?;
         while !blocks.is_empty() {

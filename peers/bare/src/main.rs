@@ -1,7 +1,7 @@
-//! The I/O of three jobs and nothing else: the limit beside which the benchmarks show all servers.
+//! The I/O of three jobs and nothing else: a lower bound for the benchmarks of all servers.
 //!
-//! `http` answers requests, `relay` passes messages on, `durable` stores and acknowledges them. Each finds where a request
-//! or a message ends, does its system calls, and has no routes, limits, counters or timers.
+//! `http` answers requests, `relay` forwards messages, `durable` stores and acknowledges them. Each finds the end of a
+//! request or message, makes its system calls, and has no routes, limits, counters or timers.
 #![forbid(unsafe_code)]
 
 mod durable;

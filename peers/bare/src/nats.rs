@@ -1,8 +1,8 @@
-//! As much of the NATS client protocol as `stilling bench collect` speaks.
+//! The subset of the NATS client protocol that `stilling bench collect` uses.
 
 use memchr::memchr;
 
-/// What the server says of itself. `max_payload` is [`PAYLOAD_SIZE_MAX`].
+/// The server's description. `max_payload` is [`PAYLOAD_SIZE_MAX`].
 pub(crate) const INFO: &[u8] =
     b"INFO {\"server_id\":\"bare\",\"version\":\"2.10.0\",\"headers\":true,\"max_payload\":65536}\r\n";
 
@@ -15,24 +15,22 @@ const PAYLOAD_SIZE_MAX: usize = 65_536;
 /// Bytes of a command's line with its end. More: [`MalformedCommand`].
 const LINE_SIZE_MAX: usize = 4096;
 
-/// A command of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NatsCommand<'a> {
     /// Publishes a message. `body` is the payload with its CR LF.
     Pub { subject: &'a [u8], reply: Option<&'a [u8]>, body: &'a [u8] },
     /// Subscribes.
     Sub { subject: &'a [u8], sid: &'a [u8] },
-    /// Wants a `PONG`.
+    /// Requests a `PONG`.
     Ping,
-    /// `CONNECT`, `PONG` or `UNSUB`, which change nothing here.
+    /// `CONNECT`, `PONG` or `UNSUB`, which have no effect.
     Other,
 }
 
-/// Bytes that are no command known here.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MalformedCommand;
 
-/// The first command of the input and its size; `None`: it is not there as a whole.
+/// Returns the first command of the input and its size; `None` if it is incomplete.
 pub(crate) fn next(input: &[u8]) -> Result<Option<(NatsCommand<'_>, usize)>, MalformedCommand> {
     let Some(end) = memchr(b'\n', &input[..input.len().min(LINE_SIZE_MAX)]) else {
         return if input.len() < LINE_SIZE_MAX { Ok(None) } else { Err(MalformedCommand) };

@@ -1,7 +1,8 @@
-//! The event loop of all three programs: wait in epoll(7), read each readable connection once, let the program handle it.
+//! The event loop of all three programs: wait in epoll(7), read each readable connection once, let the program handle
+//! it.
 //!
-//! Reads take what is there. Writes block until the client has read, so a client that does not read holds up all others of
-//! its thread, for at most [`WRITE_TIMEOUT`]; then its connection closes.
+//! Reads return available bytes. Writes block until the client has read, so a client that does not read blocks all
+//! others of its thread, for at most [`WRITE_TIMEOUT`]; then its connection closes.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,57 +17,54 @@ use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use stilling_engine::net::{ListenOptions, listen_tcp};
 
-/// Bytes that one read may bring: the best of the sizes that a prototype of the relay was measured with.
+/// Bytes of one read: the best size measured with a prototype of the relay.
 const READ_SIZE: usize = 64 * 1024;
 
-/// Bytes of a request or message that is not there as a whole. More: the connection closes.
+/// Bytes of an incomplete request or message. More: the connection closes.
 const UNFINISHED_SIZE_MAX: usize = 72 * 1024;
 
-/// Events of one wait; more are there at the next.
+/// Events per wait; further ones come with the next.
 const EVENTS_MAX: usize = 256;
 
-/// How long a write waits for a client that does not read.
+/// Longest time that a write waits for a client that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The pause of accepting when the system has no descriptor left.
+/// Pause of accepting when the system has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// The listener's number among the events; no descriptor has it.
+/// The listener's event id, which is not a descriptor.
 const LISTENER: u64 = u64::MAX;
 
-/// What a program does with the bytes of its clients.
+/// A program's handling of its clients' bytes.
 pub(crate) trait PeerService {
-    /// The bytes with which the server greets a client.
+    /// Returns the bytes that the server sends first.
     fn greeting(&self) -> &'static [u8] {
         b""
     }
 
-    /// Handles what a connection has received, from the first byte not yet consumed. Returns the number of bytes that are
-    /// consumed; `None` closes the connection.
+    /// Handles a connection's input from the first unconsumed byte. Returns the number of consumed bytes; `None` closes
+    /// the connection.
     fn receive(&mut self, connection: &mut PeerConnection, input: &[u8]) -> Option<usize>;
 
-    /// Forgets a connection, which closes.
+    /// Forgets a closing connection.
     fn close(&mut self, _connection: &PeerConnection) {}
 }
 
-/// A client's connection.
 pub(crate) struct PeerConnection {
     pub(crate) stream: Arc<TcpStream>,
     /// The id of the client's last subscription; empty without one.
     pub(crate) sid: Vec<u8>,
-    /// Bytes received and not yet consumed.
     unfinished: Vec<u8>,
 }
 
 impl PeerConnection {
-    /// Sends everything, however long the client takes to read it.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         (&*self.stream).write_all(bytes)
     }
 }
 
-/// Listens with the options of Stilling's own listeners, which connections inherit: a connection costs no call of
-/// setsockopt(2) in either.
+/// Listens with the options of Stilling's own listeners, which connections inherit: neither server calls setsockopt(2)
+/// per connection.
 pub(crate) fn listen(address: SocketAddr, defer_accept: Option<u32>) -> io::Result<TcpListener> {
     let options = ListenOptions { defer_accept, ..ListenOptions::default() };
     let listener = TcpListener::from(listen_tcp(address, &options)?);
@@ -74,14 +72,13 @@ pub(crate) fn listen(address: SocketAddr, defer_accept: Option<u32>) -> io::Resu
     Ok(listener)
 }
 
-/// Prints where the program listens.
 pub(crate) fn announce(scheme: &str, listener: &TcpListener) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "listening {scheme}://{}", listener.local_addr()?)?;
     out.flush()
 }
 
-/// Serves all clients of a listener; returns only with an error of epoll.
+/// Serves all clients of a listener; returns only on an error of epoll.
 pub(crate) fn serve(listener: &TcpListener, service: &mut impl PeerService) -> io::Result<()> {
     let poller = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&poller, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -105,15 +102,14 @@ pub(crate) fn serve(listener: &TcpListener, service: &mut impl PeerService) -> i
 
 struct EventLoop<'s, S> {
     poller: OwnedFd,
-    /// Each at the number of its descriptor.
+    /// Indexed by descriptor.
     connections: Vec<Option<PeerConnection>>,
-    /// What one connection has received: what is unfinished, then what the last read brought.
+    /// One connection's input: its unconsumed bytes, then those of the last read.
     buffer: Vec<u8>,
     service: &'s mut S,
 }
 
 impl<S: PeerService> EventLoop<'_, S> {
-    /// Accepts all connections that wait.
     fn accept(&mut self, listener: &TcpListener) {
         loop {
             match listener.accept() {
@@ -127,7 +123,7 @@ impl<S: PeerService> EventLoop<'_, S> {
         }
     }
 
-    /// Greets a client and reads what it has sent already; a connection that closes after that never joins epoll.
+    /// Greets a client and reads available input; a connection that closes after that is not added to epoll.
     fn open(&mut self, stream: TcpStream) {
         let number = stream.as_raw_fd().cast_unsigned() as usize;
         let data = EventData::new_u64(number as u64);
@@ -152,12 +148,12 @@ impl<S: PeerService> EventLoop<'_, S> {
             self.connections[number] = Some(connection);
             return;
         }
-        // Answers that have not been sent yet keep the socket open, and epoll would go on reporting it.
+        // Pending answers keep the socket open, and epoll would continue to report it.
         let _ = epoll::delete(&self.poller, &*connection.stream);
         self.service.close(&connection);
     }
 
-    /// Reads once; whether the connection stays.
+    /// Reads once; returns whether the connection stays open.
     fn receive(&mut self, connection: &mut PeerConnection) -> bool {
         let EventLoop { buffer, service, .. } = self;
         let kept = connection.unfinished.len();

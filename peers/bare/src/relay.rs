@@ -1,4 +1,4 @@
-//! Passes every message on to every subscriber, from the buffer that it was received into.
+//! Forwards every message to every subscriber, from the receive buffer.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,13 +8,13 @@ use crate::PeerResult;
 use crate::nats::{self, NatsCommand};
 use crate::net::{self, PeerConnection, PeerService};
 
-/// Bytes of a payload that are copied behind their line. A vector of smaller pieces costs the system more than the copy.
+/// Longest payload that is copied after its line. A vector of smaller pieces costs the system more than the copy.
 const COPY_SIZE_MAX: usize = 1024;
 
-/// Bytes of a short message, for the room that a read's messages need.
+/// Size of a short message, for the initial capacity of a read's messages.
 const MESSAGE_SIZE_TYPICAL: usize = 128;
 
-/// What begins the subjects of answers to a client's own requests.
+/// Prefix of the reply subjects of a client's own requests.
 const INBOX: &[u8] = b"_INBOX.";
 
 pub(crate) fn run(address: SocketAddr) -> PeerResult {
@@ -23,7 +23,6 @@ pub(crate) fn run(address: SocketAddr) -> PeerResult {
     Ok(net::serve(&listener, &mut PeerRelay::default())?)
 }
 
-/// A message in the receive buffer.
 struct PeerMessage<'a> {
     subject: &'a [u8],
     /// The payload with its CR LF.
@@ -38,7 +37,7 @@ struct PeerSubscriber {
 #[derive(Default)]
 struct PeerRelay {
     subscribers: Vec<PeerSubscriber>,
-    /// Lines of messages and payloads that are copied, of one send.
+    /// Message lines and copied payloads of one send.
     lines: Vec<u8>,
 }
 
@@ -82,7 +81,7 @@ impl PeerService for PeerRelay {
 }
 
 impl PeerRelay {
-    /// Sends messages to all subscribers; one that does not take them in time closes.
+    /// Sends messages to all subscribers; closes a subscriber that does not read them in time.
     fn deliver(&mut self, messages: &[PeerMessage<'_>]) {
         if messages.is_empty() {
             return;
@@ -98,7 +97,7 @@ impl PeerRelay {
     }
 }
 
-/// Sends messages to one subscriber: short payloads copied behind their lines, long ones from where they are.
+/// Sends messages to one subscriber: short payloads copied after their lines, long ones from the receive buffer.
 fn send(subscriber: &PeerSubscriber, messages: &[PeerMessage<'_>], lines: &mut Vec<u8>) -> io::Result<()> {
     lines.clear();
     // Payloads that are not copied, each with the end of the lines before it.
@@ -130,9 +129,9 @@ fn send(subscriber: &PeerSubscriber, messages: &[PeerMessage<'_>], lines: &mut V
     Ok(())
 }
 
-/// Answers a request as a server does that has no service for it: status 503.
+/// Answers a request like a server without responders: status 503.
 fn push_no_responders(out: &mut Vec<u8>, reply: &[u8], sid: &[u8]) {
-    // Without a subscription the client has no way to get an answer.
+    // Without a subscription the client cannot receive an answer.
     if sid.is_empty() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Each program does its job over real sockets: by hand, byte by byte, and with the load generator that measures it.
+//! Each program over real sockets: scripted, byte by byte, and with the load generator that measures it.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -10,10 +10,9 @@ use std::process::{Child, Command, Stdio};
 use stilling_bench::collect::{self, CollectPlan};
 use stilling_probe::{HANG, TestPeer};
 
-/// Messages of a load.
 const MESSAGES: u64 = 3000;
 
-/// A program that ends with its test.
+/// A program that is stopped with its test.
 struct PeerProgram {
     child: Child,
     address: SocketAddr,
@@ -35,14 +34,14 @@ impl PeerProgram {
         PeerProgram::start(&["durable", "127.0.0.1:0", file.to_str().expect("the path is text")])
     }
 
-    /// A client of one of the programs that speak NATS, greeted.
+    /// Connects a NATS client and reads the greeting.
     fn client(&self) -> TestPeer {
         let mut client = TestPeer::connect(self.address);
         assert!(client.line().starts_with("INFO {"));
         client
     }
 
-    /// Puts a load on, in which nothing may fail.
+    /// Runs a load without any failure.
     #[track_caller]
     fn load(&self, change: impl FnOnce(&mut CollectPlan)) {
         let mut plan = CollectPlan { messages: Some(MESSAGES), span: None, ..CollectPlan::new(self.address) };
@@ -52,7 +51,7 @@ impl PeerProgram {
         assert!(report.is_good(), "{plan:?}: {:?} {:?}", report.evidence, report.accounting);
     }
 
-    /// Sends bytes that no NATS client may send: that connection closes, another one does not.
+    /// Sends malformed bytes: that connection closes, another one does not.
     fn check_malformed(&self) {
         let mut other = self.client();
         let long = "x".repeat(5000);
@@ -167,7 +166,7 @@ fn an_acknowledged_message_is_in_the_file() {
     let mut start = [0; 20];
     File::open(&file).expect("it is there").read_exact(&mut start).expect("it is long enough");
     assert_eq!(&start, b"\x05\0\0\0hello\x06\0\0\0world!\0");
-    // A client that cannot get its acknowledgement.
+    // A client that cannot receive its acknowledgement.
     let mut deaf = program.client();
     deaf.send("PUB events.0 in.1 5\r\nhello\r\n");
     assert_eq!(deaf.read_until_closed(), b"");

@@ -1,7 +1,7 @@
-//! What hyper makes of Stilling's test pages: the peer that `cargo xtask bench http` measures beside it.
+//! Stilling's test pages on hyper: the peer that `cargo xtask bench http` measures beside Stilling.
 //!
-//! It is kept as plain as hyper's own examples, so that it stands for what people run: one runtime, a task per
-//! connection, `spawn_blocking` for work that blocks. Its answers have the bytes of Stilling's.
+//! As plain as hyper's own examples, to represent common use: one runtime, a task per connection, `spawn_blocking` for
+//! blocking work. Its answers are byte-identical to Stilling's.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program that says where it listens")]
 
@@ -22,7 +22,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Connections that may wait to be accepted, as many as the other servers allow.
+/// Connections waiting to be accepted, as many as in the other servers.
 const BACKLOG: i32 = 4096;
 
 type HyperResult<T = ()> = Result<T, Box<dyn Error>>;
@@ -38,7 +38,7 @@ fn main() -> HyperResult {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(workers).build()?;
     runtime.block_on(serve(slow))?;
-    // Work that still blocks is not waited for: whoever measured has gone.
+    // Blocking work is not awaited: the measuring client has disconnected.
     runtime.shutdown_background();
     Ok(())
 }
@@ -54,19 +54,19 @@ async fn serve(slow: Duration) -> HyperResult {
             _ = terminate.recv() => return Ok(()),
         };
         let Ok((stream, _)) = accepted else {
-            // No descriptors: those that are open have to close first.
+            // Without descriptors, open connections have to close first.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
         tokio::spawn(async move {
-            // A connection that fails now fails at its first read as well.
+            // A connection that fails here fails at its first read as well.
             let _ = stream.set_nodelay(true);
             let service = service_fn(move |request| answer(request, slow));
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).pipeline_flush(true);
-            // The answers of both have the same bytes then.
+            // Makes the answers byte-identical.
             builder.auto_date_header(false).title_case_headers(true);
-            // Clients that leave early are theirs to count.
+            // Clients count their own early disconnects.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }

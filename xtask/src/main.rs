@@ -1,7 +1,6 @@
-//! `cargo xtask …`: the one entry point to all that people do to this repository.
+//! `cargo xtask …`: the entry point to all tasks of this repository.
 //!
-//! Each command has a file of its own; every step is an ordinary command that is printed and can be
-//! repeated by hand.
+//! Each command has its own file. Every step is an ordinary command that is printed and can be repeated by hand.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 #![forbid(unsafe_code)]
 
@@ -15,11 +14,13 @@ mod limits;
 mod node;
 mod packages;
 mod python;
+mod recording;
 mod restarts;
 mod sim;
 mod soak;
 mod steps;
 mod style;
+mod style_warnings;
 mod test;
 mod tree;
 
@@ -27,10 +28,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What a command comes to; the error is a message for the person who called it.
+/// Result of a command; the error is a message for the user.
 type XtaskResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// All that people do to this repository.
+/// Tasks of this repository.
 #[derive(Parser)]
 #[command(name = "cargo xtask", arg_required_else_help = true)]
 struct XtaskCli {
@@ -40,27 +41,29 @@ struct XtaskCli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// Install what the tests need, then run them all
+    /// Install the programs that the tests need, then run all tests
     Test(test::TestArguments),
-    /// Formatting, lints, documentation, house style, then all tests
+    /// Check formatting, lints, documentation and house style, then run all tests
     Ci,
     /// Check the house rules that no compiler checks
     Style,
-    /// Show the table of every maximum, or write it to docs/limits.md
+    /// Print the table of all limits, or write it to docs/limits.md
     Limits(limits::LimitsArguments),
-    /// Show everything that can be chosen, or write it to docs/configuration.md
+    /// Print all configuration options, or write them to docs/configuration.md
     Configuration(configuration::ConfigurationArguments),
-    /// Run the deterministic world over seeds
+    /// Render the picture of the README from a real run
+    Recording,
+    /// Run deterministic simulated worlds over seeds
     Sim(sim::SimCommandArguments),
     /// Run a fuzz target
     Fuzz(fuzz::FuzzArguments),
-    /// Measure side by side with others
+    /// Measure side by side with other servers
     Bench(bench::BenchArguments),
-    /// Kill the server under load and compare what it acknowledged with what it has
+    /// Kill the server under load and compare acknowledged with stored messages
     Crash(crash::CrashArguments),
     /// Restart the server under load and account for every message
     Restarts(restarts::RestartsArguments),
-    /// Put a long load on and see that everything stays level
+    /// Run a long load and check that resources stay level
     Soak(soak::SoakArguments),
 }
 
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         XtaskCommand::Style => style::run(),
         XtaskCommand::Limits(arguments) => arguments.run(),
         XtaskCommand::Configuration(arguments) => arguments.run(),
+        XtaskCommand::Recording => recording::run_commands(),
         XtaskCommand::Sim(arguments) => arguments.run(),
         XtaskCommand::Fuzz(arguments) => arguments.run(),
         XtaskCommand::Bench(arguments) => arguments.run(),

@@ -1,21 +1,22 @@
-//! `cargo xtask style`: the house rules that no compiler checks. Each rule looks at one file and says what
-//! it found, where.
+//! `cargo xtask style`: the house rules that no compiler checks. Each rule checks one file and reports findings with
+//! their position.
 
 use std::path::Path;
 
 use crate::XtaskResult;
 use crate::limits;
+use crate::style_warnings;
 use crate::tree::{self, TextFile};
 
-/// Lines of a source file. A longer one hides a second idea.
+/// Most lines of a source file. A longer file hides a second idea.
 const LINES_MAX: usize = 700;
 
-/// Where code may be unsafe; in tests the compiler's own lint is the guard, and what counts their allocations is shared.
+/// Folders and files that may contain unsafe code. In tests the compiler's own lint is the guard; the allocation
+/// counter of tests is shared.
 const UNSAFE_PLACES: [&str; 4] =
     ["crates/ring/", "crates/engine/src/driver/", "crates/tcl/", "crates/probe/src/allocations.rs"];
 
-/// What marks unfinished work, or hides a test or code that nobody uses. Written in halves, so that this file
-/// passes.
+/// Marks of unfinished work, hidden tests or unused code. Written in halves, so that this file passes.
 const UNFINISHED: [&str; 8] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -27,7 +28,7 @@ const UNFINISHED: [&str; 8] = [
     concat!("allow(dead", "_code"),
 ];
 
-/// Folders of one machine.
+/// Folders specific to one machine.
 const MACHINE_PATHS: [&str; 5] = [
     concat!("/ro", "ot/"),
     concat!("/ho", "me/"),
@@ -36,12 +37,15 @@ const MACHINE_PATHS: [&str; 5] = [
     concat!("/Us", "ers/"),
 ];
 
-/// Checks the whole repository.
+/// Checks the whole repository. Warnings are printed and are no errors.
 ///
 /// # Errors
-/// With every finding, one per line.
+/// All findings, one per line.
 pub(crate) fn run() -> XtaskResult {
     let texts = tree::texts("")?;
+    for warning in style_warnings::warnings(&texts) {
+        println!("warning: {warning}");
+    }
     let mut findings: Vec<String> = texts.iter().flat_map(findings).collect();
     findings.extend(crates_without_a_page(&texts));
     findings.extend(paths_without_a_file(&texts));
@@ -54,7 +58,6 @@ pub(crate) fn run() -> XtaskResult {
     }
 }
 
-/// What is wrong with one file.
 fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
     let mut findings = Vec::new();
     let is_licence = path.starts_with("LICENSE");
@@ -92,12 +95,12 @@ fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
     findings
 }
 
-/// Whether a line speaks of builds for the model checker only, which use a part of the code.
+/// Whether a line concerns only builds for the model checker, which use a part of the code.
 fn is_for_models(line: &str) -> bool {
     line.contains("cfg_attr(loom, ")
 }
 
-/// Whether an absolute path begins in this line with the folder; a longer path or an address may contain it.
+/// Whether an absolute path in this line begins with the folder; a longer path or an address may contain it.
 fn names_folder(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -105,7 +108,7 @@ fn names_folder(line: &str, folder: &str) -> bool {
     })
 }
 
-/// Whether the code of a line has the keyword: not in a comment, not as a part of a name.
+/// Whether the code of a line contains the keyword, outside comments and names.
 fn is_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or("");
     let in_text = |at: usize| code[..at].matches('"').count() % 2 == 1;
@@ -126,7 +129,7 @@ fn is_shipped(path: &str) -> bool {
 
 fn is_crate_root(path: &str) -> bool {
     let Some((_, file)) = path.rsplit_once("/src/") else { return false };
-    // A package with a library keeps the promise there; its binary is a few lines on top.
+    // A package with a library has the attribute there; its binary is a few lines on top.
     let library = Path::new(path).with_file_name("lib.rs");
     file == "lib.rs" || (file == "main.rs" && !tree::root().join(library).is_file())
 }
@@ -135,7 +138,7 @@ fn forbids_unsafe(text: &str) -> bool {
     text.lines().any(|line| line == "#![forbid(unsafe_code)]" || line == "#![deny(unsafe_code)]")
 }
 
-/// A crate without a README, or without a description in its manifest.
+/// Crates without a README or without a description in the manifest.
 fn crates_without_a_page(texts: &[TextFile]) -> Vec<String> {
     let mut findings = Vec::new();
     for TextFile { path, text } in texts {
@@ -154,7 +157,7 @@ fn crates_without_a_page(texts: &[TextFile]) -> Vec<String> {
     findings
 }
 
-/// Source files that ARCHITECTURE.md names by the end of a path, and that are not there.
+/// Source files that ARCHITECTURE.md names by the end of a path and that do not exist.
 fn paths_without_a_file(texts: &[TextFile]) -> Vec<String> {
     let Some(page) = texts.iter().find(|text| text.path == "ARCHITECTURE.md") else { return Vec::new() };
     let is_there = |name: &str| {

@@ -1,11 +1,11 @@
-//! `cargo xtask ci`: what has to hold before a change is taken.
+//! `cargo xtask ci`: everything that must pass before a change is accepted.
 
 use crate::XtaskResult;
 use crate::steps::{StepRunner, cargo};
 use crate::style;
 use crate::test;
 
-/// Runs everything, cheapest first.
+/// Runs all checks, cheapest first.
 pub(crate) fn run() -> XtaskResult {
     StepRunner::run_all(|steps| {
         steps.run_step("style", style::run)?;

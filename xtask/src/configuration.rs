@@ -1,5 +1,5 @@
-//! `cargo xtask configuration`: everything that can be chosen, as `docs/configuration.md`. The page is what the command
-//! itself prints, so that no list is kept beside it; a test of the command fails when the page is another.
+//! `cargo xtask configuration`: all configuration options, as `docs/configuration.md`. The page is the output of the
+//! command itself, so no second list is needed; a test of the command fails when the page differs.
 
 use std::process::{Command, Stdio};
 
@@ -8,12 +8,11 @@ use clap::Args;
 use crate::XtaskResult;
 use crate::tree;
 
-/// The page.
 const PAGE: &str = "docs/configuration.md";
 
 #[derive(Args)]
 pub(crate) struct ConfigurationArguments {
-    /// Write docs/configuration.md instead of showing it
+    /// Write docs/configuration.md instead of printing it
     #[arg(long)]
     write: bool,
 }

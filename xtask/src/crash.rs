@@ -1,22 +1,22 @@
-//! `cargo xtask crash`: SIGKILL of the server under load, again and again; what it acknowledged has to be there.
+//! `cargo xtask crash`: repeated SIGKILL of the server under load; acknowledged messages must be stored.
 
 use clap::{Args, ValueEnum};
 
 use crate::XtaskResult;
 use crate::bench::collect::{CollectPeer, CollectPrograms, CrashDemands, KILLED_PEERS, kill};
 
-/// Most acknowledgements of a life: enough for segments of 1 MiB to follow each other.
+/// Most acknowledgements per run of the server: enough for several segments of 1 MiB.
 const ACKS: u64 = 50_000;
 
-/// Acknowledged messages of 512 bytes that cannot all be within the smallest bound of retention.
+/// Acknowledged messages of 512 bytes that exceed the smallest bound of retention.
 const RETAINED_MAX: u64 = 50_000;
 
 #[derive(Args)]
 pub(crate) struct CrashArguments {
-    /// How often each driver's server is killed, shared out over the combinations of retention and write method
+    /// Number of kills per driver, distributed over the combinations of retention and write method
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
-    /// Decides the moments
+    /// Seed of the kill times
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Only this driver
@@ -25,7 +25,7 @@ pub(crate) struct CrashArguments {
     /// Only this bound of retention
     #[arg(long, value_enum, value_name = "BYTES")]
     retention_bytes: Option<CrashRetention>,
-    /// Only this way of writing
+    /// Only this write method
     #[arg(long, value_enum, value_name = "METHOD")]
     write_method: Option<CrashWriteMethod>,
     /// Also kill nats-server, for comparison
@@ -62,7 +62,7 @@ enum CrashWriteMethod {
     Buffered,
 }
 
-/// All values, or the only one that is wanted.
+/// All values, or only the selected one.
 fn selected_values<T: ValueEnum + Copy>(only: Option<T>) -> Vec<T> {
     only.map_or_else(|| T::value_variants().to_vec(), |only| vec![only])
 }
@@ -109,7 +109,7 @@ impl CrashArguments {
         }
     }
 
-    /// The runs of one server.
+    /// The runs against one server.
     fn demands(&self, peer: CollectPeer) -> Vec<CrashDemands> {
         let one = CrashDemands {
             kills: self.kills,
@@ -141,7 +141,7 @@ fn is_ours(peer: CollectPeer) -> bool {
     matches!(peer, CollectPeer::StillingUring | CollectPeer::StillingPoll)
 }
 
-/// Kills, and prints what was found; whether a server of ours kept its word.
+/// Runs the kills and prints the findings; returns whether Stilling passed.
 fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) -> XtaskResult<bool> {
     let found = kill(peer, place, demands)?;
     let keeps = demands.retention_bytes.map(|bytes| format!(", keeps {bytes}")).unwrap_or_default();
@@ -168,7 +168,7 @@ fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) ->
     for (kind, words) in &found.evidence {
         println!("  {kind}: {words}");
     }
-    // With a small bound, most of what was written has to be gone; else the run has not tested retention.
+    // With a small bound, retention must have removed most records; otherwise the run has not tested it.
     let is_exceeded = demands.retention_removes && found.acknowledged > RETAINED_MAX;
     if is_exceeded && found.removed == 0 {
         println!("  retention has removed nothing of {} messages", found.acknowledged);
@@ -184,7 +184,7 @@ fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) ->
 mod tests {
     use super::*;
 
-    /// The 10 GiB bound is out of reach of the first lives of a run, so one without a comparison has not tested memory.
+    /// The first runs of the server cannot reach the 10 GiB bound, so a run without a comparison has not tested memory.
     #[test]
     fn memory_is_demanded_of_the_runs_with_the_large_bound() {
         let arguments = CrashArguments {

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz TARGET`: one fuzz target for a while, with the dictionary of its protocol.
+//! `cargo xtask fuzz TARGET`: runs one fuzz target for a while, with the dictionary of its protocol.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,9 +11,9 @@ use crate::tree;
 
 #[derive(Args)]
 pub(crate) struct FuzzArguments {
-    /// The target: a file of fuzz/fuzz_targets without `.rs`
+    /// Fuzz target: a file of fuzz/fuzz_targets without `.rs`
     target: String,
-    /// How long
+    /// Duration in seconds
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
 }
@@ -48,7 +48,7 @@ fn targets() -> XtaskResult<Vec<String>> {
     Ok(targets)
 }
 
-/// The dictionary of a target's protocol: the part of its name before the first `_`.
+/// Dictionary of a target's protocol, named by the part of the target before the first `_`.
 fn dictionary(target: &str) -> String {
     format!("fuzz/{}.dict", target.split('_').next().unwrap_or(target))
 }

@@ -1,4 +1,4 @@
-//! Programs in Go that people really use: built once, from the Go module proxy, in versions that a `go.sum` pins.
+//! Go programs used as real clients: built once from the Go module proxy, in versions pinned by a `go.sum`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::tree;
 /// The test client on nats.go, with its `go.mod`: the newest version that Debian 12's Go 1.19 builds.
 pub(crate) const NATS_GO: &str = "crates/cli/tests/serve/nats/foreign/go";
 
-/// A `go` command that needs no C compiler and nothing of whoever calls it.
+/// A `go` command that needs no C compiler and no Go settings of the caller.
 pub(crate) fn go<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = Command::new("go");
     command
@@ -22,10 +22,10 @@ pub(crate) fn go<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
-/// Builds the test client; cargo tells tests the folder as `CARGO_TARGET_TMPDIR`. Go knows by itself what has changed.
+/// Builds the test client in the folder that cargo passes to tests as `CARGO_TARGET_TMPDIR`. Go itself detects changes.
 ///
 /// # Errors
-/// If there is no Go, or the module proxy does not answer; the message says what to do.
+/// If there is no Go or the module proxy does not answer; the message gives the remedy.
 pub(crate) fn build_nats_go() -> XtaskResult {
     let place = place();
     std::fs::create_dir_all(&place)?;
@@ -37,7 +37,7 @@ pub(crate) fn build_nats_go() -> XtaskResult {
     })
 }
 
-/// Where the client is built.
+/// Folder of the built client.
 pub(crate) fn place() -> PathBuf {
     tree::target().join("tmp/nats-go")
 }

@@ -1,4 +1,4 @@
-//! Packages for Node that tests use: installed from npm into a folder of the build, in versions that a lock file pins.
+//! Node packages used by tests: installed from npm into a build folder, in versions pinned by a lock file.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,16 +10,15 @@ use crate::tree;
 /// The test client on the NATS packages, with its `package.json` and `package-lock.json`.
 pub(crate) const NATS: &str = "crates/cli/tests/serve/nats/foreign/node";
 
-/// The files of the client.
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "conformance.mjs"];
 
-/// A copy of the lock file that was installed, written last.
+/// Copy of the installed lock file, written last.
 const PROOF: &str = ".installed";
 
-/// Puts the test client beside its packages; cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
+/// Installs the test client and its packages in the folder that cargo passes to tests as `CARGO_TARGET_TMPDIR`.
 ///
 /// # Errors
-/// If there is no npm, or its registry does not answer; the message says what to do.
+/// If there is no npm or its registry does not answer; the message gives the remedy.
 pub(crate) fn install_nats() -> XtaskResult {
     let (from, place) = (tree::root().join(NATS), place());
     std::fs::create_dir_all(&place)?;
@@ -42,7 +41,7 @@ pub(crate) fn install_nats() -> XtaskResult {
     Ok(())
 }
 
-/// Where the client is installed.
+/// Folder of the installed client.
 pub(crate) fn place() -> PathBuf {
     tree::target().join("tmp/nats-node")
 }

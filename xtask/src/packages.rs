@@ -1,4 +1,4 @@
-//! Programs that tests and measurements need: the missing ones are installed from Debian's packages.
+//! Programs needed by tests and measurements; missing ones are installed from Debian packages.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::XtaskResult;
 use crate::steps;
 
-/// A program and the Debian package that brings it.
+/// A program and its Debian package.
 pub(crate) struct RequiredProgram {
     name: &'static str,
     package: &'static str,
@@ -16,7 +16,6 @@ const fn program(name: &'static str, package: &'static str) -> RequiredProgram {
     RequiredProgram { name, package }
 }
 
-/// What `cargo xtask test` needs.
 pub(crate) const FOR_TESTS: [RequiredProgram; 19] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
@@ -39,7 +38,7 @@ pub(crate) const FOR_TESTS: [RequiredProgram; 19] = [
     program("wrk", "wrk"),
 ];
 
-/// What `cargo xtask bench http` needs.
+/// Programs for `cargo xtask bench http`.
 pub(crate) const FOR_BENCH: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("ip", "iproute2"),
@@ -49,7 +48,7 @@ pub(crate) const FOR_BENCH: [RequiredProgram; 6] = [
     program("wrk", "wrk"),
 ];
 
-/// What `cargo xtask bench app` needs, besides gunicorn.
+/// Programs for `cargo xtask bench app`, besides gunicorn.
 pub(crate) const FOR_BENCH_APP: [RequiredProgram; 5] = [
     program("ip", "iproute2"),
     program("nginx", "nginx-light"),
@@ -58,11 +57,10 @@ pub(crate) const FOR_BENCH_APP: [RequiredProgram; 5] = [
     program("python3", "python3"),
 ];
 
-/// What `cargo xtask bench collect` and `cargo xtask crash` need, besides nats-server.
+/// Programs for `cargo xtask bench collect` and `cargo xtask crash`, besides nats-server.
 pub(crate) const FOR_BENCH_COLLECT: [RequiredProgram; 3] =
     [program("ip", "iproute2"), program("redis-server", "redis-server"), program("rsyslogd", "rsyslog")];
 
-/// What `cargo xtask soak http` needs.
 pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("curl", "curl"),
@@ -72,10 +70,10 @@ pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
     program("wrk", "wrk"),
 ];
 
-/// Installs the packages of those programs that are missing.
+/// Installs the packages of missing programs.
 ///
 /// # Errors
-/// If there is no apt-get, if the user may not install, or if installing fails; the message says what to do.
+/// If there is no apt-get, the user may not install packages, or the installation fails; the message gives the remedy.
 pub(crate) fn install(programs: &[RequiredProgram]) -> XtaskResult {
     let missing = missing(programs, is_there);
     if missing.is_empty() {
@@ -91,7 +89,7 @@ pub(crate) fn install(programs: &[RequiredProgram]) -> XtaskResult {
         return Err(format!("programs are missing, and only root may install; {by_hand}").into());
     }
     let apt = |arguments: &[&str]| {
-        // Not asking for a password: a test run must end by itself.
+        // No password prompt: a test run must not wait for input.
         let mut command = Command::new(if is_root { "env" } else { "sudo" });
         if !is_root {
             command.args(["-n", "env"]);
@@ -104,7 +102,7 @@ pub(crate) fn install(programs: &[RequiredProgram]) -> XtaskResult {
     Ok(())
 }
 
-/// The packages of the programs that `is_there` does not find, each once.
+/// Packages of the programs that `is_there` does not find, without duplicates.
 fn missing<'a>(programs: &[RequiredProgram], is_there: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let mut packages: Vec<_> =
         programs.iter().filter(|program| !is_there(program.name)).map(|program| program.package).collect();
@@ -113,7 +111,7 @@ fn missing<'a>(programs: &[RequiredProgram], is_there: impl Fn(&str) -> bool) ->
     packages
 }
 
-/// Whether a program is in the path, or where Debian keeps those for administrators.
+/// Whether a program is in the path or in Debian's folders for administrators.
 fn is_there(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -1,5 +1,4 @@
-//! Programs of Python that people really use: each installed into a folder of the build, from PyPI, in a version that does
-//! not change by itself.
+//! Python programs used as real clients and apps: each is installed from PyPI into a build folder, in a pinned version.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,36 +7,34 @@ use crate::XtaskResult;
 use crate::steps;
 use crate::tree;
 
-/// A package in an environment of its own.
+/// A package in its own virtual environment.
 pub(crate) struct PythonPackage {
-    /// The folder, beside others of the build.
+    /// Folder name, beside other build folders.
     folder: &'static str,
-    /// The version that tests and measurements speak of.
+    /// Pinned version, used by tests and measurements.
     pub(crate) version: &'static str,
 }
 
-/// A file in the folder that says which version is there, written last.
+/// File in the folder that names the installed version, written last.
 const PROOF: &str = ".installed";
 
-/// A worker process.
 pub(crate) const GUNICORN: PythonPackage = PythonPackage { folder: "gunicorn", version: "gunicorn==27.0.1" };
 
-/// A client of NATS.
 pub(crate) const NATS_PY: PythonPackage = PythonPackage { folder: "nats-py", version: "nats-py==2.16.0" };
 
 /// The program that runs all cases on it.
 pub(crate) const NATS_CASES: &str = "crates/cli/tests/serve/nats/foreign/conformance/client.py";
 
 impl PythonPackage {
-    /// Where it is: cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
+    /// Folder of the package; cargo passes its parent to tests as `CARGO_TARGET_TMPDIR`.
     pub(crate) fn place(&self) -> PathBuf {
         tree::target().join("tmp").join(self.folder)
     }
 
-    /// Installs it unless this version is there.
+    /// Installs the package unless this version is present.
     ///
     /// # Errors
-    /// If Python cannot make an environment of its own, or PyPI does not answer; the message says what to do.
+    /// If Python cannot create a virtual environment or PyPI does not answer; the message gives the remedy.
     pub(crate) fn install(&self) -> XtaskResult {
         let place = self.place();
         let proof = place.join(PROOF);

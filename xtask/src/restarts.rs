@@ -1,7 +1,8 @@
 //! `cargo xtask restarts`: real hot restarts under load, with exact accounting.
 //!
-//! Each driver's servers succeed each other while clients publish over NATS, HTTP and syslog: every acknowledged message has
-//! to be stored once, every datagram too, and no request may fail. It is the end-to-end test of the same name, for longer.
+//! The servers of each driver succeed each other while clients publish over NATS, HTTP and syslog: every acknowledged
+//! message and every datagram must be stored once, and no request may fail. It runs the end-to-end test named below for
+//! longer.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,15 +12,14 @@ use clap::Args;
 use crate::XtaskResult;
 use crate::steps::{StepRunner, cargo, shown};
 
-/// The test that does it.
 const TEST: &str = "published_messages_are_stored_once_and_no_datagram_is_lost";
 
-/// Its modules, one for each driver.
+/// Modules of the test, one per driver.
 const DRIVERS: [&str; 3] = ["on_uring", "on_uring_direct", "on_poll"];
 
 #[derive(Args)]
 pub(crate) struct RestartsArguments {
-    /// Hot restarts in all, shared out over the drivers
+    /// Total number of hot restarts, distributed over the drivers
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=100_000))]
     count: u32,
 }
@@ -39,8 +39,8 @@ impl RestartsArguments {
     }
 }
 
-/// Runs a test command, passes its output on, and checks that it ran one test: a name that no test has any more is no error
-/// of cargo's.
+/// Runs a test command, passes its output on, and checks that it ran exactly one test: cargo does not report an unknown
+/// test name as an error.
 fn run_one_test(command: &mut Command) -> XtaskResult {
     let shown = shown(command);
     println!("$ {shown}");
@@ -62,7 +62,7 @@ fn run_one_test(command: &mut Command) -> XtaskResult {
     }
 }
 
-/// Whether this is the summary of exactly one test that passed.
+/// Whether this is the summary of exactly one passed test.
 fn is_one_passed(line: &str) -> bool {
     line.starts_with("test result: ok. 1 passed; 0 failed; 0 ignored;")
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: the deterministic world, optimised.
+//! `cargo xtask sim`: runs the deterministic simulation in an optimised build.
 
 use clap::Args;
 
@@ -7,20 +7,20 @@ use crate::steps::{cargo, run};
 
 #[derive(Args)]
 pub(crate) struct SimCommandArguments {
-    /// Run so many worlds
+    /// Number of worlds to run
     #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "seed")]
     seeds: u64,
-    /// The first of them
+    /// Seed of the first world
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "seed")]
     from: u64,
-    /// Run this one world
+    /// Run only the world of this seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Which world: `http`, `streams` (disk streams through crashes), `restarts` (hot restarts, two servers at a time) or
+    /// World: `http`, `streams` (disk streams through crashes), `restarts` (hot restarts, two servers at a time) or
     /// `sequential` (restarts of one server after the other)
     #[arg(long, value_name = "NAME", default_value = "http")]
     world: String,
-    /// Print what happens, event by event
+    /// Print all events
     #[arg(long)]
     verbose: bool,
 }

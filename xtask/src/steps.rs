@@ -1,5 +1,5 @@
-//! Steps of a longer command: each is timed, the first that fails ends it with the command that repeats
-//! it, and a table of all durations comes last.
+//! Steps of a longer command: each is timed, the first failure ends the command and names the command to repeat it, and
+//! a table of all durations is printed last.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -10,7 +10,6 @@ use serde::de::DeserializeOwned;
 use crate::XtaskResult;
 use crate::tree;
 
-/// The steps done so far.
 #[derive(Default)]
 pub(crate) struct StepRunner {
     done: Vec<FinishedStep>,
@@ -23,7 +22,7 @@ struct FinishedStep {
 }
 
 impl StepRunner {
-    /// Runs `stages`, prints the table whatever comes of it, and hands the outcome on.
+    /// Runs `stages`, prints the table even after a failure, and returns the result.
     pub(crate) fn run_all(stages: impl FnOnce(&mut StepRunner) -> XtaskResult) -> XtaskResult {
         let mut steps = StepRunner::default();
         let outcome = stages(&mut steps);
@@ -31,12 +30,12 @@ impl StepRunner {
         outcome
     }
 
-    /// A step that is a command of its own.
+    /// Runs a step that is an external command.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> XtaskResult {
         self.run_step(name, || run(command))
     }
 
-    /// A step that runs inside this process.
+    /// Runs a step inside this process.
     pub(crate) fn run_step(&mut self, name: &str, step: impl FnOnce() -> XtaskResult) -> XtaskResult {
         println!("\n== {name}");
         let start = Instant::now();
@@ -71,7 +70,7 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> 
 /// Runs a command to its end and passes its output on.
 ///
 /// # Errors
-/// If it cannot be started or does not end with 0; the message has the command to repeat it.
+/// If it does not start or exits with a non-zero status; the message contains the command to repeat it.
 pub(crate) fn run(command: &mut Command) -> XtaskResult {
     let shown = shown(command);
     println!("$ {shown}");
@@ -79,10 +78,10 @@ pub(crate) fn run(command: &mut Command) -> XtaskResult {
     if status.success() { Ok(()) } else { Err(format!("{status}; repeat it with\n    {shown}").into()) }
 }
 
-/// Runs a command that prints a report as JSON. Its status is not looked at: failures are figures of the report.
+/// Runs a command that prints a report as JSON. Its status is ignored: failures are figures of the report.
 ///
 /// # Errors
-/// If it cannot be started, or prints no report.
+/// If it does not start or prints no report.
 pub(crate) fn report<T: DeserializeOwned>(command: &mut Command) -> XtaskResult<T> {
     let output = command.output().map_err(|error| format!("`{}`: {error}", shown(command)))?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
@@ -91,7 +90,7 @@ pub(crate) fn report<T: DeserializeOwned>(command: &mut Command) -> XtaskResult<
     })
 }
 
-/// The command as one would type it at the root.
+/// The command as typed at the root.
 pub(crate) fn shown(command: &Command) -> String {
     let set = command.get_envs().filter_map(|(name, value)| {
         value.map(|value| format!("{}={}", name.to_string_lossy(), quoted(&value.to_string_lossy())))

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that proves the code, in one command.
+//! `cargo xtask test`: all tests and models, in one command.
 
 use std::process::Command;
 
@@ -57,8 +57,8 @@ pub(crate) fn stages(steps: &mut StepRunner, quick: bool) -> XtaskResult {
     steps.command("planted bugs", planted.args(["--test", "planted"]))
 }
 
-/// A cargo command for builds with a `--cfg` of their own, which get a folder of their own so that neither
-/// kind of build throws the other away.
+/// A cargo command for builds with a `--cfg`, with a separate target folder so that the builds do not replace each
+/// other.
 pub(crate) fn variant(cfg: &str, subcommand: &str) -> Command {
     let folder = tree::target().join(cfg.trim_start_matches("stilling_"));
     let mut command = cargo([subcommand]);

@@ -1,8 +1,8 @@
-//! `cargo xtask bench fairness`: a well-behaved publisher and subscriber, alone and beside clients that would harm them.
+//! `cargo xtask bench fairness`: a well-behaved publisher and subscriber, alone and beside hostile clients.
 //!
-//! Each round measures the undisturbed pair first and then beside each disturbance, so that what the machine does meanwhile
-//! meets all of them. A disconnect of the pair, or a p99 of more than twice the undisturbed one of the same round (the median
-//! of all rounds), is a miss. A disturbance that has not taken place is an error.
+//! Each round measures the undisturbed pair first and then beside each disturbance, so that changes of the machine
+//! affect all cases alike. A disconnect of the pair, or a p99 of more than twice the undisturbed p99 of the same round
+//! (the median of all rounds), is a miss. A disturbance that has not taken place is an error.
 
 mod disturbance;
 mod pair;
@@ -24,14 +24,13 @@ use disturbance::Disturbance;
 pub(super) use pair::PairConnection;
 use pair::PairFigures;
 
-/// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Fairness between clients";
 
-/// How many times the undisturbed p99 is allowed.
+/// Most p99, as a multiple of the undisturbed p99.
 const RATIO_MAX: f64 = 2.0;
 
-/// Options of every server: so little room for output that is not read that clients which never read fill it within a second,
-/// and no shedding, which would refuse the slow requests that are to be reset in the queue.
+/// Options of every server: unread output has so little room that clients which never read fill it within a second, and
+/// shedding is off because it would refuse the slow requests that are to be reset in the queue.
 const OPTIONS: [&str; 8] = [
     "--max-output-held",
     "1MiB",
@@ -47,22 +46,21 @@ const OPTIONS: [&str; 8] = [
 pub(super) struct FairnessArguments {
     #[command(flatten)]
     options: BenchOptions,
-    /// Seconds of each measurement; with --quick 2, and misses are no error
+    /// Seconds of each measurement; 2 with --quick, which ignores misses
     #[arg(long, value_name = "N", default_value_t = 5, conflicts_with = "quick", value_parser = clap::value_parser!(u64).range(2..=600))]
     seconds: u64,
-    /// Only the cases whose names contain this; repeatable
+    /// Only cases with this in their name; repeatable
     #[arg(long, value_name = "WORD", conflicts_with = "write")]
     only: Vec<String>,
 }
 
-/// Where the server under measurement is reached.
 #[derive(Clone, Copy)]
 struct FairnessServer {
     nats: SocketAddr,
     http: SocketAddr,
 }
 
-/// One case on one driver: what was measured in each round.
+/// Measurements of one case on one driver, one per round.
 struct FairnessMeasurement {
     driver: BenchDriver,
     case: Option<Disturbance>,
@@ -76,7 +74,7 @@ impl FairnessArguments {
             (self.options.rounds, self.seconds) = (2, 2);
         }
         enter_namespace(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
-        // Not where the system keeps its temporary files: that may be memory.
+        // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
         let binary = taken("stilling", folder.path())?;
         let (mut table, mut misses) = (figures::table(HEAD), 0);
@@ -121,7 +119,7 @@ impl FairnessArguments {
         Ok(all)
     }
 
-    /// One measurement on a server of its own.
+    /// Runs one measurement on a new server.
     fn measure_case(
         &self,
         binary: &Path,
@@ -172,7 +170,7 @@ impl FairnessMeasurement {
         self.case.map_or("nothing", Disturbance::name)
     }
 
-    /// The row of the table, and whether the case has met its target.
+    /// The row of the table, and whether the case meets its target.
     fn row(&self, undisturbed: &[PairFigures]) -> (Vec<String>, bool) {
         let milliseconds = |of: fn(&PairFigures) -> Duration| -> Vec<f64> {
             self.figures.iter().map(|figures| of(figures).as_secs_f64() * 1e3).collect()

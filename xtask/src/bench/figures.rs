@@ -2,10 +2,10 @@
 
 use super::sample::BenchSample;
 
-/// What the tables call `peers/bare`, the I/O of a job and nothing else.
+/// Name of `peers/bare` in the tables: the I/O of a job and nothing else.
 pub(super) const BARE: &str = "bare";
 
-/// What a page is made of: a heading, words, a table.
+/// A section of a page: a heading, text, a table.
 pub(super) struct PageSection {
     pub(super) title: String,
     pub(super) words: String,
@@ -26,18 +26,18 @@ impl PageSection {
     }
 }
 
-/// A table that has only its head yet: names with ` | ` between them.
+/// A table with only a head: column names separated by ` | `.
 pub(super) fn table(head: &str) -> Vec<Vec<String>> {
     vec![head.split(" | ").map(str::to_owned).collect()]
 }
 
-/// The samples of one server under one load, a sample per round.
+/// Samples of one server under one load, one per round.
 pub(super) struct Series {
     pub(super) server: &'static str,
     pub(super) samples: Vec<BenchSample>,
 }
 
-/// The middle value; of an even number, the mean of the two in the middle. Nothing for nothing.
+/// Median; of an even number of values, the mean of the middle two. NaN without values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -48,7 +48,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// The median with the least and the greatest, each as `show` writes it.
+/// Median with minimum and maximum, each formatted by `show`.
 pub(super) fn spread(values: impl IntoIterator<Item = f64>, show: impl Fn(f64) -> String) -> String {
     let values: Vec<f64> = values.into_iter().collect();
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -58,7 +58,7 @@ pub(super) fn spread(values: impl IntoIterator<Item = f64>, show: impl Fn(f64) -
     if is_one { middle } else { format!("{middle} ({} – {})", show(least), show(greatest)) }
 }
 
-/// The spread of figures; if one of them was not measured, none is shown.
+/// Spread of figures; unknown if one of them was not measured.
 pub(super) fn spread_of_measured(
     values: impl Iterator<Item = Option<f64>>,
     show: impl Fn(f64) -> String,
@@ -66,19 +66,18 @@ pub(super) fn spread_of_measured(
     values.collect::<Option<Vec<_>>>().map_or_else(unknown, |values| spread(values, show))
 }
 
-/// The text of a column's cell for the samples of one server.
+/// Formats a column's cell from the samples of one server.
 type Cell = Box<dyn Fn(&[BenchSample]) -> String>;
 
-/// A column of a table of servers under one load.
 pub(super) struct Column {
     head: &'static str,
     cell: Cell,
-    /// What ratios are taken of.
+    /// Figure that ratios are computed from.
     ratio_of: Option<fn(&BenchSample) -> Option<f64>>,
 }
 
 impl Column {
-    /// The spread of a figure, each as `show` writes it.
+    /// Column with the spread of a figure, each value formatted by `show`.
     pub(super) fn of(
         head: &'static str,
         of: fn(&BenchSample) -> Option<f64>,
@@ -88,13 +87,12 @@ impl Column {
         Column { head, cell: Box::new(cell), ratio_of: Some(of) }
     }
 
-    /// The sum of a count.
     pub(super) fn sum(head: &'static str, of: fn(&BenchSample) -> u64) -> Column {
         let cell = move |samples: &[BenchSample]| samples.iter().map(of).sum::<u64>().to_string();
         Column { head, cell: Box::new(cell), ratio_of: None }
     }
 
-    /// How many times the figure of `below` a server has: the median of the ratios within each round.
+    /// Column with the figure as a multiple of `below`'s: the median of the ratios within each round.
     fn ratio_column(
         head: &'static str,
         below: &[BenchSample],
@@ -111,7 +109,6 @@ impl Column {
     }
 }
 
-/// The columns that say how long answers took.
 pub(super) fn latencies() -> [Column; 3] {
     [
         Column::of("p50 ms", |sample| sample.p50_ms, two_places),
@@ -120,7 +117,7 @@ pub(super) fn latencies() -> [Column; 3] {
     ]
 }
 
-/// The columns that say how many times the rate and the CPU of [`BARE`] a server has; none if it is not in the series.
+/// Columns with rate and CPU as multiples of [`BARE`]; none if it is not in the series.
 pub(super) fn over_bare(series: &[Series]) -> Vec<Column> {
     let Some(bare) = series.iter().find(|series| series.server == BARE) else { return Vec::new() };
     vec![
@@ -129,8 +126,8 @@ pub(super) fn over_bare(series: &[Series]) -> Vec<Column> {
     ]
 }
 
-/// A table of servers under one load, and below it the ratios of the pairs that are among them: medians of the ratios
-/// within each round, because rounds differ more than servers.
+/// A table of servers under one load, followed by the ratios of the given pairs: medians of the ratios within each
+/// round, because rounds differ more than servers.
 pub(super) fn with_ratios(series: &[Series], columns: &[Column], pairs: &[(&str, &str)]) -> Vec<Vec<String>> {
     let head = std::iter::once("server").chain(columns.iter().map(|column| column.head));
     let mut table = vec![head.map(str::to_owned).collect::<Vec<_>>()];
@@ -149,7 +146,7 @@ pub(super) fn with_ratios(series: &[Series], columns: &[Column], pairs: &[(&str,
     table
 }
 
-/// The pairs of HTTP servers whose ratios are told.
+/// Pairs of HTTP servers compared by ratio.
 const HTTP_PAIRS: [(&str, &str); 6] = [
     ("stilling poll", "stilling uring"),
     ("stilling uring", "nginx"),
@@ -176,7 +173,7 @@ pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
     with_ratios(series, &columns, &HTTP_PAIRS)
 }
 
-/// The median of the ratios within each round; nothing if one of the figures was not measured.
+/// Median of the ratios within each round; `None` if one of the figures was not measured.
 pub(super) fn ratio_of(
     above: &[BenchSample],
     below: &[BenchSample],
@@ -187,7 +184,7 @@ pub(super) fn ratio_of(
     ratios.map(median)
 }
 
-/// The same of two servers, by their names; nothing if one of them is not there.
+/// The same for two servers by name; `None` if one of them is missing.
 pub(super) fn ratio(
     series: &[Series],
     above: &str,
@@ -198,17 +195,17 @@ pub(super) fn ratio(
     ratio_of(&find(above)?.samples, &find(below)?.samples, of)
 }
 
-/// A ratio as tables show it.
+/// Formats a ratio for a table.
 pub(super) fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(unknown, |ratio| format!("×{}", two_places(ratio)))
 }
 
-/// What stands for a figure that was not measured.
+/// Placeholder of a figure that was not measured.
 pub(crate) fn unknown() -> String {
     "–".to_owned()
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with thousands separators.
 pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
@@ -221,7 +218,7 @@ pub(crate) fn thousands(value: f64) -> String {
     if value < 0.0 && text != "0" { format!("-{text}") } else { text }
 }
 
-/// A number with two places.
+/// A number with two decimal places.
 pub(crate) fn two_places(value: f64) -> String {
     format!("{value:.2}")
 }

@@ -1,6 +1,6 @@
-//! More fast requests than can be answered, by the clock: what there is to see of an overload where the server is as
-//! fast as its clients. The generator shares the cores, so from the capacity on both are short of time, and the
-//! figures say how the pair behaves: whether it still does what it could, and when it is back.
+//! An open loop of more fast requests than can be answered: overload of a server that is as fast as its clients. The
+//! generator shares the cores, so beyond the capacity both lack CPU time, and the figures describe the pair: whether
+//! its goodput holds, and when it recovers.
 
 use super::HttpBench;
 use super::figures::{self, PageSection};
@@ -11,10 +11,10 @@ use crate::XtaskResult;
 
 const FAST: &str = "/test/fast";
 
-/// Connections, enough that a pause on one of them delays few.
+/// Connections, enough that a pause on one of them delays few requests.
 const CONNECTIONS: u32 = 256;
 
-/// How long a client waits, in seconds: what is due meanwhile fits into the generator's backlog, and is soon worked off.
+/// Timeout of a client, in seconds: requests due in this time fit into the generator's backlog and are soon worked off.
 const TIMEOUT_S: f64 = 0.25;
 
 /// The loads, in multiples of the capacity.
@@ -26,7 +26,7 @@ fn plan(capacity: f64, seconds: f64) -> LoadPlan {
 }
 
 impl HttpBench {
-    /// Up to twice as many fast requests as are answered in a closed loop, and back.
+    /// Up to twice as many fast requests as a closed loop answers, and back.
     pub(super) fn flood(&self) -> XtaskResult<Vec<PageSection>> {
         let seconds = if self.options.quick { 1.0 } else { 3.0 };
         let servers = self.contenders()?;

@@ -1,14 +1,14 @@
-//! The sections of docs/benchmarks.md that `bench http` keeps when it writes the page anew: those that other commands
-//! wrote, and the one that is written by hand.
+//! The sections of docs/benchmarks.md that `bench http` keeps when it rewrites the page: those of other commands, and
+//! the handwritten one.
 
 use super::page::section_of;
 use super::{app, collect, fairness, idle_consumers, journal};
 use crate::soak;
 
-/// The section with the results of long proofs, which is written by hand.
+/// The handwritten section with the results of long proofs.
 const HANDWRITTEN_SECTION: &str = "Kills, restarts and simulated worlds";
 
-/// Whether `bench http` keeps a section: another command writes it, or it is written by hand.
+/// Whether `bench http` keeps a section: another command writes it, or it is handwritten.
 fn is_preserved(title: &str) -> bool {
     let titles = [
         app::TITLE,
@@ -22,7 +22,7 @@ fn is_preserved(title: &str) -> bool {
     titles.contains(&title) || title.ends_with(" sockets")
 }
 
-/// The sections of a page that is about to be written anew which `bench http` does not write.
+/// The sections of a page that `bench http` keeps when it rewrites the page.
 pub(super) fn preserved_sections(page: &str) -> String {
     let titles = page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| is_preserved(title));
     titles

@@ -1,5 +1,5 @@
-//! What the commands of `cargo xtask bench` share: their options, the network and the programs that they use, rounds in
-//! which what is compared takes turns, and the section that they write.
+//! Shared parts of the `cargo xtask bench` commands: options, network and programs, interleaved rounds, and the written
+//! section.
 
 use std::fs;
 
@@ -13,13 +13,13 @@ use super::targets::BenchTargets;
 use super::{idle, isolation};
 use crate::{XtaskResult, tree};
 
-/// The options of the commands that measure in rounds.
+/// Options of the commands that measure in rounds.
 #[derive(Args)]
 pub(super) struct BenchOptions {
-    /// Rounds of each measurement, in which all that is compared takes turns
+    /// Rounds of each measurement, in which the compared servers alternate
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) rounds: u32,
-    /// A part of the load: shows that it works, not how well
+    /// Reduced load: shows that the benchmark works, not how fast
     #[arg(long)]
     pub(super) quick: bool,
     /// Write the results into docs/benchmarks.md
@@ -28,19 +28,19 @@ pub(super) struct BenchOptions {
 }
 
 impl BenchOptions {
-    /// The command that writes these results, as a reader would type it.
+    /// The command that writes these results, as a reader types it.
     pub(super) fn command(&self, name: &str) -> String {
         let quick = if self.quick { " --quick" } else { "" };
         format!("cargo xtask bench {name} --rounds {}{quick} --write", self.rounds)
     }
 }
 
-/// Whether a part is wanted; without words, all of them are.
+/// Whether a part is selected; without words, all parts are.
 pub(super) fn is_wanted(only: &[String], title: &str) -> bool {
     only.is_empty() || only.iter().any(|word| title.contains(word.as_str()))
 }
 
-/// Prepares what needs the system's network, enters a network of its own, and allows as many descriptors as the system does.
+/// Runs `prepare` on the system's network, then enters a network namespace and raises the limit of descriptors.
 pub(crate) fn enter_namespace(prepare: impl FnOnce() -> XtaskResult) -> XtaskResult {
     if !isolation::is_in_namespace() {
         prepare()?;
@@ -50,9 +50,8 @@ pub(crate) fn enter_namespace(prepare: impl FnOnce() -> XtaskResult) -> XtaskRes
     Ok(())
 }
 
-/// Takes part in a comparison.
 pub(super) trait NamedServer {
-    /// What the tables call it.
+    /// Name in the tables.
     fn name(&self) -> &'static str;
 }
 
@@ -62,15 +61,15 @@ impl NamedServer for BenchServer {
     }
 }
 
-/// With the path that it is asked for.
+/// A server with the path requested from it.
 impl NamedServer for (BenchServer, &str) {
     fn name(&self) -> &'static str {
         self.0.name
     }
 }
 
-/// Measures each of `all` once in each round, in turn, so that what the machine does meanwhile meets all of them. Returns
-/// what was found of each, a value per round.
+/// Measures each of `all` once per round, in turn, so that changes of the machine affect all of them alike. Returns the
+/// results of each, one per round.
 pub(super) fn run_rounds<T, R>(
     rounds: u32,
     all: &[T],
@@ -85,7 +84,7 @@ pub(super) fn run_rounds<T, R>(
     Ok(found)
 }
 
-/// The same for samples, each of which is shown as it comes.
+/// The same for samples, each printed as it arrives.
 pub(super) fn series<T: NamedServer>(
     rounds: u32,
     title: &str,
@@ -104,7 +103,7 @@ pub(super) fn series<T: NamedServer>(
     Ok(all.iter().zip(samples).map(|(one, samples)| Series { server: one.name(), samples }).collect())
 }
 
-/// A section of parts, one rank below it, that begin with the table of targets.
+/// A section of parts, one heading level below it, after the table of targets.
 pub(super) fn of_parts(
     title: &str,
     introduction: &str,
@@ -116,7 +115,7 @@ pub(super) fn of_parts(
     format!("## {title}\n\n{introduction}\n{}", parts.join("\n"))
 }
 
-/// Shows a section, and writes it in the place of the one with its title if that is wanted.
+/// Prints a section and, if `write` is set, writes it in place of the section with its title.
 pub(super) fn publish(title: &str, text: &str, write: bool) -> XtaskResult {
     println!("\n{text}");
     if !write {

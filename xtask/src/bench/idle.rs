@@ -1,5 +1,5 @@
-//! What an idle connection costs a server in user memory: the server's memory with and without thousands of
-//! connections that were each answered once.
+//! User memory of an idle connection: the server's memory with and without thousands of connections that were each
+//! answered once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,60 +10,57 @@ use super::load::{BenchEnvironment, HttpLoad};
 use super::server::BenchServer;
 use crate::XtaskResult;
 
-/// How long connections rest before the second look: longer than a server waits until it parks one.
+/// Rest of the connections before the second reading: longer than a server takes to park one.
 const SETTLE_TIME: Duration = Duration::from_secs(7);
 
-/// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What one server came to.
 pub(super) struct IdleMemory {
     /// Bytes before any connection.
     pub(super) at_start: u64,
     /// Bytes after the warm-up, without connections.
     pub(super) before: u64,
-    /// Bytes with all connections, right after their answers.
+    /// Bytes with all connections, right after their responses.
     pub(super) fresh: u64,
     /// Bytes with all connections, after a rest.
     pub(super) rested: u64,
-    /// How many connections.
     pub(super) connections: usize,
 }
 
 impl IdleMemory {
-    /// Bytes per connection after the rest; less than nothing when the server gave memory back.
+    /// Bytes per connection after the rest; negative if the server released memory.
     pub(super) fn per_connection(&self) -> f64 {
         (self.rested as f64 - self.before as f64) / self.connections as f64
     }
 
-    /// Bytes per connection right after the answers.
+    /// Bytes per connection right after the responses.
     pub(super) fn per_fresh_connection(&self) -> f64 {
         (self.fresh as f64 - self.before as f64) / self.connections as f64
     }
 }
 
-/// Lets this process, and those that it starts, have as many descriptors as the system allows.
+/// Raises the limit of descriptors of this process and its children to the system's maximum.
 pub(crate) fn raise_descriptors() {
     let me = std::process::id().to_string();
     let hard =
         Command::new("prlimit").args(["--pid", &me, "--nofile", "--noheadings", "--output", "HARD"]).output();
     let hard =
         hard.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
-    // Where this fails, opening the connections fails with a clear message.
+    // If this fails, opening the connections fails with a clear message.
     let _ = Command::new("prlimit")
         .args(["--pid", &me, &format!("--nofile={hard}:{hard}")])
         .stderr(Stdio::null())
         .status();
 }
 
-/// Measures a server that has just been started.
+/// Measures a server that was just started.
 pub(super) fn measure(
     server: &BenchServer,
     connections: usize,
     place: &BenchEnvironment,
 ) -> XtaskResult<IdleMemory> {
     let at_start = server.memory();
-    // Buffers that all connections share are in use before the first look, and cost the idle ones nothing.
+    // Warms up buffers shared by all connections before the first reading: they are no cost of idle connections.
     HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", place)?;
     let before = server.memory();
     let mut held = Vec::with_capacity(connections);

@@ -1,8 +1,8 @@
-//! `cargo xtask bench idle-consumers`: how long the first message after a silence takes to the ordered consumers of clients in
-//! four languages.
+//! `cargo xtask bench idle-consumers`: delay of the first message after a silence to the ordered consumers of clients
+//! in four languages.
 //!
-//! All clients wait at the same time on three servers, each client a process that publishes the message and receives it. A
-//! delivery that takes [`DELAY_MAX`] or longer, never comes, or needs a new consumer is a miss.
+//! All clients wait at the same time on three servers, each client a process that publishes the message and receives
+//! it. A delivery that takes [`DELAY_MAX`] or longer, never arrives, or needs a new consumer is a miss.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,22 +20,21 @@ use super::{harness, isolation, machine};
 use crate::steps::{cargo, run, shown};
 use crate::{XtaskResult, go, node, python, tree};
 
-/// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Idle consumers";
 
-/// How long a delivery may take.
+/// Most delay of a delivery.
 const DELAY_MAX: Duration = Duration::from_millis(100);
 
-/// Least seconds of a silence. Clients start one after the other, and each silence begins with its client's start: they all
-/// wait at the same time only if the start of the last takes less than a silence. It takes seconds, depending on the machine;
-/// [`check_common_silence`] fails the run where it takes too long.
+/// Least seconds of a silence. Clients start one after the other, and each silence begins with its client's start: all
+/// wait at the same time only if starting all of them takes less than a silence. It takes seconds, depending on the
+/// machine; [`check_common_silence`] fails the run if it takes too long.
 const SECONDS_MIN: u64 = 20;
 
 /// The servers, the control last.
 const PEERS: [CollectPeer; 3] =
     [CollectPeer::StillingUring, CollectPeer::StillingPoll, CollectPeer::JetStream];
 
-/// The client of async-nats, an example of the command's crate.
+/// The client on async-nats, an example of the command's crate.
 const ASYNC_NATS: &str = "async_nats_idle";
 
 #[derive(Args)]
@@ -43,7 +42,7 @@ pub(super) struct IdleConsumersArguments {
     /// Seconds of silence; at least twice as long as all clients take to start
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=3600))]
     seconds: u64,
-    /// Silences, one after the other, each with new servers and clients
+    /// Number of silences, one after the other, each with new servers and clients
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Write the section into docs/benchmarks.md
@@ -51,7 +50,6 @@ pub(super) struct IdleConsumersArguments {
     write: bool,
 }
 
-/// A client library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConsumerClient {
     NatsPy,
@@ -73,7 +71,7 @@ impl ConsumerClient {
         }
     }
 
-    /// The kinds of ordered consumers that it has.
+    /// Kinds of its ordered consumers.
     fn kinds(self) -> &'static [&'static str] {
         match self {
             ConsumerClient::NatsPy => &["push"],
@@ -111,17 +109,17 @@ impl ConsumerClient {
     }
 }
 
-/// What a client tells of one consumer.
+/// Report of a client about one consumer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FirstDelivery {
     kind: String,
     delay: Duration,
-    /// Whether the client had made the consumer again.
+    /// Whether the client had recreated the consumer.
     is_reset: bool,
 }
 
 impl FirstDelivery {
-    /// `KIND MICROSECONDS kept|reset`
+    /// Parses `KIND MICROSECONDS kept|reset`.
     fn parse(line: &str) -> Option<FirstDelivery> {
         let mut words = line.split_whitespace();
         let (kind, delay) = (words.next()?.to_owned(), Duration::from_micros(words.next()?.parse().ok()?));
@@ -134,7 +132,7 @@ impl FirstDelivery {
     }
 }
 
-/// A client whose consumers have received a message and wait for the next.
+/// A client with consumers that have received a message and wait for the next.
 struct ClientProcess {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -155,7 +153,7 @@ impl ClientProcess {
         }
     }
 
-    /// Waits until the program ends; one that gives up has told of fewer consumers.
+    /// Waits until the program ends; a failed client has reported fewer consumers.
     fn deliveries(mut self) -> Vec<FirstDelivery> {
         let lines = self.lines.by_ref().lines().map_while(Result::ok);
         lines.filter_map(|line| FirstDelivery::parse(&line)).collect()
@@ -169,10 +167,10 @@ impl Drop for ClientProcess {
     }
 }
 
-/// What came to the clients of one server.
+/// Deliveries to the clients of one server.
 struct DelayColumn {
     peer: CollectPeer,
-    /// Of each client in the order of [`ConsumerClient::ALL`], the deliveries of all rounds.
+    /// Per client in the order of [`ConsumerClient::ALL`]: the deliveries of all rounds.
     deliveries: Vec<Vec<FirstDelivery>>,
 }
 
@@ -210,7 +208,7 @@ impl IdleConsumersArguments {
             }
             let mut clients = Vec::new();
             for client in ConsumerClient::ALL {
-                // One after the other, so that they do not all publish at the same moment.
+                // One after the other, so that they do not all publish at the same time.
                 let waiting = ClientProcess::start(client, server.address, self.seconds);
                 clients
                     .push(waiting.map_err(|error| format!("{}, {}: {error}", peer.name(), client.name()))?);
@@ -253,8 +251,8 @@ impl IdleConsumersArguments {
     }
 }
 
-/// Checks that all clients wait at the same time for at least half of the `silence` of each, where the last of them began to
-/// wait `starts` after the first.
+/// Checks that all clients wait at the same time for at least half of the `silence`; `starts` is the time between the
+/// first and the last client's start of waiting.
 fn check_common_silence(silence: Duration, starts: Duration) -> XtaskResult {
     if starts * 2 <= silence {
         return Ok(());
@@ -263,18 +261,18 @@ fn check_common_silence(silence: Duration, starts: Duration) -> XtaskResult {
     Err(format!("the clients began to wait within {took:.1} s: use `--seconds {needed}` or more").into())
 }
 
-/// Builds and installs everything; to be called where there is a network.
+/// Builds and installs all programs; requires a network.
 fn prepare() -> XtaskResult {
     tools::install_nats_server()?;
     python::NATS_PY.install()?;
     go::build_nats_go()?;
     node::install_nats()?;
-    // `CollectPrograms::find` copies it, although nothing here runs it.
+    // `CollectPrograms::find` copies it, although it is not used here.
     run(&mut cargo(["build", "--release", "-p", "stilling-peer-bare"]))?;
     run(&mut cargo(["build", "--release", "-p", "stilling-cli", "--bins", "--example", ASYNC_NATS]))
 }
 
-/// Makes the stream that Stilling has by its options.
+/// Creates the stream that Stilling has by its options.
 fn make_stream(to: SocketAddr) -> XtaskResult {
     let mut connection = PairConnection::open(to)?;
     let config = r#"{"name":"events","subjects":["events.>"],"storage":"file"}"#;
@@ -290,7 +288,7 @@ fn make_stream(to: SocketAddr) -> XtaskResult {
     }
 }
 
-/// The versions of the clients, as their lock files and manifests pin them.
+/// Versions of the clients, as pinned by their lock files and manifests.
 fn versions() -> String {
     let read = |path: &Path| fs::read_to_string(tree::root().join(path)).unwrap_or_default();
     let manifest = read(&Path::new(go::NATS_GO).join("go.mod"));
@@ -308,7 +306,7 @@ fn versions() -> String {
     )
 }
 
-/// The table of so many rounds, and how many consumers have missed the target; the control has none.
+/// The table of `rounds` rounds, and the number of consumers that missed the target, the control excepted.
 fn table(columns: &[DelayColumn], rounds: usize) -> (Vec<Vec<String>>, usize) {
     let servers = columns.iter().map(|column| column.peer.name());
     let mut table = vec![["client", "consumer"].into_iter().chain(servers).map(str::to_owned).collect()];

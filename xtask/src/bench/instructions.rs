@@ -1,6 +1,5 @@
-//! Instructions that a server executes, user and kernel, counted by the processor: they say what a request costs
-//! where seconds also say what else the machine did. Many virtual machines have no such counter; then there is no
-//! figure.
+//! Instructions executed by a server, user and kernel, counted by the processor: they measure the cost of a request
+//! independently of other load on the machine. Many virtual machines have no such counter; the figure is then missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +7,19 @@ use std::process::{Child, Command, Stdio};
 
 use crate::XtaskResult;
 
-/// Whether this machine counts.
 pub(super) fn are_counted() -> bool {
     let output = Command::new("perf").args(["stat", "-x", ",", "-e", "instructions", "true"]).output();
     output.is_ok_and(|output| counted(&String::from_utf8_lossy(&output.stderr)).is_some())
 }
 
-/// Counting under way.
+/// A running count.
 pub(super) struct Instructions {
     perf: Child,
     file: PathBuf,
 }
 
 impl Instructions {
-    /// Counts what these processes and their threads execute from now on.
+    /// Counts the instructions of these processes and their threads from now on.
     pub(super) fn of(processes: &[u32], folder: &Path) -> XtaskResult<Instructions> {
         let file = folder.join("instructions.csv");
         let list = processes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
@@ -31,7 +29,7 @@ impl Instructions {
         Ok(Instructions { perf, file })
     }
 
-    /// How many there were.
+    /// Stops and returns the count.
     pub(super) fn stop(mut self) -> Option<f64> {
         // perf writes its figures when it is interrupted.
         let _ = Command::new("kill").args(["-INT", &self.perf.id().to_string()]).status();
@@ -40,7 +38,7 @@ impl Instructions {
     }
 }
 
-/// The count in what `perf stat -x ,` writes: `value,unit,event,…`.
+/// The count in the output of `perf stat -x ,`: `value,unit,event,…`.
 fn counted(csv: &str) -> Option<f64> {
     let line = csv
         .lines()

@@ -1,7 +1,7 @@
-//! A network of its own for what is measured: the program starts itself again in a new network namespace.
+//! Network namespace for measurements: the program restarts itself in a new one.
 //!
-//! There the congestion control can be set without touching the system's, which would have to be put back however
-//! the run ends; nobody else's connections take ports or slow down loopback; and all of it is gone with the process.
+//! In it the congestion control can be set without changing the system's setting, other connections take no ports and
+//! do not slow down loopback, and everything disappears with the process.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,24 +12,24 @@ use crate::XtaskResult;
 /// Set in the process that runs inside.
 pub(crate) const NAMESPACE_VARIABLE: &str = "STILLING_OWN_NETWORK";
 
-/// What is measured with: the system's default may be BBR, which paces every connection with timers of its own.
+/// Congestion control of the measurements: the system's default may be BBR, which paces every connection with timers.
 const CONGESTION: &str = "reno";
 
-/// Ports that connections may come from: nearly all. With the system's choice of 28,232 of them, each of which rests for a
-/// second after its use (`tcp_tw_reuse`, ip-sysctl), no generator makes more than some 14,000 connections per second.
+/// Ports of outgoing connections: nearly all. With the system's default of 28,232 ports, each resting for a second
+/// after its use (`tcp_tw_reuse`, ip-sysctl), no generator opens more than some 14,000 connections per second.
 const PORTS: &str = "1024 65535";
 
 const PORTS_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Whether this process is the one inside.
+/// Whether this process runs inside the namespace.
 pub(crate) fn is_in_namespace() -> bool {
     std::env::var_os(NAMESPACE_VARIABLE).is_some()
 }
 
-/// Starts this program again with the same arguments in a network of its own, and does not return then. Where only
-/// the system's network is to be had, it says so and returns.
+/// Restarts this program with the same arguments in a network namespace and does not return. Without permission for
+/// one, it prints a note and returns.
 ///
 /// # Errors
 /// If this is the process inside and the network cannot be set up.
@@ -59,7 +59,7 @@ pub(crate) fn enter_namespace() -> XtaskResult {
     Err(format!("unshare does not start: {}", again.exec()).into())
 }
 
-/// The congestion control in use, with whose choice it is.
+/// The congestion control in use and its origin.
 pub(crate) fn congestion() -> String {
     let name = fs::read_to_string(CONGESTION_FILE).unwrap_or_default();
     let whose = if is_in_namespace() { "in a network namespace of its own" } else { "the system's own" };

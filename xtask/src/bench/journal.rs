@@ -1,5 +1,5 @@
-//! `cargo xtask bench journal`: the journal without a server around it, each way of writing on the file system of this
-//! folder. An example of the journal's measures; this gives its figures their section.
+//! `cargo xtask bench journal`: the journal without a server, with each write method on the file system of this folder.
+//! An example of the journal's crate measures; this command writes the section.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +11,6 @@ use super::machine;
 use crate::steps::{cargo, shown};
 use crate::{XtaskResult, tree};
 
-/// The section of the page that this command writes.
 pub(super) const TITLE: &str = "The journal alone";
 
 #[derive(Args)]
@@ -22,7 +21,7 @@ pub(super) struct JournalBenchArguments {
 
 impl JournalBenchArguments {
     pub(super) fn run(self) -> XtaskResult {
-        // Not where the system keeps its temporary files: that may be memory.
+        // Not in the system's temporary folder, which may be in memory.
         let target = tree::target();
         fs::create_dir_all(&target)?;
         let BenchOptions { rounds, quick, write } = self.options;

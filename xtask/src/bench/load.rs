@@ -1,4 +1,4 @@
-//! What puts load on a server: `ab`, `wrk` and the generator of this repository, and how to read what they print.
+//! Load generators for HTTP: `ab`, `wrk` and this repository's own, and parsers of their output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,19 +11,17 @@ use super::server::{BenchServer, PIPELINE};
 use crate::XtaskResult;
 use crate::steps::{run, shown};
 
-/// What a generator needs besides a server.
+/// Environment of a generator.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchEnvironment {
-    /// Where generators leave their files.
+    /// Folder for the generators' files.
     pub(crate) folder: PathBuf,
-    /// The `stilling` command.
     pub(crate) binary: PathBuf,
-    /// Whether the processor counts instructions.
     pub(crate) counts_instructions: bool,
 }
 
 impl BenchEnvironment {
-    /// A place in a folder that all users may read: nginx gives its workers to another one.
+    /// Creates an environment in a folder readable by all users: the workers of nginx run as another user.
     pub(super) fn of(folder: &Path) -> XtaskResult<BenchEnvironment> {
         run(Command::new("chmod").arg("755").arg(folder))?;
         let (binary, counts_instructions) = (taken("stilling", folder)?, instructions::are_counted());
@@ -31,14 +29,13 @@ impl BenchEnvironment {
     }
 }
 
-/// A way of asking.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum HttpLoad {
-    /// `ab`: so many requests over so many connections, kept or closed after each.
+    /// `ab`: a number of requests over a number of connections, kept or closed after each.
     Ab { requests: u64, connections: u32, keep: bool },
-    /// `wrk`: for so long over so many kept connections, pipelined or not.
+    /// `wrk`: a duration over a number of kept connections, pipelined or not.
     Wrk { seconds: u32, connections: u32, pipelined: bool },
-    /// `stilling bench http`: for so long over so many connections, closed after each request or with so many
+    /// `stilling bench http`: a duration over a number of connections, closed after each request or with `pipeline`
     /// requests in flight.
     Own { seconds: u32, connections: u32, close: bool, pipeline: u32 },
 }
@@ -72,7 +69,7 @@ impl HttpLoad {
         Ok(command)
     }
 
-    /// The command as a reader would type it.
+    /// The command as a reader types it.
     pub(crate) fn shown(&self, path: &str) -> String {
         match self {
             HttpLoad::Ab { requests, connections, keep } => {
@@ -86,7 +83,7 @@ impl HttpLoad {
         }
     }
 
-    /// The plan of our own generator, which has the patience of the others.
+    /// The plan of our own generator, with the timeout of the others.
     fn own(&self) -> LoadPlan {
         let HttpLoad::Own { seconds, connections, close, pipeline } = *self else {
             unreachable!("only asked for our own generator")
@@ -98,7 +95,7 @@ impl HttpLoad {
     /// Puts the load on a server and measures both.
     ///
     /// # Errors
-    /// If the generator gives up, or prints what cannot be read.
+    /// If the generator fails or its output cannot be parsed.
     pub(crate) fn measure(
         &self,
         server: &BenchServer,
@@ -119,14 +116,14 @@ impl HttpLoad {
         Ok(BenchSample { cpu_s: used * 1e6 / requests, instructions, switches, ..sample })
     }
 
-    /// Puts the load on whatever is at the address, and measures the clients alone.
+    /// Puts the load on the server at `url` and measures only the clients.
     ///
     /// # Errors
     /// Those of [`measure`](Self::measure).
     pub(crate) fn run(&self, url: &str, place: &BenchEnvironment) -> XtaskResult<BenchSample> {
         let folder = &place.folder;
         let mut command = self.command(url, place)?;
-        // What an earlier run left must not be taken for what this one found.
+        // Output of an earlier run must not be mistaken for this one's.
         let _ = std::fs::remove_file(folder.join("ab.csv"));
         let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
         let printed = String::from_utf8_lossy(&output.stdout);
@@ -134,7 +131,7 @@ impl HttpLoad {
             let complaint = String::from_utf8_lossy(&output.stderr);
             format!("`{}` said:\n{printed}{complaint}", shown(&command))
         };
-        // Our own generator says with its status that something failed, which is a figure here.
+        // The exit status of our own generator reports failures, which are a figure here.
         if !output.status.success() && !matches!(self, HttpLoad::Own { .. }) {
             return Err(unreadable().into());
         }
@@ -165,7 +162,7 @@ impl HttpLoad {
 pub(super) struct Background(Child);
 
 impl Background {
-    /// Whether it is still asking; if not, what was measured beside it counts for nothing.
+    /// Whether it still sends requests; if not, measurements beside it are invalid.
     pub(super) fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -178,7 +175,7 @@ impl Drop for Background {
     }
 }
 
-/// Lets `wrk` print the percentile that its table leaves out.
+/// Makes `wrk` print the percentile missing in its table.
 const TAIL_SCRIPT: &str = "function done(summary, latency)\n  print(string.format('p99.9 %.3fms', latency:percentile(99.9) / 1000))\nend\n";
 
 fn pipeline_script() -> String {
@@ -188,30 +185,30 @@ fn pipeline_script() -> String {
     )
 }
 
-/// The number after a label that begins a line.
+/// The number after a label at the beginning of a line.
 fn number(printed: &str, label: &str) -> Option<f64> {
     let rest = printed.lines().find_map(|line| line.trim_start().strip_prefix(label))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Reads what `ab` printed and its table of percentiles; `asked` is how many requests it was told to make.
+/// Parses the output of `ab` and its table of percentiles; `asked` is the number of requests in its options.
 fn read_ab(printed: &str, table: &str, asked: u64) -> Option<BenchSample> {
     let complete = number(printed, "Complete requests:")? as u64;
     let failed = number(printed, "Failed requests:")? as u64;
     let refused = number(printed, "Non-2xx responses:").unwrap_or(0.0) as u64;
-    // `ab` calls an answer failed when its length differs from the first one's. A refusal has another length, so
-    // it is in both counts; only what refusals do not explain is a failure.
+    // `ab` counts a response as failed when its length differs from the first one's. A refusal has another length, so
+    // it is in both counts; only the rest are failures.
     let odd_lengths = section_between(printed, ", Length: ", ',').unwrap_or(0);
     let failures = failed - odd_lengths.min(refused).min(failed) + asked.saturating_sub(complete);
     let percentile = |wanted: u64| {
-        // `ab` looks this far into its sorted times; of few requests that is beyond the last one.
+        // `ab` indexes its sorted times this far; with few requests that is beyond the last one.
         if (50 + complete * wanted) / 100 >= complete {
             return None;
         }
         let mut rows = table.lines().filter_map(|line| line.split_once(','));
         rows.find_map(|(at, ms)| (at.parse() == Ok(wanted)).then(|| ms.parse::<f64>().ok())?)
     };
-    // Of one request there is one time.
+    // A single request has a single time.
     let only = if complete == 1 { number(printed, "Time per request:") } else { None };
     Some(BenchSample {
         requests: complete,
@@ -227,16 +224,16 @@ fn read_ab(printed: &str, table: &str, asked: u64) -> Option<BenchSample> {
     })
 }
 
-/// The whole number between a label and what ends it, anywhere in the text.
+/// The whole number between a label and a delimiter, anywhere in the text.
 fn section_between(printed: &str, label: &str, end: char) -> Option<u64> {
     let rest = &printed[printed.find(label)? + label.len()..];
     rest.split(end).next()?.trim().parse().ok()
 }
 
-/// Reads what `wrk --latency` printed.
+/// Parses the output of `wrk --latency`.
 ///
-/// With pipelining `wrk` spreads its correction for waiting over single answers although it waits for batches:
-/// its percentiles then contradict each other (a 99th below the 50th), so none of them is taken.
+/// With pipelining, `wrk` spreads its correction for waiting over single responses although it waits for batches: its
+/// percentiles then contradict each other (a 99th below the 50th), so none of them is used.
 fn read_wrk(printed: &str, pipelined: bool) -> Option<BenchSample> {
     let line = |label: &str| printed.lines().find_map(|line| line.trim_start().strip_prefix(label));
     let total = printed.lines().find(|line| line.contains(" requests in "))?;
@@ -266,7 +263,7 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<BenchSample> {
     })
 }
 
-/// Reads the report of our own generator.
+/// Parses the report of our own generator.
 fn read_own(printed: &str) -> Option<BenchSample> {
     let report = super::load_generator::read(printed)?;
     let ms = |us: f64| (report.ok > 0).then_some(us / 1e3);
@@ -284,7 +281,7 @@ fn read_own(printed: &str) -> Option<BenchSample> {
     })
 }
 
-/// A span as `wrk` prints it, such as `1.23ms`.
+/// A duration as `wrk` prints it, such as `1.23ms`.
 fn milliseconds(text: &str) -> Option<f64> {
     let text = text.trim();
     let units = [("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("m", 60e3), ("h", 3600e3)];

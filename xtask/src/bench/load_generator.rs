@@ -1,5 +1,5 @@
-//! `stilling bench http`, the generator of this repository: the one that checks every byte, times pipelined requests
-//! one by one, and asks by the clock.
+//! `stilling bench http`, this repository's generator: it checks every byte, times pipelined requests individually, and
+//! can send requests on a schedule.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,29 +9,27 @@ use serde::Deserialize;
 use crate::XtaskResult;
 use crate::steps::report;
 
-/// A span of seconds at a rate.
+/// A rate for a number of seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct LoadStep {
     pub(crate) rate: f64,
     pub(crate) seconds: f64,
 }
 
-/// How to ask.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum LoadShape {
-    /// As fast as answers come, for so many seconds.
+    /// Closed loop: as fast as responses arrive, for `seconds`.
     Closed { seconds: f64, close: bool, pipeline: u32 },
-    /// By the clock.
+    /// Open loop.
     Steps(Vec<LoadStep>),
-    /// By the clock, each request over a connection of its own that is opened when the request is due.
+    /// Open loop, each request over a new connection opened when the request is due.
     Clients(Vec<LoadStep>),
 }
 
-/// A run of the generator.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct LoadPlan {
     pub(crate) connections: u32,
-    /// Seconds that a client waits: for a connection, for an answer, and before it begins.
+    /// Timeout of a client in seconds: for a connection, for a response, and before it begins.
     pub(crate) patience_s: f64,
     pub(crate) manner: LoadShape,
 }
@@ -45,7 +43,6 @@ pub(crate) struct LatencySpread {
     pub(crate) max_us: f64,
 }
 
-/// What became of one step.
 #[derive(Clone, Default, PartialEq, Debug, Deserialize)]
 pub(crate) struct LoadStepFigures {
     pub(crate) rate: f64,
@@ -60,7 +57,7 @@ pub(crate) struct LoadStepFigures {
     pub(crate) refusal: LatencySpread,
 }
 
-/// What became of a tenth of a second.
+/// Figures of a tenth of a second.
 #[derive(Clone, Copy, Default, PartialEq, Debug, Deserialize)]
 pub(crate) struct LoadWindowFigures {
     pub(crate) at_s: f64,
@@ -69,7 +66,6 @@ pub(crate) struct LoadWindowFigures {
     pub(crate) mean_us: f64,
 }
 
-/// What the generator prints.
 #[derive(Clone, Default, PartialEq, Debug, Deserialize)]
 pub(crate) struct LoadReport {
     pub(crate) elapsed_s: f64,
@@ -110,28 +106,26 @@ impl LoadPlan {
         options
     }
 
-    /// The command.
     pub(crate) fn command(&self, binary: &Path, url: &str) -> Command {
         let mut command = Command::new(binary);
         command.args(["bench", "http", url]).args(self.options()).arg("--json");
         command
     }
 
-    /// The command as a reader would type it.
+    /// The command as a reader types it.
     pub(crate) fn shown(&self, path: &str) -> String {
         format!("stilling bench http URL{path} {}", self.options().join(" "))
     }
 
-    /// Runs it to its end.
+    /// Runs the generator to its end.
     ///
     /// # Errors
-    /// If there is no report. Failures that it reports are no error: they are figures.
+    /// If there is no report. Reported failures are figures, not errors.
     pub(crate) fn run(&self, binary: &Path, url: &str) -> XtaskResult<LoadReport> {
         report(&mut self.command(binary, url))
     }
 }
 
-/// The report in what was printed.
 pub(crate) fn read(printed: &str) -> Option<LoadReport> {
     serde_json::from_str(printed).ok()
 }

@@ -1,4 +1,4 @@
-//! Where figures were measured: without it they say nothing.
+//! Description of the machine, without which figures are meaningless.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::isolation;
 use super::page::PAGE;
 use crate::tree;
 
-/// The programs that HTTP is measured with and beside.
+/// Versions of the programs used by and compared in the HTTP benchmarks.
 pub(super) fn http_programs(hyper: &str) -> Vec<String> {
     let versions = [
         ("ab", command_output("ab", &["-V"])),
@@ -19,7 +19,7 @@ pub(super) fn http_programs(hyper: &str) -> Vec<String> {
     lines
 }
 
-/// The list that stands above all figures: the machine, the day, and further lines.
+/// The list above all figures: the machine, the date, and further lines.
 pub(crate) fn listed(further: impl IntoIterator<Item = String>) -> String {
     where_and_when().into_iter().chain(further).map(|line| format!("- {line}\n")).collect()
 }
@@ -41,12 +41,11 @@ fn where_and_when() -> Vec<String> {
     ]
 }
 
-/// Cores that a server may use.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// The versions of the peer's libraries, out of the lock file.
+/// Versions of the peer's libraries, from the lock file.
 pub(super) fn locked(lock: &str, packages: &[&str]) -> String {
     let version = |package: &&str| {
         let entry =
@@ -62,7 +61,7 @@ fn commit() -> String {
         let output = Command::new("git").arg("-C").arg(tree::root()).args(arguments).output();
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     };
-    // The page itself is what the benchmarks write, so that one commit can have several runs.
+    // The page itself is excluded: the benchmarks write it, so that one commit can have several runs.
     let is_changed = !git(&["status", "--porcelain", "--", ".", &format!(":!{PAGE}")]).is_empty();
     let changed = if is_changed { ", with changes" } else { "" };
     format!("{}{changed}", git(&["rev-parse", "--short", "HEAD"]))
@@ -72,14 +71,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The first line that a command prints, wherever it prints it.
+/// The first line of a command's output, on stdout or stderr.
 pub(super) fn command_output(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else { return "unknown".to_owned() };
     let all = [output.stdout, output.stderr].concat();
     String::from_utf8_lossy(&all).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// The version alone, out of the sentence it stands in.
+/// The version number within a sentence.
 pub(super) fn short(sentence: &str) -> &str {
     let is_version =
         |word: &&str| word.contains('.') && word.contains(|letter: char| letter.is_ascii_digit());

@@ -1,5 +1,5 @@
-//! `cargo xtask bench http`: Stilling on both drivers beside nginx, in one run with interleaved rounds, on
-//! whatever machine this is. Servers and generators share its cores, so only figures of the same run compare.
+//! `cargo xtask bench http`: Stilling on both drivers beside nginx, in one run with interleaved rounds. Servers and
+//! generators share the machine's cores, so only figures of the same run are comparable.
 
 mod app;
 pub(crate) mod collect;
@@ -47,25 +47,25 @@ use sample::BenchSample;
 use server::{BenchDriver, BenchServer};
 use targets::{BenchTarget, BenchTargets};
 
-/// Connections of the idle measurement: so many that what is shared does not count.
+/// Connections of the idle measurement: so many that shared memory is negligible.
 const IDLE_CONNECTIONS: usize = 10_000;
 
-/// Bytes of user memory that an idle connection may take.
+/// Most bytes of user memory per idle connection.
 const IDLE_BYTES_MAX: f64 = 256.0;
 
-/// Megabytes of user memory that a server may take at its start.
+/// Most megabytes of user memory of a server at its start.
 const START_MB_MAX: f64 = 20.0;
 
-/// How much more than on `uring` a request may cost on `poll`.
+/// Most cost of a request on `poll`, as a multiple of its cost on `uring`.
 const POLL_FACTOR_MAX: f64 = 1.3;
 
-/// How much more than the demonstration's a request to an ordinary inline route may cost.
+/// Most cost of a request to an ordinary inline route, as a multiple of the demonstration's.
 const INLINE_FACTOR_MAX: f64 = 1.1;
 
-/// Row 0.12: how many times the context switches of the peer that is built like server-demo a request may cost.
+/// Row 0.12: most context switches per request, as a multiple of those of the peer built like server-demo.
 const SWITCHES_FACTOR_MAX: f64 = 1.0;
 
-/// The packages of the peer whose versions matter.
+/// Packages of the peer with versions shown on the page.
 const PEER_LIBRARIES: [&str; 3] = ["hyper", "hyper-util", "tokio"];
 
 #[derive(Args)]
@@ -84,11 +84,11 @@ enum BenchCommand {
     App(app::AppBenchArguments),
     /// One-way messages beside nats-server, Redis and rsyslog
     Collect(collect::CollectBenchArguments),
-    /// A well-behaved publisher and subscriber beside clients that would harm them
+    /// A well-behaved publisher and subscriber beside hostile clients
     Fairness(fairness::FairnessArguments),
     /// The first message after a silence to ordered consumers of NATS clients, beside nats-server
     IdleConsumers(idle_consumers::IdleConsumersArguments),
-    /// The journal alone: each way of writing to this disk
+    /// The journal alone: each write method on this disk
     Journal(journal::JournalBenchArguments),
 }
 
@@ -101,22 +101,21 @@ struct HttpBenchArguments {
     only: Vec<HttpPart>,
 }
 
-/// A part of the page.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum HttpPart {
-    /// Requests per second and what they cost
+    /// Requests per second and their cost
     Throughput,
-    /// At the start and per idle connection
+    /// Memory at the start and per idle connection
     Memory,
     /// The figures of server-demo
     Known,
-    /// From a wrong request to the end of its connection
+    /// Time from a malformed request to the end of its connection
     Refusals,
     /// Slow requests beside fast ones
     Slow,
     /// Up to ten times the capacity and back
     Overload,
-    /// The same with fast requests, as far as the generator goes
+    /// The same with fast requests, up to the generator's limit
     Flood,
 }
 
@@ -132,13 +131,11 @@ const PARTS: [(HttpPart, MeasurePart); 7] = [
     (HttpPart::Flood, HttpBench::flood),
 ];
 
-/// What all measurements share.
 struct HttpBench {
     options: BenchOptions,
     place: BenchEnvironment,
-    /// The peer on hyper.
     peer: PathBuf,
-    /// The peer that does the I/O and nothing else.
+    /// The peer that does only the I/O.
     bare: PathBuf,
     /// The example with an inline route.
     inline_route: PathBuf,
@@ -205,17 +202,15 @@ impl HttpBench {
         &self.place.folder
     }
 
-    /// The `stilling` command.
     fn binary(&self) -> &Path {
         &self.place.binary
     }
 
-    /// Notes what was found out about a target.
     fn add_target(&self, target: BenchTarget) {
         self.targets.add_target(target);
     }
 
-    /// So many, or a tenth of it.
+    /// `full`, or a tenth of it with `--quick`.
     fn quick_or_full(&self, full: u64) -> u64 {
         if self.options.quick { full / 10 } else { full }
     }
@@ -254,7 +249,7 @@ impl HttpBench {
         ))
     }
 
-    /// The servers, each with all of its defaults.
+    /// The servers, each with all defaults.
     fn contenders(&self) -> XtaskResult<Vec<BenchServer>> {
         Ok(vec![
             self.stilling(BenchDriver::Uring, &[])?,
@@ -264,11 +259,11 @@ impl HttpBench {
         ])
     }
 
-    /// Requests per second and what they cost the server.
+    /// Requests per second and their cost in the server.
     fn throughput(&self) -> XtaskResult<Vec<PageSection>> {
         let mut servers: Vec<_> =
             self.contenders()?.into_iter().map(|server| (server, "/test/fast")).collect();
-        // What a program of one's own gets, beside the demonstration and nginx's `return 200`.
+        // A program on the library, beside the demonstration and nginx's `return 200`.
         servers.push((BenchServer::inline_route(&self.inline_route, BenchDriver::Uring)?, server::CONSTANT));
         servers.push((BenchServer::bare(&self.bare, machine::cores())?, "/test/fast"));
         let seconds = if self.options.quick { 1 } else { 4 };
@@ -305,7 +300,7 @@ impl HttpBench {
         Ok(sections)
     }
 
-    /// Compares a load's figures with what the project wants of them.
+    /// Compares the figures of a load with the project's targets.
     fn judge(&self, title: &str, series: &[Series], cpu_factor_max: Option<f64>) {
         let p99 = |sample: &BenchSample| sample.p99_ms;
         let cpu = |sample: &BenchSample| Some(sample.cpu_s);
@@ -341,7 +336,7 @@ impl HttpBench {
         }
     }
 
-    /// What a server occupies at the start, and what an idle connection adds.
+    /// Memory of a server at the start, and of an idle connection.
     fn memory(&self) -> XtaskResult<Vec<PageSection>> {
         let connections = IDLE_CONNECTIONS;
         let mut table = figures::table(

@@ -1,4 +1,4 @@
-//! What Stilling tells about itself at `/metrics`.
+//! Figures that Stilling publishes at `/metrics`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::XtaskResult;
 
-/// How long the answer may take under load.
+/// Timeout of the response under load.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A figure without labels of the server that speaks HTTP there, such as `connections`.
+/// Reads a figure without labels, such as `connections`, from the HTTP server at `address`.
 ///
 /// # Errors
-/// If it does not answer, or does not tell this figure.
+/// If the server does not answer or does not publish this figure.
 pub(crate) fn figure(address: SocketAddr, name: &str) -> XtaskResult<u64> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -22,7 +22,7 @@ pub(crate) fn figure(address: SocketAddr, name: &str) -> XtaskResult<u64> {
     Ok(value(&answer, name).ok_or_else(|| format!("the metrics of {address} do not tell `{name}`"))?)
 }
 
-/// The figure of that name, which is a whole number.
+/// The value of the figure, a whole number.
 fn value(metrics: &str, name: &str) -> Option<u64> {
     metrics.lines().find_map(|line| {
         let (found, value) = line.strip_prefix("stilling_")?.rsplit_once(' ')?;

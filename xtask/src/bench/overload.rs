@@ -1,11 +1,11 @@
-//! Overload by the clock: up to ten times what a server can do, each time with a way back to half, in one run.
+//! Overload in an open loop: up to ten times the capacity, each time followed by half of it, in one run.
 //!
 //! ```text
-//!  asked   ▁ ▂ ▁ ▄ ▁ ▆ ▁ █ ▁     × capacity: ½ 1 ½ 2 ½ 5 ½ 10 ½
+//!  load    ▁ ▂ ▁ ▄ ▁ ▆ ▁ █ ▁     × capacity: ½ 1 ½ 2 ½ 5 ½ 10 ½
 //! ```
 //!
-//! The work is slow and the workers few, so that the server is what cannot follow and not the generator. A client
-//! waits a second: what is answered later is of no use to it, and nobody's goodput.
+//! The work is slow and the workers few, so that the server is the bottleneck and not the generator. A client waits a
+//! second: later responses are useless to it and do not count as goodput.
 
 use super::figures::{self, PageSection};
 use super::harness;
@@ -15,38 +15,37 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
-/// What the server is asked to do, and with how much.
+/// Path of the requests, and the server's workers and work time.
 const SLOW: &str = "/test/slow";
 const WORKERS: u64 = 4;
 const WORK_MS: u64 = 5;
 
-/// What those workers can do at best, per second.
+/// Capacity of those workers, per second.
 const CAPACITY: f64 = (WORKERS * 1000 / WORK_MS) as f64;
 
-/// How long a client waits, in seconds.
+/// Timeout of a client, in seconds.
 const TIMEOUT_S: f64 = 1.0;
 
-/// What nginx lets through: a little less than there is, or the server behind it fills up slowly.
+/// Part of the capacity that nginx admits: a little less than all, or the server behind it fills up slowly.
 const ADMITTED_FACTOR: f64 = 0.95;
 
-/// The loads, in multiples of the capacity, and half of it before and between them.
+/// The loads, in multiples of the capacity, and the load before and between them.
 const MULTIPLES: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
 const NORMAL: f64 = 0.5;
 
-/// A window is as before when its answers take at most so many times as long, and this many milliseconds more.
+/// A window is back to normal when its latency is at most this factor of the usual, plus this many milliseconds.
 const NORMAL_FACTOR: f64 = 2.0;
 const NORMAL_EXTRA_MS: f64 = 1.0;
 
-/// Windows that are as before, one after another: then all is normal again.
+/// Consecutive normal windows that count as recovery.
 const NORMAL_WINDOWS: usize = 5;
 
-/// What the goodput at ten times the capacity must be at least, as a part of the best.
+/// Least goodput at ten times the capacity, as a part of the best.
 const GOODPUT_PART_MIN: f64 = 0.9;
 
-/// Seconds after which all is normal again.
+/// Most seconds until recovery.
 const NORMAL_AGAIN_S: f64 = 1.0;
 
-/// A server in the comparison.
 struct OverloadContender {
     name: &'static str,
     start: fn(&HttpBench) -> XtaskResult<Vec<BenchServer>>,
@@ -63,7 +62,7 @@ const CONTENDERS: [OverloadContender; 5] = [
     OverloadContender { name: "hyper", start: |bench| Ok(vec![bench.hyper(WORKERS, WORK_MS)?]) },
 ];
 
-/// Without overload control: what nginx controls in its stead, and what shows the difference.
+/// Without overload control: when nginx controls instead, and as a control.
 const OFF: [&str; 2] = ["--queue-target", "off"];
 
 fn stilling(bench: &HttpBench, driver: BenchDriver, further: &[&str]) -> XtaskResult<Vec<BenchServer>> {
@@ -72,7 +71,7 @@ fn stilling(bench: &HttpBench, driver: BenchDriver, further: &[&str]) -> XtaskRe
     Ok(vec![bench.stilling(driver, &options)?])
 }
 
-/// nginx and, behind it, what does its work.
+/// nginx and the server behind it that does the work.
 fn nginx(bench: &HttpBench) -> XtaskResult<Vec<BenchServer>> {
     let behind = stilling(bench, BenchDriver::Uring, &OFF)?.remove(0);
     let rate = (CAPACITY * ADMITTED_FACTOR) as u32;
@@ -81,7 +80,7 @@ fn nginx(bench: &HttpBench) -> XtaskResult<Vec<BenchServer>> {
 }
 
 impl HttpBench {
-    /// Goodput and latency up to ten times the capacity, and the way back.
+    /// Goodput and latency up to ten times the capacity, and the recovery.
     pub(super) fn overload(&self) -> XtaskResult<Vec<PageSection>> {
         let runs = harness::run_rounds(self.options.rounds, &CONTENDERS, |round, contender| {
             println!("overload, round {round}, {}", contender.name);
@@ -138,7 +137,7 @@ impl HttpBench {
         let seconds = if self.options.quick { 0.5 } else { 2.0 };
         let manner = LoadShape::Closed { seconds, close: false, pipeline: 1 };
         let probe = LoadPlan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
-        // What nginx refuses is no capacity, and a server that refuses answers as fast as one can ask.
+        // Refusals of nginx are no capacity, and a server that refuses answers as fast as requests arrive.
         let capacity = if probe.shed > 0 { probe.rate_per_s.min(CAPACITY) } else { probe.rate_per_s };
         if capacity < 1.0 {
             return Err(format!("{} answers nothing: {:?}", contender.name, probe.evidence).into());
@@ -164,7 +163,7 @@ pub(super) fn best(report: &LoadReport) -> f64 {
     report.steps.iter().map(|step| step.goodput_per_s).fold(0.0, f64::max)
 }
 
-/// The figures of one step over all runs; none for the ways back, which stand with the load before them.
+/// The figures of one step over all runs; `None` for recovery steps, which are shown with the load before them.
 fn row(name: &str, runs: &[LoadReport], at: usize) -> Option<Vec<String>> {
     let all = |of: &dyn Fn(&LoadReport, &LoadStepFigures) -> f64| {
         runs.iter().map(|run| of(run, &run.steps[at])).collect::<Vec<f64>>()
@@ -211,7 +210,7 @@ fn row(name: &str, runs: &[LoadReport], at: usize) -> Option<Vec<String>> {
     ])
 }
 
-/// The median time until all was normal in a step; none if it did not become so in half of the runs or more.
+/// Median recovery time in a step; `None` if half of the runs or more did not recover.
 pub(crate) fn recovery(runs: &[LoadReport], at: usize) -> Option<f64> {
     let seconds = runs.iter().map(|report| {
         let before: f64 = report.steps[..at].iter().map(|step| step.span_s).sum();
@@ -224,17 +223,17 @@ pub(crate) fn recovery(runs: &[LoadReport], at: usize) -> Option<f64> {
     median.is_finite().then_some(median)
 }
 
-/// The mean latency of the windows before `end_s`.
+/// Usual latency: the median of the mean latencies of the windows before `end_s`.
 fn usual_ms(windows: &[LoadWindowFigures], end_s: f64) -> Option<f64> {
     let means = windows.iter().filter(|window| window.at_s < end_s - 0.05 && window.ok > 0);
     let means: Vec<f64> = means.map(|window| window.mean_us / 1e3).collect();
     (!means.is_empty()).then(|| figures::median(means))
 }
 
-/// Seconds from `from_s` until windows are as usual, and stay so for a while.
+/// Seconds from `from_s` until windows are as usual and stay so for a while.
 fn normal_again(windows: &[LoadWindowFigures], from_s: f64, until_s: f64, usual_ms: f64) -> Option<f64> {
     let bound_ms = usual_ms * NORMAL_FACTOR + NORMAL_EXTRA_MS;
-    // A window that begins before the fall of the load still has a part of it.
+    // A window that begins before the load falls still contains a part of it.
     let after: Vec<_> = windows
         .iter()
         .filter(|window| window.at_s > from_s - 0.001 && window.at_s < until_s - 0.001)
@@ -248,7 +247,7 @@ fn normal_again(windows: &[LoadWindowFigures], from_s: f64, until_s: f64, usual_
 mod tests {
     use super::*;
 
-    /// Windows from (right answers of ten, mean in ms).
+    /// Windows from (valid responses of ten, mean in ms).
     fn windows(all: &[(u64, f64)]) -> Vec<LoadWindowFigures> {
         let window = |(at, (ok, mean)): (usize, &(u64, f64))| LoadWindowFigures {
             at_s: at as f64 / 10.0,

@@ -1,9 +1,8 @@
-//! docs/benchmarks.md and its sections: each command replaces its own section and nothing else.
+//! docs/benchmarks.md and its sections: each command replaces only its own section.
 
-/// The page.
 pub(crate) const PAGE: &str = "docs/benchmarks.md";
 
-/// The page with a section's `text` in the place of the one with its title, or at the end.
+/// The page with `text` in place of the section with this title, or at the end.
 pub(crate) fn with_section(page: &str, title: &str, text: &str) -> String {
     let mut page = page.to_owned();
     if let Some(old) = section_of(&page, title).map(str::to_owned) {
@@ -12,7 +11,7 @@ pub(crate) fn with_section(page: &str, title: &str, text: &str) -> String {
     format!("{}\n\n{text}", page.trim_end())
 }
 
-/// A section with all of its parts, from its heading to the next one of the same rank.
+/// A section with all of its parts, from its heading to the next one of the same level.
 pub(crate) fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
     let heading = format!("## {title}\n");
     let start = if page.starts_with(&heading) { 0 } else { page.find(&format!("\n{heading}"))? + 1 };

@@ -1,11 +1,11 @@
-//! The programs that are measured.
+//! The programs under measurement.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{XtaskResult, tree};
 
-/// A copy of a release build, so that a build during a long run does not change what is measured.
+/// A copy of a release build, so that a build during a long run does not change the measured program.
 pub(crate) fn taken(name: &str, folder: &Path) -> XtaskResult<PathBuf> {
     let program = tree::target().join("release").join(name);
     let copy = folder.join(program.file_name().ok_or("a program has a name")?);

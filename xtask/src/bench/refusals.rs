@@ -1,4 +1,4 @@
-//! How long a wrong request keeps its connection: from its last byte to the end of the stream at the client.
+//! Close time of a malformed request: from its last byte to the end of the stream at the client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,20 +11,20 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
-/// Wrong requests per server and round.
+/// Malformed requests per server and round.
 const REQUESTS: u64 = 2000;
 
-/// Row 4.14: milliseconds from the last byte of a wrong request to the end of its connection.
+/// Row 4.14: most milliseconds from the last byte of a malformed request to the end of its connection.
 const CLOSE_MS_MAX: f64 = 1.0;
 
-/// Requests that Stilling and nginx reject and after which both close.
+/// Requests that Stilling and nginx reject, followed by a close of both.
 const WRONG: [&str; 3] = [
     "hello\r\n\r\n",
     "GET /test/fast HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     "POST /test/fast HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
 ];
 
-/// The times of one server in one round, in milliseconds.
+/// Close times of one server in one round, in milliseconds.
 struct CloseTimes {
     p50_ms: f64,
     p99_ms: f64,
@@ -39,10 +39,10 @@ impl CloseTimes {
     }
 }
 
-/// Sends a request on a new connection; milliseconds from its last byte to the end of the stream.
+/// Sends a request on a new connection; returns milliseconds from its last byte to the end of the stream.
 ///
 /// # Errors
-/// If there is no answer, or it is not one of status 400.
+/// If there is no response, or its status is not 400.
 fn close_time(address: SocketAddr, request: &str) -> XtaskResult<f64> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -62,7 +62,7 @@ fn close_time(address: SocketAddr, request: &str) -> XtaskResult<f64> {
 }
 
 impl HttpBench {
-    /// Row 4.14: a wrong request is answered and its connection closed at once.
+    /// Row 4.14: a malformed request is answered and its connection closed at once.
     pub(super) fn refusals(&self) -> XtaskResult<Vec<PageSection>> {
         let servers = [
             self.stilling(BenchDriver::Uring, &[])?,

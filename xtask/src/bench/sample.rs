@@ -1,32 +1,29 @@
-//! What one run of a load generator found.
+//! Results of one run of a load generator.
 
-/// What one run of a generator found.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct BenchSample {
-    /// Requests that were answered.
     pub(crate) requests: u64,
-    /// How long all took.
+    /// Duration of the run in seconds.
     pub(crate) took_s: f64,
-    /// Answers per second.
     pub(crate) rate: f64,
-    /// Latencies in milliseconds, where the generator measured them.
+    /// Latencies in milliseconds, if measured by the generator.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
     pub(crate) p999_ms: Option<f64>,
     pub(crate) max_ms: Option<f64>,
     pub(crate) mean_ms: Option<f64>,
-    /// Requests without an answer, or with a broken one.
+    /// Requests without a response, or with a broken one.
     pub(crate) failures: u64,
-    /// Messages that the server's ledger names as lost.
+    /// Messages recorded as lost in the server's ledger.
     pub(crate) lost: u64,
-    /// Requests with a whole answer that is not 2xx.
+    /// Requests with a complete response that is not 2xx.
     pub(crate) refused: u64,
-    /// Seconds of CPU that the server used per million requests.
+    /// Server CPU seconds per million requests.
     pub(crate) cpu_s: f64,
-    /// Instructions that the server executed per request, user and kernel, where the processor counts them.
+    /// Instructions executed by the server per request, user and kernel, if the processor counts them.
     pub(crate) instructions: Option<f64>,
-    /// Context switches of the server's threads per thousand requests, where they are counted.
+    /// Context switches of the server's threads per thousand requests, if counted.
     pub(crate) switches: Option<f64>,
-    /// System calls of the server's driver per thousand requests, of a server that tells.
+    /// System calls of the server's driver per thousand requests, if the server publishes them.
     pub(crate) system_calls: Option<f64>,
 }

@@ -1,5 +1,5 @@
-//! A server under measurement: started for one run on a free port of loopback, ended with the run, and
-//! watched from outside through `/proc`.
+//! A server under measurement: started for one run on a free loopback port, ended with the run, and observed from
+//! outside through `/proc`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,13 +15,13 @@ use super::isolation;
 use crate::XtaskResult;
 use crate::steps::shown;
 
-/// Clock ticks per second in `/proc`: the same on every Linux that a person meets (`getconf CLK_TCK`).
+/// Clock ticks per second in `/proc`: the same on every common Linux (`getconf CLK_TCK`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// How long a server may take to start or to end.
+/// Timeout of the start and the end of a server.
 pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that each nginx worker may have; the idle measurement needs 10,000 in all.
+/// Connections per nginx worker; the idle measurement needs 10,000 in total.
 const NGINX_CONNECTIONS: u32 = 16_384;
 
 /// Requests per send of the pipelined workload.
@@ -29,34 +29,32 @@ pub(super) const PIPELINE: u32 = 16;
 
 /// A running server; dropping it ends it.
 pub(crate) struct BenchServer {
-    /// What the tables call it.
+    /// Name in the tables.
     pub(crate) name: &'static str,
-    /// Where it listens.
     pub(crate) address: SocketAddr,
-    /// How it was started.
     pub(crate) command: String,
     child: Child,
     /// Its children are an app, which is not measured.
     has_app: bool,
-    /// Kept open, so that a line the server prints later does not meet a closed pipe.
+    /// Kept open, so that later output of the server does not meet a closed pipe.
     _stdout: Option<BufReader<ChildStdout>>,
 }
 
-/// The path of the ordinary inline route.
+/// Path of the ordinary inline route.
 pub(super) const CONSTANT: &str = "/constant";
 
 impl BenchServer {
     /// Stilling on one of its drivers, with further options.
     pub(crate) fn stilling(binary: &Path, driver: BenchDriver, options: &[&str]) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
-        // The server takes variables of this prefix for its settings.
+        // The server reads variables of this prefix as settings.
         command.env_remove(isolation::NAMESPACE_VARIABLE);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
         let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
         BenchServer::announcing_address(driver.name(), shown.collect::<Vec<_>>().join(" "), command)
     }
 
-    /// A server on the library, whose [`CONSTANT`] is an ordinary inline route.
+    /// A server on the library, with [`CONSTANT`] as an ordinary inline route.
     pub(super) fn inline_route(example: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
         let mut command = Command::new(example);
         command.args(["127.0.0.1:0", driver.option()]);
@@ -66,7 +64,7 @@ impl BenchServer {
         Ok(server)
     }
 
-    /// The peer on hyper, with so many threads for slow work that takes so long.
+    /// The peer on hyper, with `workers` threads for slow work of `slow_ms`.
     pub(super) fn hyper(binary: &Path, workers: u64, slow_ms: u64) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         command.args([workers.to_string(), slow_ms.to_string()]);
@@ -76,7 +74,7 @@ impl BenchServer {
         BenchServer::announcing_address("hyper", shown, command)
     }
 
-    /// The peer that does the I/O and nothing else, with so many threads.
+    /// The peer that does only the I/O, with `threads` threads.
     pub(super) fn bare(binary: &Path, threads: usize) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         command.args(["http", "127.0.0.1:0", &threads.to_string()]);
@@ -87,7 +85,7 @@ impl BenchServer {
         )
     }
 
-    /// A server whose first line says where it listens.
+    /// Starts a server that announces its address in its first line, and checks its response.
     pub(super) fn announcing_address(
         name: &'static str,
         words: String,
@@ -98,7 +96,7 @@ impl BenchServer {
         Ok(server)
     }
 
-    /// The same, whatever it answers.
+    /// The same without a check of the response.
     pub(crate) fn announced(
         name: &'static str,
         words: String,
@@ -113,7 +111,7 @@ impl BenchServer {
         Ok(BenchServer { name, address, command: words, child, has_app: false, _stdout: Some(stdout) })
     }
 
-    /// A server that was told where to listen, as soon as it does; whatever it answers.
+    /// Starts a server with a given address and returns once it listens; its response is not checked.
     pub(super) fn with_address(
         name: &'static str,
         words: String,
@@ -133,14 +131,14 @@ impl BenchServer {
         Ok(server)
     }
 
-    /// The same server, whose children are an app behind it: what they use is not the server's.
+    /// Marks the server's children as an app, which is not measured.
     pub(super) fn with_app(mut self) -> BenchServer {
         self.has_app = true;
         self
     }
 
-    /// nginx with a worker per core, everything it can leave out left out; `/test/slow` is passed on to
-    /// `slow`, because nginx has no slow work of its own, and at most `slow_rate` such requests per second.
+    /// nginx with a worker per core and minimal features; `/test/slow` is forwarded to `slow`, because nginx has no
+    /// slow work of its own, at most `slow_rate` such requests per second.
     pub(super) fn nginx(
         folder: &Path,
         cores: usize,
@@ -154,14 +152,14 @@ impl BenchServer {
         Ok(server)
     }
 
-    /// nginx with a configuration for the port that is found for it.
+    /// nginx with a configuration for a free port.
     pub(super) fn nginx_with(
         name: &'static str,
         words: String,
         folder: &Path,
         config: impl FnOnce(SocketAddr) -> String,
     ) -> XtaskResult<BenchServer> {
-        // nginx cannot say which port it took, so the free one is found here.
+        // nginx cannot report the port it took, so a free one is found here.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let file = folder.join(format!("nginx-{}.conf", address.port()));
         fs::write(&file, config(address))?;
@@ -170,13 +168,12 @@ impl BenchServer {
         BenchServer::with_address(name, words, address, command)
     }
 
-    /// The address of a path, as generators take it.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Checks that the server answers 200 with an empty body, alone and pipelined: a rate of anything else counts
-    /// for nothing.
+    /// Checks that the server answers 200 with an empty body, alone and pipelined: a rate of anything else is
+    /// meaningless.
     fn answers(&self, path: &str) -> XtaskResult {
         let host = self.address;
         let kept = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -195,12 +192,11 @@ impl BenchServer {
         Ok(())
     }
 
-    /// The process that was started.
     pub(crate) fn first_process(&self) -> u32 {
         self.child.id()
     }
 
-    /// The processes of the server: the one that was started, and its children unless they are an app.
+    /// The processes of the server: the started one, and its children unless they are an app.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let parent = self.child.id();
         if self.has_app {
@@ -212,12 +208,12 @@ impl BenchServer {
         std::iter::once(parent).chain(ids.filter(is_child)).collect()
     }
 
-    /// Descriptors that the server's first process has open.
+    /// Open descriptors of the server's first process.
     pub(super) fn descriptors(&self) -> XtaskResult<usize> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
-    /// Seconds of CPU that the server used so far, user and kernel, all threads of all processes.
+    /// CPU seconds used by the server so far, user and kernel, all threads of all processes.
     pub(crate) fn cpu_s(&self) -> f64 {
         self.processes()
             .into_iter()
@@ -226,8 +222,8 @@ impl BenchServer {
             .sum()
     }
 
-    /// Context switches of the server's threads that live now, voluntary or not, since each of them started. Threads of
-    /// the kernel that work for a process are among them.
+    /// Context switches, voluntary or not, of the server's current threads since their start, including kernel threads
+    /// that work for a process.
     pub(crate) fn context_switches(&self) -> ContextSwitches {
         let threads = |id: u32| fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
         let of_threads = self.processes().into_iter().flat_map(threads);
@@ -241,20 +237,20 @@ impl BenchServer {
         )
     }
 
-    /// Bytes of memory that the server occupies; what its processes share counts once (`Pss`).
+    /// Bytes of memory of the server; memory shared by its processes counts once (`Pss`).
     pub(crate) fn memory(&self) -> u64 {
         let of = |id: u32| pss(&fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default());
         self.processes().into_iter().filter_map(of).sum()
     }
 }
 
-/// Context switches of threads, by their numbers.
+/// Context switches by thread number.
 #[derive(Debug, Default)]
 pub(crate) struct ContextSwitches(BTreeMap<OsString, u64>);
 
 impl ContextSwitches {
-    /// Those since `before`, with all of a thread that started later; `None` if a thread has ended, which takes its count
-    /// along, or if a lower count shows that its number belongs to another thread now.
+    /// Context switches since `before`, including all of threads started later; `None` if a thread has ended and its
+    /// count is lost, or if a lower count shows that its number was reused.
     pub(crate) fn since(&self, before: &ContextSwitches) -> Option<u64> {
         let is_new = |(thread, _): &(&OsString, &u64)| !before.0.contains_key(*thread);
         let of_new_threads: u64 = self.0.iter().filter(is_new).map(|(_, count)| count).sum();
@@ -265,12 +261,12 @@ impl ContextSwitches {
 }
 
 impl BenchServer {
-    /// Asks the server to end; whether it did, and said that all was well.
+    /// Stops the server; returns whether it ended with success.
     pub(crate) fn end(mut self) -> bool {
         self.stop().is_some_and(|status| status.success())
     }
 
-    /// Waits for the end of a server that ends of its own accord; whether it did, and said that all was well.
+    /// Waits for a server that ends by itself; returns whether it ended with success.
     pub(crate) fn ends_by_itself(mut self) -> bool {
         self.wait().is_some_and(|status| status.success())
     }
@@ -305,7 +301,6 @@ impl Drop for BenchServer {
     }
 }
 
-/// How Stilling talks to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BenchDriver {
     Uring,
@@ -329,17 +324,17 @@ impl BenchDriver {
 }
 
 fn nginx_binary() -> PathBuf {
-    // Debian keeps it where only an administrator's path looks.
+    // Debian installs it outside the path of ordinary users.
     let debian = Path::new("/usr/sbin/nginx");
     if debian.is_file() { debian.to_owned() } else { "nginx".into() }
 }
 
-/// Requests beyond `limit_req`'s rate that nginx lets through at once: what arrives within 50 ms.
+/// Requests beyond `limit_req`'s rate that nginx admits at once: those of 50 ms.
 fn burst(rate: u32) -> u32 {
     rate / 20
 }
 
-/// A configuration of nginx: what a measurement adds to `http` and its `locations`, with what all of them have.
+/// A configuration of nginx: a measurement's additions to `http` and its `locations`, with the common parts.
 pub(super) fn nginx_config(
     folder: &Path,
     cores: usize,
@@ -365,7 +360,7 @@ fn nginx_slow_config(
     slow: Option<SocketAddr>,
     slow_rate: Option<u32>,
 ) -> String {
-    // One key for everybody: what is limited is the server's load, not one client's.
+    // One key for all clients: the limit applies to the server's load, not to each client.
     let (zone, limit) = slow_rate.map_or_else(Default::default, |rate| {
         let zone = format!(" limit_req_zone $server_port zone=slow:64k rate={rate}r/s;\n limit_req_status 503;\n limit_req_log_level info;\n");
         (zone, format!("limit_req zone=slow burst={} nodelay; ", burst(rate)))
@@ -382,7 +377,7 @@ fn nginx_slow_config(
     nginx_config(folder, cores, address, &format!("{zone}{upstream}"), &locations)
 }
 
-/// Whether these are so many answers, each of them 200 and empty, and not a byte more.
+/// Whether `answers` consists of exactly `count` responses, each 200 and empty.
 fn are_empty_oks(answers: &str, count: usize) -> bool {
     let heads: Vec<&str> = answers.split_terminator("\r\n\r\n").collect();
     let is_empty_ok = |head: &&str| {
@@ -392,7 +387,7 @@ fn are_empty_oks(answers: &str, count: usize) -> bool {
     answers.ends_with("\r\n\r\n") && heads.len() == count && heads.iter().all(is_empty_ok)
 }
 
-/// What `/proc/PID/stat` says of a process.
+/// Fields of `/proc/PID/stat`.
 #[derive(PartialEq, Eq, Debug)]
 struct ProcessStat {
     parent: u32,
@@ -404,7 +399,8 @@ impl ProcessStat {
         ProcessStat::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
-    /// proc(5): the name is in brackets and may contain anything, so fields are counted from the last one.
+    /// Parses the file. proc(5): the name is in brackets and may contain anything, so fields are counted after the last
+    /// bracket.
     fn parse(stat: &str) -> Option<ProcessStat> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();

@@ -11,19 +11,18 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
-/// Requests that a generator in the background never reaches: it is ended when the other is done. No more,
-/// because `ab` reserves 32 bytes for each.
+/// Requests that a background generator never completes: it is ended when the other is done. No more, because `ab`
+/// reserves 32 bytes for each.
 const WITHOUT_END: u64 = 20_000_000;
 
-/// Row 4.29: how much the slow requests' p99 may grow, in milliseconds; with nginx, how much more than nginx's.
+/// Row 4.29: most growth of the slow requests' p99, in milliseconds; compared with nginx, most growth beyond nginx's.
 const SLOW_EXTRA_MS: f64 = 1.0;
 
 /// A line of server-demo's report, repeated.
 struct ReferenceRow {
-    /// The row of the requirements, and what the report says of it.
+    /// The row of the requirements, and the reported figures.
     row: &'static str,
     reported: &'static str,
-    /// The server's options.
     options: &'static [&'static str],
     path: &'static str,
     requests: u64,
@@ -31,14 +30,13 @@ struct ReferenceRow {
     goal: Option<ReferenceTarget>,
 }
 
-/// What the requirements want of a line.
 #[derive(Clone, Copy)]
 enum ReferenceTarget {
-    /// Milliseconds of the median at most.
+    /// Most milliseconds of the median.
     MedianMs(f64),
-    /// Seconds for all requests at most.
+    /// Most seconds for all requests.
     TookS(f64),
-    /// Requests per second at least.
+    /// Least requests per second.
     Rate(f64),
 }
 
@@ -159,7 +157,7 @@ impl HttpBench {
             if !known.options.contains(&"-A") {
                 servers.push(self.hyper(machine::cores() as u64, 30)?);
             }
-            // The slow ones take as long as they take; only the fast ones are many.
+            // Slow requests have a fixed duration; only the fast ones are many.
             let requests =
                 if known.requests > 1000 { self.quick_or_full(known.requests) } else { known.requests };
             let load = HttpLoad::Ab { requests, connections: known.connections, keep: false };
@@ -183,7 +181,7 @@ impl HttpBench {
         Ok(vec![PageSection { title: "The known figures".to_owned(), words: words.to_owned(), table }])
     }
 
-    /// Slow requests alone, and with as many fast ones as the server can answer.
+    /// Slow requests alone, and beside as many fast ones as the server can answer.
     pub(super) fn slow_beside_fast(&self) -> XtaskResult<Vec<PageSection>> {
         let workers: &[&str] = &["-w", "300"];
         let backend = self.stilling(BenchDriver::Uring, workers)?;
@@ -267,7 +265,7 @@ fn reference_spread(samples: &[BenchSample], of: fn(&BenchSample) -> Option<f64>
     figures::spread_of_measured(samples.iter().map(of), figures::two_places)
 }
 
-/// The median of what was added to the 99th percentile within each round, in milliseconds.
+/// Median growth of the 99th percentile within each round, in milliseconds.
 fn added_ms(alone: &Series, together: &Series) -> Option<f64> {
     let rounds = alone.samples.iter().zip(&together.samples);
     let added: Option<Vec<_>> =

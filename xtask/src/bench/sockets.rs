@@ -1,9 +1,9 @@
-//! `cargo xtask bench sockets`: how many live connections one server process holds, whatever its limit of open
-//! files, and what each of them costs.
+//! `cargo xtask bench sockets`: live connections held by one server process beyond its limit of open files, and the
+//! cost of each.
 //!
 //! Server and generator both run under the limit and keep their sockets in the descriptor tables of their rings. The
-//! generator opens all connections, then sends one request over each, checks every answer and holds them all; the
-//! memory is looked at before, right after the answers, and when the server has parked them.
+//! generator opens all connections, then sends one request over each, checks every response and holds them all; memory
+//! is read before, right after the responses, and after the server has parked them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -19,7 +19,7 @@ use super::{enter_namespace, harness, machine, monitor, taken};
 use crate::XtaskResult;
 use crate::steps::{cargo, run, shown};
 
-/// How long connections rest before the last look: longer than a server waits until it parks one.
+/// Rest of the connections before the last reading: longer than a server takes to park one.
 const SETTLE_TIME: Duration = Duration::from_secs(8);
 
 /// Connections per source address: fewer than the system has ephemeral ports for one.
@@ -27,13 +27,13 @@ const CONNECTIONS_PER_SOURCE: u32 = 5000;
 
 #[derive(Args)]
 pub(super) struct SocketsArguments {
-    /// Connections that are open at once
+    /// Connections open at once
     #[arg(long, value_name = "N", default_value_t = 60_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
-    /// Open files that the server, and the generator, may have
+    /// Limit of open files of the server, and of the generator
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(200..))]
     open_files: u32,
-    /// Rings of the server, and of the generator; each holds as many sockets as there may be open files
+    /// Rings of the server, and of the generator; each holds as many sockets as the limit of open files
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     rings: u32,
     /// Write the section into docs/benchmarks.md
@@ -41,15 +41,13 @@ pub(super) struct SocketsArguments {
     write: bool,
 }
 
-/// What was seen at one moment.
 struct SocketUsage {
-    /// Bytes that the server occupies.
+    /// Bytes of the server's memory.
     user: u64,
     /// Bytes of the kernel's slabs, of the whole machine.
     slab: u64,
-    /// Connections that the server has open, this look's own among them.
+    /// Open connections of the server, including that of this reading.
     open: u64,
-    /// Descriptors that the server has open.
     descriptors: usize,
 }
 
@@ -62,7 +60,7 @@ impl SocketsArguments {
         harness::publish(&section.title, &section.text(), self.write)
     }
 
-    /// Measures, and checks that all were there and answered.
+    /// Measures, and checks that all connections were held and answered.
     fn measure(&self, binary: &Path) -> XtaskResult<PageSection> {
         let server = self.server(binary);
         let server = BenchServer::announcing_address("stilling uring", shown(&server), server)?;
@@ -101,7 +99,7 @@ impl SocketsArguments {
     fn server(&self, binary: &Path) -> Command {
         let mut command = self.limited(binary);
         command.args(["serve", "--listen", "127.0.0.1:0", "--direct-descriptors"]);
-        // While tens of thousands open, the first ones wait for their first request.
+        // While tens of thousands of connections open, the first ones wait for their first request.
         command.args(["-A", &self.rings.to_string(), "--first-byte-timeout", "300", "--idle-timeout", "300"]);
         command
     }
@@ -172,19 +170,19 @@ fn read_usage(server: &BenchServer) -> XtaskResult<SocketUsage> {
     })
 }
 
-/// Connections that the server says are open.
+/// Open connections according to the server.
 fn open(server: &BenchServer) -> XtaskResult<u64> {
     monitor::figure(server.address, "connections")
 }
 
-/// The generator while it runs; dropping it ends it.
+/// The running generator; dropping it ends it.
 struct SocketHolder {
     child: Child,
     command: String,
 }
 
 impl SocketHolder {
-    /// Returns when all connections have been answered and are held.
+    /// Starts the generator; returns when all connections have been answered and are held.
     fn start(mut command: Command, count: u32) -> XtaskResult<SocketHolder> {
         let words = shown(&command);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -193,7 +191,7 @@ impl SocketHolder {
         let mut stderr = BufReader::new(holder.child.stderr.take().expect("it is piped"));
         while stderr.read_line(&mut told)? > 0 {
             if told.ends_with(&format!("holding {count} connections\n")) {
-                // Read on, so that what it says later does not meet a closed pipe.
+                // Keeps reading, so that later output does not meet a closed pipe.
                 std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
                 return Ok(holder);
             }
@@ -201,7 +199,7 @@ impl SocketHolder {
         Err(format!("`{}` did not hold {count} connections: {told}", holder.command).into())
     }
 
-    /// Waits for its end, which must be a good one with all connections still open.
+    /// Waits for its end, which must be a success with all connections still open.
     fn finish(&mut self, count: u32) -> XtaskResult<String> {
         let mut report = String::new();
         self.child.stdout.take().expect("it is piped").read_to_string(&mut report)?;

@@ -1,20 +1,19 @@
-//! What the project holds itself to, and whether this run shows it. A target that is missed stays in the table.
+//! The project's targets, and whether this run meets them. A missed target stays in the table.
 
 use std::cell::RefCell;
 
 use super::figures::{self, PageSection};
 
-/// One target with what was measured.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct BenchTarget {
     what: String,
-    /// The greatest good value, or the least.
+    /// Greatest or least acceptable value.
     bound: Bound,
     measured: Option<f64>,
     unit: Unit,
 }
 
-/// What figures are followed by; nothing, or a × before them.
+/// Suffix of figures; empty, or a × before them.
 type Unit = &'static str;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -25,7 +24,7 @@ enum Bound {
 }
 
 impl BenchTarget {
-    /// Good are values up to `bound`.
+    /// A target met by values up to `bound`.
     pub(super) fn at_most(
         what: impl Into<String>,
         bound: f64,
@@ -35,7 +34,7 @@ impl BenchTarget {
         BenchTarget { what: what.into(), bound: Bound::AtMost(bound), measured, unit }
     }
 
-    /// Good are values from `bound` on.
+    /// A target met by values from `bound` on.
     pub(super) fn at_least(
         what: impl Into<String>,
         bound: f64,
@@ -45,7 +44,7 @@ impl BenchTarget {
         BenchTarget { what: what.into(), bound: Bound::AtLeast(bound), measured, unit }
     }
 
-    /// Good are values greater than `bound`.
+    /// A target met by values greater than `bound`.
     pub(super) fn above(
         what: impl Into<String>,
         bound: f64,
@@ -88,17 +87,15 @@ impl BenchTarget {
     }
 }
 
-/// The targets of a run, as far as they have been judged.
 #[derive(Default)]
 pub(super) struct BenchTargets(RefCell<Vec<BenchTarget>>);
 
 impl BenchTargets {
-    /// Notes what was found out about a target.
+    /// Records the result for a target.
     pub(super) fn add_target(&self, target: BenchTarget) {
         self.0.borrow_mut().push(target);
     }
 
-    /// The table of all of them.
     pub(super) fn section(&self) -> PageSection {
         section(&self.0.borrow())
     }

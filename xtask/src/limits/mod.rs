@@ -1,5 +1,5 @@
-//! `cargo xtask limits`: every named maximum, read from the sources, as `docs/limits.md`. The page is made,
-//! never written by hand, and `style` fails when it is not what the sources say.
+//! `cargo xtask limits`: all named limits, read from the sources, as `docs/limits.md`. The page is always generated;
+//! `style` fails when it differs from the sources.
 
 mod source;
 
@@ -9,10 +9,9 @@ use crate::XtaskResult;
 use crate::tree;
 use source::{ConstantLimit, FieldLimit, FlagLimit};
 
-/// The page.
 const PAGE: &str = "docs/limits.md";
 
-/// The files with the options of `stilling serve`.
+/// Files with the options of `stilling serve`.
 const OPTIONS: [&str; 2] = ["crates/cli/src/hub.rs", "crates/cli/src/serve.rs"];
 
 /// Crates that are not part of the server.
@@ -30,7 +29,7 @@ are at most as many of them as worker threads; the others wait in the queue, wit
 
 #[derive(Args)]
 pub(crate) struct LimitsArguments {
-    /// Write docs/limits.md instead of showing it
+    /// Write docs/limits.md instead of printing it
     #[arg(long)]
     write: bool,
 }
@@ -47,10 +46,10 @@ impl LimitsArguments {
     }
 }
 
-/// Row "every queue has a maximum" of the house rules: the page equals what the sources say.
+/// House rule "every queue has a maximum": checks that the page matches the sources.
 ///
 /// # Errors
-/// If it does not, with the command that makes it so; if a maximum has no words about it.
+/// If it does not, with the command that updates it; if a limit has no description.
 pub(crate) fn check() -> XtaskResult {
     let expected = page()?;
     let found = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
@@ -67,7 +66,7 @@ pub(crate) fn check() -> XtaskResult {
     .into())
 }
 
-/// The page that belongs to the sources of now.
+/// Generates the page from the current sources.
 fn page() -> XtaskResult<String> {
     let texts = tree::texts("crates")?;
     let shipped = texts.iter().filter(|text| {
@@ -133,7 +132,7 @@ fn flag_row(flag: &FlagLimit) -> String {
     format!("| `--{name}` | {} | {} | {} |\n", cell(default), cell(range), cell(words))
 }
 
-/// A maximum without a word about it is an error: nobody could tell what happens when it is reached.
+/// Rejects a limit without a description: readers must learn what happens when it is reached.
 fn require_text(words: &str, name: &str, path: &str) -> XtaskResult {
     if words.is_empty() {
         Err(format!("{path}: `{name}` does not say what it bounds").into())
@@ -142,7 +141,7 @@ fn require_text(words: &str, name: &str, path: &str) -> XtaskResult {
     }
 }
 
-/// Text for a cell: no bars, and plain code names instead of links, whose targets only rustdoc knows.
+/// Text for a table cell: bars escaped, intra-doc links replaced by plain code names.
 fn cell(text: &str) -> String {
     let text = text.replace('|', "\\|");
     let mut parts = text.split("[`");

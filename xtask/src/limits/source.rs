@@ -1,9 +1,8 @@
-//! Reads maxima out of Rust sources that rustfmt has laid out: constants, fields with defaults, options.
+//! Reads limits from Rust sources laid out by rustfmt: constants, fields with defaults, options.
 //!
-//! The layout is what makes a line reader enough: an item begins on its own line below its `///` words, and
-//! ends where its brackets close.
+//! Because of the layout, reading lines is enough: an item begins on its own line below its `///` text and ends where
+//! its brackets close.
 
-/// A constant that is a maximum.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct ConstantLimit {
     pub(super) name: String,
@@ -12,7 +11,7 @@ pub(super) struct ConstantLimit {
     pub(super) words: String,
 }
 
-/// A field of a structure of bounds, and what `Default` gives it.
+/// A field of a limits structure, with its default.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct FieldLimit {
     pub(super) name: String,
@@ -20,7 +19,6 @@ pub(super) struct FieldLimit {
     pub(super) words: String,
 }
 
-/// An option of the command line.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct FlagLimit {
     pub(super) name: String,
@@ -29,7 +27,7 @@ pub(super) struct FlagLimit {
     pub(super) words: String,
 }
 
-/// Structures whose fields are bounds.
+/// Structures with limits as fields.
 const STRUCTURES: [&str; 16] = [
     "BackoffConfig",
     "Growth",
@@ -49,9 +47,8 @@ const STRUCTURES: [&str; 16] = [
     "Timeouts",
 ];
 
-/// The constants of one file: all of them if the file is for limits, else spans of time and those with the name
-/// of a bound.
-/// Constants inside functions and tests bound nothing that a user meets.
+/// The constants of one file: all of them if the file is for limits, otherwise durations and constants named like a
+/// limit. Constants inside functions and tests are skipped.
 pub(super) fn constants(text: &str, all: bool) -> Vec<ConstantLimit> {
     let mut found = Vec::new();
     let mut words = DocText::default();
@@ -80,7 +77,7 @@ pub(super) fn constants(text: &str, all: bool) -> Vec<ConstantLimit> {
     found
 }
 
-/// What the name of a bound ends with.
+/// Name endings of limits.
 const BOUNDS: [&str; 9] =
     ["_MAX", "_LIMIT", "_BATCH", "_PER_TURN", "_PER_SHARD", "_SECONDS", "_KEPT", "_SLOTS", "PIECE_SIZE"];
 
@@ -96,7 +93,7 @@ fn without_visibility(line: &str) -> &str {
     }
 }
 
-/// The structures of bounds in one file, each with those fields that have a default.
+/// The limits structures of one file, each with the fields that have a default.
 pub(super) fn structures(text: &str) -> Vec<(String, Vec<FieldLimit>)> {
     let mut found = Vec::new();
     for name in STRUCTURES {
@@ -126,14 +123,14 @@ pub(super) fn structures(text: &str) -> Vec<(String, Vec<FieldLimit>)> {
     found
 }
 
-/// What follows `head` at the beginning of a line, up to the bracket that closes it in the same column.
+/// The text after `head` at the beginning of a line, up to the closing bracket in the same column.
 fn block<'a>(text: &'a str, head: &str) -> Option<&'a str> {
     let start = if text.starts_with(head) { 0 } else { text.find(&format!("\n{head}"))? + 1 } + head.len();
     let end = text[start..].find("\n}")?;
     Some(&text[start..start + end])
 }
 
-/// The value of one field in the body of `Default`, on a line of its own or in a line with others.
+/// The value of one field in the body of `Default`, on its own line or in a line with others.
 fn default_of(field: &str, defaults: &str) -> Option<String> {
     let label = format!("{field}: ");
     let at = defaults.match_indices(&label).map(|(at, _)| at).find(|at| {
@@ -174,7 +171,7 @@ pub(super) fn flags(text: &str) -> Vec<FlagLimit> {
             };
             let default = argument(&attribute, "default_value_t = ").map_or(told, |value| plain(&value));
             let range = argument(&attribute, "value_parser = ").and_then(|parser| range_of(&parser, text));
-            // A word beside numbers; other words bound nothing.
+            // A keyword beside numbers; other keywords limit nothing.
             let word = argument(&attribute, "default_value = ").filter(|_| range.is_some());
             let default = word.map_or(default, |word| word.trim_matches('"').to_owned());
             let is_flag = kind.trim_end_matches(',') == "bool";
@@ -214,7 +211,7 @@ fn plain(value: &str) -> String {
     }
 }
 
-/// The range that a parser accepts: its own, or that of the function in this file that makes it.
+/// The range that a parser accepts: its own, or that of the function in this file that builds it.
 fn range_of(parser: &str, text: &str) -> Option<String> {
     let maker = parser.strip_suffix("()").and_then(|name| block(text, &format!("fn {name}() ")));
     let body = maker.unwrap_or(parser);
@@ -224,14 +221,14 @@ fn range_of(parser: &str, text: &str) -> Option<String> {
     Some(body[start..end].replace('_', "").replace("..=", " to ").replace("..", " and more"))
 }
 
-/// The value of a product of whole numbers, as far as it is one.
+/// The value of a product of whole numbers; `None` for anything else.
 pub(super) fn product(value: &str) -> Option<u64> {
     value
         .split('*')
         .try_fold(1_u64, |product, factor| product.checked_mul(factor.trim().replace('_', "").parse().ok()?))
 }
 
-/// The `///` words above an item, joined; attributes between them and the item are skipped.
+/// The `///` lines above an item, joined; attributes between them and the item are skipped.
 #[derive(Default)]
 struct DocText(String);
 

@@ -1,11 +1,11 @@
 //! `cargo xtask soak burst`: ten times the usual load within a second, for ten seconds, and back (row 5.4).
 //!
 //! ```text
-//!  asked   ▁▁▁▁▁▂▄▆██████████▁▁▁▁▁▁▁▁▁▁     a connection per request, opened when the request is due
+//!  load    ▁▁▁▁▁▂▄▆██████████▁▁▁▁▁▁▁▁▁▁     a connection per request, opened when the request is due
 //! ```
 //!
-//! At ten times the load there is more work than the workers do, so the queue grows; its limit is not reached, so nothing
-//! may be refused.
+//! At ten times the load the work exceeds the workers' capacity, so the queue grows; it stays below its limit, so no
+//! request may be refused.
 
 use std::time::Instant;
 
@@ -24,13 +24,13 @@ const OPTIONS: [&str; 8] = ["-A", "2", "-w", "4", "-D", "5", "--queue-target", "
 /// Requests per second before and after the burst.
 const NOMINAL: f64 = 100.0;
 
-/// The load of the burst, in multiples of the nominal one.
+/// Load of the burst, in multiples of the nominal load.
 const TIMES: u32 = 10;
 
 /// Seconds of the nominal load before the burst, of the burst, and of the nominal load after it.
 ///
-/// The 1,500 requests before the burst use each receive buffer of the `uring` driver at least once: the kernel takes the 512 of each
-/// shard in turn, so that they are resident after as many requests at any load, and are no memory of the burst.
+/// The 1,500 requests before the burst use each receive buffer of the `uring` driver at least once: the kernel uses the
+/// 512 buffers of each shard in turn, so they become resident at any load and do not count as memory of the burst.
 const BEFORE_S: f64 = 15.0;
 const BURST_S: f64 = 10.0;
 const AFTER_S: f64 = 10.0;
@@ -38,24 +38,24 @@ const AFTER_S: f64 = 10.0;
 /// Steps of the rise to the full load within a second.
 const RISE_STEPS: u32 = 10;
 
-/// The queue's limit, the default.
+/// Limit of the queue, the default.
 const QUEUE_MAX: u64 = 4096;
 
-/// Jobs that have to wait at once, or the burst was none.
+/// Least queued jobs at the peak; fewer mean that the load was no burst.
 const QUEUED_MIN: u64 = 500;
 
-/// Answers per second at the full load: nine tenths of what the workers can do.
+/// Least responses per second at the full load: nine tenths of the workers' capacity.
 const GOODPUT_MIN: f64 = 720.0;
 
-/// Seconds from the fall of the load until latency is as before.
+/// Most seconds from the fall of the load until latency is back to its level before the burst.
 const RECOVERY_S: f64 = 5.0;
 
-/// Resident memory after the burst: a part more than before it and a number of bytes, which the tables of connections
-/// that were open for the first time keep.
+/// Bound of resident memory after the burst: a factor of the value before it, plus bytes for the tables of connections
+/// that were open for the first time.
 const MEMORY_PART: f64 = 1.05;
 const MEMORY_EXTRA: f64 = 2.0 * 1024.0 * 1024.0;
 
-/// Gauges that have to be back at zero.
+/// Gauges that must return to zero.
 const GAUGES: [&str; 5] = [
     "jobs_queued",
     "jobs_running",
@@ -66,18 +66,17 @@ const GAUGES: [&str; 5] = [
 
 #[derive(Args)]
 pub(super) struct BurstSoak {
-    /// Write the judgements into docs/benchmarks.md
+    /// Write the verdicts into docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
 
-/// All that was seen on one driver.
 struct BurstObservation {
     driver: BenchDriver,
     report: LoadReport,
     queued_max: u64,
     gauges: Vec<u64>,
-    /// Resident memory before the burst, at most, and after it.
+    /// Resident memory before the burst, its maximum, and after the burst.
     memory: [f64; 3],
     ended_well: bool,
 }
@@ -230,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Row 5.4: each promise is judged alone.
+    /// Row 5.4: each criterion is judged separately.
     #[test]
     fn every_promise_of_a_burst_is_judged() {
         let missed = |change: fn(&mut BurstObservation)| -> Vec<String> {

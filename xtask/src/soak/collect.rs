@@ -1,14 +1,14 @@
-//! `cargo xtask soak collect`: publishers that are faster than the server, for a long time (rows 0.17 and 0.33).
+//! `cargo xtask soak collect`: publishers faster than the server, for a long time (rows 0.17 and 0.33).
 //!
 //! ```text
-//!  nominal   ██                              ██    confirmed messages alone: the rate before and after
-//!  flood       ████████████████████████████        nobody waits for an answer; TCP is what holds them back
-//!  waiting     ████████████████████████████        a connection per message, confirmed: what a client waits meanwhile
-//!  compared         ├─warm─┤         ├─end─┤       memory, descriptors, threads, and how long those clients wait
+//!  nominal   ██                              ██    only confirmed messages: the rate before and after
+//!  flood       ████████████████████████████        unconfirmed messages; only TCP backpressure limits them
+//!  waiting     ████████████████████████████        a connection per message, confirmed: the wait of a client meanwhile
+//!  compared         ├─warm─┤         ├─end─┤       memory, descriptors, threads, and the wait of those clients
 //! ```
 //!
-//! The flood ends last, so that its end can be seen: from its last write on, within the same few seconds, nothing may be
-//! pending any more and the nominal load has to have the rate of before.
+//! The flood ends last, so that its end is visible: within the same few seconds after its last write, no message may be
+//! pending and the nominal load must reach its earlier rate.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -31,36 +31,36 @@ use crate::bench::{isolation, taken};
 use crate::steps::shown;
 use crate::tree;
 
-/// Seconds of one run of a generator.
+/// Seconds per run of a generator.
 const SEGMENT_S: u32 = 10;
 
-/// Messages that are sent before and after the flood, to see what the server takes when it is not flooded.
+/// Options of the load before and after the flood, which measures the rate of an undisturbed server.
 const NOMINAL: [&str; 3] = ["--clients=4", "--size=1024", "--window=64"];
 
-/// Seconds of the nominal load before the flood and, for its rate over a while, after it.
+/// Seconds of the nominal load before the flood and, for its lasting rate, after it.
 const NOMINAL_SECONDS: &str = "--seconds=8";
 
-/// Seconds of each nominal run right after the flood, repeated until one has the rate of before.
+/// Seconds of each nominal run right after the flood, repeated until one reaches the earlier rate.
 const NOMINAL_PROBE_SECONDS: &str = "--seconds=1";
 
 const FLOOD: [&str; 5] = ["--clients=8", "--size=1024", "--window=256", "--threads=1", "--unconfirmed"];
 
 const WAITING: [&str; 4] = ["--clients=4", "--size=1024", "--window=1", "--per-message"];
 
-/// How soon after the last write of the flood everything that was sent has to be durable, and what is nominal has to go on, in
-/// seconds (row 0.17).
+/// Seconds after the last write of the flood within which all sent messages must be durable and the nominal load must
+/// reach its rate (row 0.17).
 const CALM_WITHIN_S: f64 = 5.0;
 
-/// How long it is looked for that, in seconds, so that a broken bound has a figure.
+/// Seconds of waiting for that, so that a missed limit has a figure.
 const CALM_AWAITED_S: f64 = 60.0;
 
-/// Between two looks at what is pending.
+/// Time between two readings of the pending messages.
 const PENDING_EVERY: Duration = Duration::from_millis(20);
 
-/// How much of the rate before the flood there has to be after it: as much as runs differ here.
+/// Least rate after the flood, as a part of the rate before it: runs on one machine differ by as much.
 const RATE_PART: f64 = 0.8;
 
-/// How much longer clients may wait at the end than after the warm-up: a part, as much as runs differ here.
+/// Most wait of clients at the end, as a multiple of the wait after the warm-up: runs on one machine differ by as much.
 const WAIT_PART: f64 = 1.5;
 
 #[derive(Args)]
@@ -69,7 +69,6 @@ pub(super) struct CollectSoak {
     options: SoakOptions,
 }
 
-/// One run of a generator.
 struct LoadSegment {
     at_s: f64,
     report: SegmentReport,
@@ -80,7 +79,7 @@ struct SegmentReport {
     accounting: SegmentAccounting,
     rate_per_s: f64,
     failures_total: u64,
-    /// How long after the last write everything was there.
+    /// Seconds from the last write until all messages were stored.
     settled_s: f64,
     send_time: SegmentSpread,
 }
@@ -99,7 +98,6 @@ struct SegmentSpread {
     max_us: f64,
 }
 
-/// All that was seen.
 struct CollectObservation {
     before: ResourceSample,
     resource_samples: Vec<ResourceSample>,
@@ -107,20 +105,18 @@ struct CollectObservation {
     flood: Vec<LoadSegment>,
     waiting: Vec<LoadSegment>,
     nominal: [SegmentReport; 2],
-    /// How long after the last write of the flood nothing was pending any more and the rate was nominal, in seconds.
     recovery: FloodRecovery,
     ended_well: bool,
 }
 
-/// What came after the flood.
+/// Recovery after the flood, in seconds.
 struct FloodRecovery {
-    /// Nothing is pending; `None`: not in the time for it.
+    /// Until no message is pending; `None`: not within the time limit.
     settled_s: Option<f64>,
-    /// A run of the nominal load ends that had the rate of before; `None`: not in the time for it.
+    /// Until the end of a nominal run with the earlier rate; `None`: not within the time limit.
     nominal_s: Option<f64>,
 }
 
-/// Where everything is.
 struct CollectServer {
     binary: PathBuf,
     nats: SocketAddr,
@@ -129,7 +125,7 @@ struct CollectServer {
 
 impl CollectSoak {
     pub(super) fn soak(&self) -> XtaskResult {
-        // Not where the system keeps its temporary files: that may be memory.
+        // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
         let binary = taken("stilling", folder.path())?;
         let (server, stage) = self.start(&binary, &folder.path().join("data"))?;
@@ -183,7 +179,7 @@ impl CollectServer {
             .map_err(|error| format!("`{}` printed no report: {error}", shown(&command)).into())
     }
 
-    /// Runs it again and again until `over`.
+    /// Runs the generator repeatedly until `over`.
     fn keep_running(
         &self,
         stream: &str,
@@ -202,12 +198,12 @@ impl CollectServer {
         Ok(segments)
     }
 
-    /// The nominal load alone.
+    /// Runs only the nominal load.
     fn nominal(&self, seconds: &str) -> XtaskResult<SegmentReport> {
         self.run("nominal", &[&NOMINAL[..], &[seconds]].concat())
     }
 
-    /// Waits until nothing is pending any more and then until the rate is nominal; the last write was so long ago.
+    /// Waits until no message is pending and then until the rate is nominal; the last write was `since_s` ago.
     fn recovery(&self, since_s: f64, nominal_rate: f64) -> XtaskResult<FloodRecovery> {
         let begun = Instant::now();
         let now_s = || since_s + begun.elapsed().as_secs_f64();
@@ -232,7 +228,7 @@ impl CollectServer {
         Ok(FloodRecovery { settled_s, nominal_s })
     }
 
-    /// Messages that the server has and that are not durable yet.
+    /// Messages received by the server and not yet durable.
     fn pending(&self) -> XtaskResult<u64> {
         let output = Command::new("curl").args(["-sS", "--max-time", "5", &self.metrics]).output()?;
         pending(&String::from_utf8_lossy(&output.stdout))
@@ -240,7 +236,7 @@ impl CollectServer {
     }
 }
 
-/// The sum over all streams.
+/// Sum of the pending messages over all streams.
 fn pending(metrics: &str) -> Option<u64> {
     let values = metrics.lines().filter(|line| line.starts_with("stilling_hub_stream_pending{"));
     let values: Vec<u64> = values.filter_map(|line| line.split_whitespace().last()?.parse().ok()).collect();
@@ -272,7 +268,7 @@ fn watched(server: BenchServer, stage: &CollectServer, total_s: f64) -> XtaskRes
     Ok(CollectObservation { before, resource_samples, after, flood, waiting, nominal, recovery, ended_well })
 }
 
-/// How long clients waited in a stretch of the time, in milliseconds: the middle of the runs' means.
+/// Wait of clients within a time window, in milliseconds: the median of the runs' means.
 fn waited_ms(segments: &[LoadSegment], stretch: schedule::SoakWindow) -> f64 {
     let within = segments.iter().filter(|segment| stretch.contains(segment.at_s));
     median(within.map(|segment| segment.report.send_time.mean_us / 1e3).collect())
@@ -319,7 +315,7 @@ fn waiting(observation: &CollectObservation, total_s: f64) -> SoakVerdict {
     }
 }
 
-/// Each run of the flood ends, and the others go on: that is how often it is looked at.
+/// Judges how soon the messages of each flood run are stored after its last write, while the other runs continue.
 fn settling(observation: &CollectObservation) -> SoakVerdict {
     let settled = observation.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
     SoakVerdict {
@@ -330,7 +326,7 @@ fn settling(observation: &CollectObservation) -> SoakVerdict {
     }
 }
 
-/// How soon the flood is over for everybody else.
+/// Judges how soon the server has recovered from the flood.
 fn recovery(observation: &CollectObservation) -> Vec<SoakVerdict> {
     let FloodRecovery { settled_s, nominal_s } = observation.recovery;
     let soon = |what: &str, end_s: Option<f64>| SoakVerdict {
@@ -357,7 +353,7 @@ fn recovery(observation: &CollectObservation) -> Vec<SoakVerdict> {
     ]
 }
 
-/// What is left when all clients have gone, and how the server ends.
+/// Judges the descriptors left after all clients have gone, and the end of the server.
 fn ending(observation: &CollectObservation) -> [SoakVerdict; 2] {
     let (before, after) = (observation.before.descriptors, observation.after);
     let descriptors_max = before + 3.0 * DESCRIPTORS_PER_STREAM;
@@ -376,7 +372,7 @@ fn ending(observation: &CollectObservation) -> [SoakVerdict; 2] {
     [descriptors, end]
 }
 
-/// Files that a stream has open once something was written to it.
+/// Files that a stream keeps open once it has records.
 const DESCRIPTORS_PER_STREAM: f64 = 6.0;
 
 fn tables(observation: &CollectObservation, verdicts: &[SoakVerdict], total_s: f64) -> String {

@@ -1,4 +1,4 @@
-//! Clients that mean no good: they reset connections at every stage, or say a byte now and then.
+//! Hostile clients: connections reset at every stage, and connections that send a byte now and then.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,29 +7,26 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-/// Between two resets.
 const RESET_PAUSE: Duration = Duration::from_millis(10);
 
-/// Connections that say a byte now and then, all together.
+/// Connections that send a byte now and then, in total.
 const TRICKLING: usize = 100;
 
-/// Between two bytes of each.
+/// Time between two bytes of each.
 const TRICKLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What foes have done.
 #[derive(Default)]
 pub(super) struct HostileTraffic {
-    /// Connections reset.
     pub(super) resets: AtomicU64,
-    /// Connections on which bytes trickled.
+    /// Connections with trickling bytes.
     pub(super) trickled: AtomicU64,
-    /// Those of them that the server ended.
+    /// Of these, connections closed by the server.
     pub(super) ended: AtomicU64,
     /// Attempts to connect that failed.
     pub(super) refused: AtomicU64,
 }
 
-/// What is sent before a reset: from nothing to more than is ever read.
+/// Bytes sent before a reset: from nothing to more than the server ever reads.
 fn opening_requests(host: SocketAddr) -> [String; 5] {
     let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     [
@@ -59,17 +56,17 @@ impl HostileTraffic {
         let mut stream = TcpStream::connect(to)?;
         stream.write_all(opening.as_bytes())?;
         if turn.is_multiple_of(3) {
-            // Some go while the server is at it, others before it has looked.
+            // Some connections are reset during processing, others before the server reads them.
             std::thread::sleep(Duration::from_millis(turn % 40));
         }
-        // No lingering: closing resets.
+        // No lingering: the close is a reset.
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
         drop(stream);
         self.resets.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// Keeps connections on which a head comes byte by byte and never ends, until `over`.
+    /// Keeps connections with heads that arrive byte by byte and never end, until `over`.
     pub(super) fn trickle(&self, to: SocketAddr, over: &AtomicBool) {
         let mut open: Vec<TcpStream> = Vec::new();
         while !over.load(Relaxed) {
@@ -100,12 +97,12 @@ fn start_trickling(to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Says another byte; false when the server has ended the connection.
+/// Sends another byte; false when the server has closed the connection.
 fn send_byte(stream: &mut TcpStream) -> bool {
     let mut answer = [0; 512];
     loop {
         match stream.read(&mut answer) {
-            // An answer before the end is the server's word about the timeout.
+            // A response before the close reports the timeout.
             Ok(count) if count > 0 => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             _ => return false,
@@ -143,7 +140,7 @@ mod tests {
             said.extend_from_slice(&piece[..count]);
         }
         drop(server);
-        // The end may take a moment to come; until then another byte is said.
+        // The close may take a moment to arrive; until then another byte is sent.
         let mut bytes = 0;
         while send_byte(&mut foe) {
             bytes += 1;

@@ -1,12 +1,12 @@
 //! `cargo xtask soak http`: the HTTP server under clients of many kinds at once.
 //!
 //! ```text
-//!  slow c=100      ████████████████████████████████    nobody may fail
+//!  slow c=100      ████████████████████████████████    no request may fail
 //!  fast c=100      ████████████████████████████████    (`soak parallel` judges rows 4.27 and 4.28)
 //!  bursts × 10       ██            ██
-//!  resets, trickle ████████████████████████████████    somebody always means no good
+//!  resets, trickle ████████████████████████████████    hostile clients all the time
 //!  hand-overs      ███|███|███|███|███|███|███|███|    a second service, with an elastic pool in waves
-//!  --app, direct   ████████████████████████████████    servers beside, with a moderate load
+//!  --app, direct   ████████████████████████████████    side servers with a moderate load
 //!  compared                ├─warm─┤         ├─end─┤    memory, descriptors, threads
 //! ```
 
@@ -29,10 +29,10 @@ use crate::bench::load::BenchEnvironment;
 use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::{figures, isolation, taken};
 
-/// Descriptors that a side server may keep: connections to its worker processes, and what tells of these.
+/// Descriptors that a side server may keep: connections to its worker processes and their control descriptors.
 const SIDE_SPARE: f64 = 24.0;
 
-/// The server's options: those of row 4.27, whose requests are never refused.
+/// The server's options: those of row 4.27, without refusals.
 const OPTIONS: [&str; 6] = ["-C", "1000", "-w", "300", "--queue-target", "off"];
 
 #[derive(Args)]
@@ -41,12 +41,11 @@ pub(super) struct HttpSoak {
     options: SoakOptions,
 }
 
-/// All that was seen.
 struct HttpObservation {
     /// Before any load.
     before: ResourceSample,
     resource_samples: Vec<ResourceSample>,
-    /// When everybody had gone.
+    /// After all clients have gone.
     after: Option<ResourceSample>,
     tally: Vec<RequestTally>,
     hostile_traffic: HostileTraffic,
@@ -86,7 +85,7 @@ impl HttpSoak {
     }
 }
 
-/// Puts all load on the server and looks at it all the while.
+/// Puts all load on the server while sampling it.
 fn watched(
     server: BenchServer,
     places: &[BenchEnvironment; 5],
@@ -190,7 +189,7 @@ fn verdicts(observation: &HttpObservation, total_s: f64) -> Vec<SoakVerdict> {
     verdicts
 }
 
-/// All clients that mean well.
+/// Results of all well-behaved clients.
 fn run_all_clients(observation: &HttpObservation) -> impl Iterator<Item = &RequestTally> {
     let hand_overs = observation.succession.iter().flat_map(|succession| &succession.tally);
     observation.tally.iter().chain(hand_overs).chain(observation.sides.iter().flat_map(|side| &side.tally))

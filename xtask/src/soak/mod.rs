@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: a long load of many kinds at once, after which everything has to be as it was.
+//! `cargo xtask soak`: a long load of many kinds at once; afterwards all resources must be back at their earlier level.
 //!
-//! `http.rs`, `parallel.rs` and `collect.rs` put load on the server; here is how it is watched and judged.
+//! The submodules put load on the server; this module samples and judges it.
 
 mod burst;
 mod collect;
@@ -26,11 +26,10 @@ use crate::packages;
 use crate::steps::{cargo, run};
 use watch::{MEASURES, ResourceSample};
 
-/// Between two looks at the server.
+/// Time between two samples of the server.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long the server has after the load, to be as it was before it: longer than it waits for a head, and than it
-/// lingers.
+/// Time for the server to return to its state before the load: longer than its timeout for a head and its lingering.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Args)]
@@ -41,28 +40,28 @@ pub(crate) struct SoakArguments {
 
 #[derive(Subcommand)]
 enum SoakCommand {
-    /// The HTTP server
+    /// The HTTP server under clients of many kinds
     Http(http::HttpSoak),
-    /// Slow and fast requests in parallel and nothing else: server-demo's own hour
+    /// Only slow and fast requests in parallel: server-demo's own hour
     Parallel(parallel::ParallelSoak),
     /// Streams, with publishers faster than the server
     Collect(collect::CollectSoak),
     /// Ten times the usual load within a second, and back
     Burst(burst::BurstSoak),
-    /// Harmful clients of every kind beside a valid load
+    /// Hostile clients of every kind beside a valid load
     Hostile(hostile::HostileSoak),
 }
 
-/// The options of every long soak.
+/// Options of every long soak.
 #[derive(Args)]
 struct SoakOptions {
-    /// How long the load lasts
+    /// Duration of the load in minutes
     #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     minutes: u32,
-    /// How the server talks to the kernel
+    /// Driver of the server
     #[arg(long, value_enum, default_value_t = SoakDriver::Uring)]
     driver: SoakDriver,
-    /// Write the judgements into docs/benchmarks.md
+    /// Write the verdicts into docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
@@ -76,7 +75,7 @@ impl SoakOptions {
         f64::from(self.minutes) * 60.0
     }
 
-    /// Writes the part, if asked to, and fails with everything that was missed.
+    /// Writes the section if requested, and fails with all missed verdicts.
     fn conclude(&self, name: &str, title: &str, words: String, verdicts: &[SoakVerdict]) -> XtaskResult {
         if self.write {
             let driver = self.driver().option();
@@ -103,7 +102,7 @@ impl SoakDriver {
     }
 }
 
-/// A judgement: what has to hold, its limit, and whether it does.
+/// A verdict: a criterion, its limit, and whether it holds.
 struct SoakVerdict {
     what: String,
     limit: String,
@@ -131,7 +130,7 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Looks at the server until the time is over or it has gone, and says once a minute how it is, if it `talks`.
+/// Samples the server until the time is over or the process has ended; prints a status line once a minute if `talks`.
 fn sample_until(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<ResourceSample> {
     let mut resource_samples = Vec::new();
     let mut minute = 0;
@@ -157,7 +156,7 @@ fn sample_until(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<
     }
 }
 
-/// Waits until the server has no more descriptors than before the load, for a bounded time.
+/// Waits, for a bounded time, until the server has no more descriptors than before the load.
 fn wait_for_release(process: u32, start: Instant, before: &ResourceSample) -> Option<ResourceSample> {
     let end = Instant::now() + RELEASE_TIMEOUT;
     loop {
@@ -169,7 +168,7 @@ fn wait_for_release(process: u32, start: Instant, before: &ResourceSample) -> Op
     }
 }
 
-/// Whether what a server has stays level.
+/// Judges whether the resources of a server stay level.
 fn level(whose: &str, resource_samples: &[ResourceSample], total_s: f64) -> Vec<SoakVerdict> {
     let (warm, end) = (schedule::warm(total_s), schedule::end(total_s));
     let judged = |measure: &watch::ResourceMeasure| {
@@ -185,7 +184,7 @@ fn level(whose: &str, resource_samples: &[ResourceSample], total_s: f64) -> Vec<
     MEASURES.iter().map(judged).collect()
 }
 
-/// What a server had, as a table.
+/// Resources of a server, as a table.
 fn looks_table(
     before: &ResourceSample,
     resource_samples: &[ResourceSample],
@@ -218,7 +217,7 @@ fn verdict_table(verdicts: &[SoakVerdict]) -> String {
     text
 }
 
-/// Fails with everything that was missed.
+/// Fails with all missed verdicts.
 fn conclude(verdicts: &[SoakVerdict]) -> XtaskResult {
     let missed: Vec<&str> =
         verdicts.iter().filter(|verdict| !verdict.holds).map(|verdict| verdict.what.as_str()).collect();

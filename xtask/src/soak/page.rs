@@ -1,4 +1,5 @@
-//! The section of docs/benchmarks.md that `cargo xtask soak … --write` writes: one part per soak, each replaced alone.
+//! The section of docs/benchmarks.md that `cargo xtask soak … --write` writes: one part per soak, each replaced
+//! separately.
 
 use super::{SoakVerdict, verdict_table};
 use crate::XtaskResult;
@@ -6,19 +7,18 @@ use crate::bench::machine;
 use crate::bench::page::{PAGE, section_of, with_section};
 use crate::tree;
 
-/// The section's title.
 pub(crate) const TITLE: &str = "Soaks";
 
 const WORDS: &str = "Long loads after which the server has to be as it was. Servers and generators share the machine's \
                      cores. Each part comes from the command it names and has every judgement of that run with its \
                      limit; a run with a missed judgement is written too.";
 
-/// The result of one soak, as a part of the section.
+/// Result of one soak, as a part of the section.
 pub(super) struct SoakSection {
     pub(super) title: String,
     /// The command that repeats it.
     pub(super) command: String,
-    /// What the load was and how the server was started.
+    /// Description of the load and of the server's options.
     pub(super) words: String,
 }
 
@@ -36,7 +36,7 @@ impl SoakSection {
         )
     }
 
-    /// Writes the part in the place of the one with its title.
+    /// Writes the part in place of the part with the same title.
     ///
     /// # Errors
     /// If the page cannot be read or written.
@@ -46,7 +46,7 @@ impl SoakSection {
     }
 }
 
-/// The page with a part's `text` in the place of the one with its title, or at the end of the section.
+/// The page with `text` in place of the part with this title, or at the end of the section.
 fn with_part(page: &str, title: &str, text: &str) -> String {
     let section = section_of(page, TITLE).map_or_else(|| format!("## {TITLE}\n\n{WORDS}\n"), str::to_owned);
     let heading = format!("\n### {title}\n");

@@ -1,7 +1,6 @@
-//! `cargo xtask soak parallel`: server-demo's own hour, slow and fast requests in parallel and nothing else (rows 4.27 and
-//! 4.28).
+//! `cargo xtask soak parallel`: server-demo's own hour, only slow and fast requests in parallel (rows 4.27 and 4.28).
 //!
-//! Each generator runs once over the whole time, so that its percentiles are those of all requests.
+//! Each generator runs once over the whole time, so that its percentiles cover all requests.
 
 use std::time::Instant;
 
@@ -141,7 +140,7 @@ impl ParallelTarget {
 mod tests {
     use super::*;
 
-    /// Rows 4.27 and 4.28: each figure of the row is judged alone, and a silent generator has met nothing.
+    /// Rows 4.27 and 4.28: each figure of the row is judged separately, and a generator without figures misses all.
     #[test]
     fn every_figure_of_a_row_is_judged() {
         let good = BenchSample {

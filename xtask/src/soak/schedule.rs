@@ -1,21 +1,22 @@
-//! When what happens in a soak: bursts, what counts as warm, what counts as the end.
+//! Schedule of a soak: bursts, the warm window, the end window.
 
 /// Seconds between two bursts of a long soak.
 const BURST_EVERY_S: f64 = 3600.0;
 
-/// Seconds that a burst lasts, if the soak is long enough.
+/// Seconds of a burst, if the soak is long enough.
 const BURST_S: f64 = 10.0;
 
-/// The longest part of a soak that a burst takes.
+/// Longest burst, as a part of the soak.
 const BURST_PART: f64 = 1.0 / 12.0;
 
-/// Where the first burst begins: within the warm-up, because what a burst makes the server touch stays touched.
+/// Start of the first burst, as a part of the soak: within the warm-up, because memory touched by a burst stays
+/// resident.
 const FIRST_BURST: f64 = 0.05;
 
 /// The part of a soak that is warm-up.
 const WARM: f64 = 0.25;
 
-/// A stretch of time, in seconds after the start.
+/// A time window, in seconds after the start.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct SoakWindow {
     pub(super) from_s: f64,
@@ -28,11 +29,11 @@ impl SoakWindow {
     }
 }
 
-/// The bursts of a soak of so many seconds: one in the warm-up, then hourly, and at least one.
+/// The bursts of a soak of `total_s` seconds: one in the warm-up, then hourly, and at least one.
 pub(super) fn bursts(total_s: f64) -> Vec<SoakWindow> {
     let length = BURST_S.min(total_s * BURST_PART);
     let hours = (total_s * (1.0 - WARM) / BURST_EVERY_S).floor().max(1.0);
-    // Evenly over what follows the warm-up, each in the middle of its share.
+    // Evenly over the time after the warm-up, each in the middle of its share.
     let share = total_s * (1.0 - WARM) / hours;
     let later = (0..hours as u64).map(|hour| total_s * WARM + share * (hour as f64 + 0.4));
     std::iter::once(total_s * FIRST_BURST)
@@ -41,12 +42,12 @@ pub(super) fn bursts(total_s: f64) -> Vec<SoakWindow> {
         .collect()
 }
 
-/// Right after the warm-up.
+/// Window right after the warm-up.
 pub(super) fn warm(total_s: f64) -> SoakWindow {
     SoakWindow { from_s: total_s * WARM, to_s: total_s * (WARM + 0.2) }
 }
 
-/// The end.
+/// Window at the end.
 pub(super) fn end(total_s: f64) -> SoakWindow {
     SoakWindow { from_s: total_s * 0.8, to_s: total_s }
 }

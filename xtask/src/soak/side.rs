@@ -1,5 +1,5 @@
-//! Servers beside the main one, each for what that one does not do, with a moderate load of its own: worker processes
-//! behind it, connections that are no open files.
+//! Side servers beside the main server, each for features that the main server does not use, with a moderate load of
+//! its own: worker processes, direct descriptors.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
@@ -11,17 +11,17 @@ use crate::bench::load::{BenchEnvironment, HttpLoad};
 use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::stilling_before_node;
 
-/// Requests of one run of `ab`.
+/// Requests per run of `ab`.
 const SEGMENT_REQUESTS: u64 = 5_000;
 
-/// The options before worker processes: two of them, which are replaced every so often.
-/// None of these requests is to be refused while others wait for a process.
+/// Options for two worker processes that are replaced every so often. No request is refused while others wait for a
+/// process.
 const APP_OPTIONS: [&str; 8] =
     ["--processes", "2", "--app-concurrency", "8", "--app-requests-max", "20000", "--queue-target", "off"];
 
 const DIRECT_OPTIONS: [&str; 3] = ["-C", "1000", "--direct-descriptors"];
 
-/// A server with what is asked of it.
+/// A server with the path requested from it.
 pub(super) struct SideServer {
     name: &'static str,
     server: BenchServer,
@@ -29,7 +29,6 @@ pub(super) struct SideServer {
     place: BenchEnvironment,
 }
 
-/// What was seen of it.
 pub(super) struct SideObservation {
     pub(super) name: &'static str,
     pub(super) before: ResourceSample,
@@ -65,7 +64,7 @@ pub(super) fn all(place: &BenchEnvironment, driver: BenchDriver) -> XtaskResult<
 }
 
 impl SideServer {
-    /// Asks until `over`, and looks at the server all the while; then ends it.
+    /// Sends requests until `over` while sampling the server, then ends it.
     pub(super) fn run(self, start: Instant, total_s: f64, over: &AtomicBool) -> XtaskResult<SideObservation> {
         let process = self.server.first_process();
         let before = ResourceSample::at(process, 0.0).ok_or("a side server has gone before it began")?;
@@ -79,7 +78,7 @@ impl SideServer {
         Ok(SideObservation { name: self.name, before, resource_samples, after, tally, ended_well })
     }
 
-    /// A connection each and kept ones, in turn.
+    /// Runs requests with a connection each and on kept connections, alternately.
     fn load(&self, over: &AtomicBool) -> [RequestTally; 2] {
         let name = |kept: &str| format!("{}, c=20{kept} (ab)", self.name);
         let mut tally = [RequestTally::new(name("")), RequestTally::new(name(", kept"))];

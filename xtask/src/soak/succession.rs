@@ -1,5 +1,5 @@
-//! A service that is restarted again and again under load, with a pool that grows and shrinks: each server takes over
-//! from the one before, nobody fails, and the last one is as small as the first ones were.
+//! A service that is repeatedly restarted under load, with a pool that grows and shrinks: each server takes over from
+//! its predecessor, no request fails, and the last server is as small as the first ones.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,7 +21,7 @@ const HAND_OVERS_MIN: f64 = 6.0;
 /// Seconds of one wave of slow requests, and of the rest after it: longer than the pool takes to shrink.
 const WAVE_S: u32 = 3;
 
-/// The pool's options: few workers, that many at most, and away a second after they are needed.
+/// Options of the pool: few initial workers, a maximum, and removal after one idle second.
 const OPTIONS: [&str; 12] = [
     "-A",
     "2",
@@ -37,26 +37,25 @@ const OPTIONS: [&str; 12] = [
     "off",
 ];
 
-/// Threads that one server has more in a wave than in the rest after it, at least.
+/// Least growth of one server's threads between a rest and a wave.
 const WORKERS_GROWN_MIN: f64 = 10.0;
 
-/// What was seen of all servers together.
 pub(super) struct HandoverObservation {
-    /// Each server's last look before it was succeeded, in a rest; the last server's at the end.
+    /// Last sample of each server before it was succeeded, in a rest; of the last server at the end.
     processes: Vec<ResourceSample>,
-    /// By how many the threads of one server became fewer after they had become more.
+    /// Largest drop of one server's thread count after a wave.
     workers_grown: f64,
     ended_well: bool,
     pub(super) tally: Vec<RequestTally>,
     broken: Option<String>,
 }
 
-/// How often servers are replaced in a soak of so many seconds.
+/// Time between replacements in a soak of `total_s` seconds.
 fn every(total_s: f64) -> Duration {
     Duration::from_secs_f64(HAND_OVER_EVERY_S.min(total_s / HAND_OVERS_MIN))
 }
 
-/// Runs it until `over`.
+/// Runs the service until `over`.
 pub(super) fn run(
     place: &BenchEnvironment,
     driver: BenchDriver,
@@ -83,7 +82,7 @@ pub(super) fn run(
         threads.spawn(|| watch_threads(&process, &workers_grown, over));
         let next = || BenchServer::stilling(&place.binary, driver, &options);
         let last = chain.replace_until(first, &process, next, every(total_s), over);
-        // The last server has no successor: nobody may be on the way to it when it ends.
+        // The last server has no successor: no request may be in flight when it ends.
         let mut tally = super::joined(fast);
         tally.push(super::joined(slow));
         let broken = last.map(|server| chain.ended_well &= server.end()).err();
@@ -99,7 +98,6 @@ pub(super) fn run(
     })
 }
 
-/// The servers, one after the other.
 struct ServerChain {
     processes: Vec<ResourceSample>,
     ended_well: bool,
@@ -128,7 +126,7 @@ impl ServerChain {
             }
             let successor = next()?;
             *process.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = successor.first_process();
-            // It ends by itself, with what it has begun.
+            // It ends by itself, after completing pending requests.
             self.ended_well &= server.ends_by_itself();
             server = successor;
             due += every;
@@ -136,7 +134,7 @@ impl ServerChain {
     }
 }
 
-/// Fast requests, a connection each and on kept ones, in turn: `ab` counts whatever goes wrong with one of them.
+/// Runs fast requests with a connection each and on kept connections, alternately: `ab` counts every failure.
 fn fast_requests(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> Vec<RequestTally> {
     let mut tally = [
         RequestTally::new("hand-overs: fast, c=20 (ab)"),
@@ -151,7 +149,7 @@ fn fast_requests(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> Vec<
     tally.to_vec()
 }
 
-/// Slow requests in waves, with rests in which the pool shrinks.
+/// Runs slow requests in waves, with rests in which the pool shrinks.
 fn slow_waves(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> RequestTally {
     let mut tally = RequestTally::new("hand-overs: slow, c=60 in waves (stilling bench)");
     let load = HttpLoad::Own { seconds: WAVE_S, connections: 60, close: true, pipeline: 1 };
@@ -165,7 +163,7 @@ fn slow_waves(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> Request
     tally
 }
 
-/// Finds by how much the threads of one server differ: first more, and then fewer again.
+/// Records the largest drop of a server's thread count.
 fn watch_threads(process: &Mutex<u32>, workers_grown: &Mutex<f64>, over: &AtomicBool) {
     let (mut of, mut most) = (0, 0.0_f64);
     while !over.load(Relaxed) {
@@ -183,7 +181,6 @@ fn watch_threads(process: &Mutex<u32>, workers_grown: &Mutex<f64>, over: &Atomic
 }
 
 impl HandoverObservation {
-    /// What has to hold.
     pub(super) fn verdicts(&self) -> Vec<SoakVerdict> {
         let hand_overs = self.processes.len().saturating_sub(1);
         let broken = self.broken.as_ref().map(|words| format!("; {words}")).unwrap_or_default();
@@ -204,7 +201,7 @@ impl HandoverObservation {
                 found: format!("{} threads came and went in one server", self.workers_grown),
             },
         ];
-        // Wherever in a wave they were seen last, what their threads hold differs; so the smallest ones count.
+        // The last samples fall into different parts of a wave, so only the smallest ones are compared.
         let half = self.processes.len() / 2;
         let least = |processes: &[ResourceSample], of: fn(&ResourceSample) -> f64| {
             processes.iter().map(of).fold(f64::NAN, f64::min)
@@ -227,7 +224,7 @@ impl HandoverObservation {
     }
 }
 
-/// What has to be level: not the threads, which come and go with the waves.
+/// Measures that must stay level: all but the thread count, which follows the waves.
 fn levels() -> impl Iterator<Item = &'static ResourceMeasure> {
     MEASURES.iter().filter(|measure| measure.name != "threads")
 }

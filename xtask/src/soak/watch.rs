@@ -1,11 +1,10 @@
-//! A server seen from outside over time: resident memory, descriptors, threads; and whether they stay level.
+//! Samples of a server from outside: resident memory, descriptors, threads; and whether they stay level.
 
 use std::fs;
 
 use super::schedule::SoakWindow;
 use crate::bench::figures::median;
 
-/// One look at a process.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct ResourceSample {
     pub(super) at_s: f64,
@@ -14,12 +13,11 @@ pub(super) struct ResourceSample {
     pub(super) threads: f64,
 }
 
-/// Something that is looked at.
 #[derive(Clone, Copy)]
 pub(super) struct ResourceMeasure {
     pub(super) name: &'static str,
     pub(super) of: fn(&ResourceSample) -> f64,
-    /// How much more there may be at the end than after the warm-up: a part, and a number.
+    /// Tolerance at the end over the value after the warm-up: a factor, and an absolute amount.
     pub(super) part: f64,
     pub(super) extra: f64,
     pub(super) unit: f64,
@@ -28,7 +26,7 @@ pub(super) struct ResourceMeasure {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What has to stay level, each with its tolerance.
+/// Resources that must stay level, each with its tolerance.
 pub(super) const MEASURES: [ResourceMeasure; 3] = [
     ResourceMeasure {
         name: "resident memory",
@@ -38,7 +36,7 @@ pub(super) const MEASURES: [ResourceMeasure; 3] = [
         unit: MIB,
         unit_name: "MiB",
     },
-    // The clients' own coming and going: how many are open at one moment differs.
+    // The clients' own fluctuation: the number of open connections varies.
     ResourceMeasure {
         name: "descriptors",
         of: |look| look.descriptors,
@@ -58,7 +56,7 @@ pub(super) const MEASURES: [ResourceMeasure; 3] = [
 ];
 
 impl ResourceSample {
-    /// Looks at a process now; none if it has gone.
+    /// Samples a process now; `None` if it has ended.
     pub(super) fn at(process: u32, at_s: f64) -> Option<ResourceSample> {
         let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         let descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.count();
@@ -79,12 +77,12 @@ impl ResourceSample {
 }
 
 impl ResourceMeasure {
-    /// The middle value of a stretch.
+    /// Median within a window.
     pub(super) fn middle(&self, resource_samples: &[ResourceSample], stretch: SoakWindow) -> f64 {
         median(resource_samples.iter().filter(|look| stretch.contains(look.at_s)).map(self.of).collect())
     }
 
-    /// Whether what is at the end is within the tolerance of what was after the warm-up. Less is always good.
+    /// Whether the value at the end is within the tolerance of the value after the warm-up. Less is always good.
     pub(super) fn is_level(&self, warm: f64, end: f64) -> bool {
         end <= self.bound(warm)
     }

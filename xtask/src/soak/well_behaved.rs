@@ -1,4 +1,4 @@
-//! Clients that mean well, and what they met: nobody of them may fail.
+//! Well-behaved clients and their results: none of their requests may fail.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,22 +9,22 @@ use crate::bench::load::{BenchEnvironment, HttpLoad};
 use crate::bench::sample::BenchSample;
 use crate::bench::server::BenchServer;
 
-/// Seconds of one run of a generator; then the next one starts.
+/// Seconds per run of a generator; the next run follows.
 const SEGMENT_S: u32 = 10;
 
-/// Requests of one run of `ab`: some seconds.
+/// Requests per run of `ab`: some seconds.
 const SEGMENT_REQUESTS: u64 = 100_000;
 
-/// What clients of one kind met in all of their runs.
+/// Results of clients of one kind over all of their runs.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct RequestTally {
     pub(super) name: String,
     pub(super) requests: u64,
     pub(super) failures: u64,
     pub(super) refused: u64,
-    /// Runs that came to no figures, and what was said then.
+    /// Errors of runs without figures.
     pub(super) broken: BTreeSet<String>,
-    /// The median of the runs' 99th percentiles, and the longest of all times.
+    /// 99th percentiles of the runs, and the longest time of all.
     pub(super) p99s_ms: Vec<f64>,
     pub(super) max_ms: f64,
     pub(super) took_s: f64,
@@ -35,7 +35,7 @@ impl RequestTally {
         RequestTally { name: name.into(), ..RequestTally::default() }
     }
 
-    /// Whether everybody got a right answer, and somebody asked.
+    /// Whether there were requests and all got a valid response.
     pub(super) fn is_good(&self) -> bool {
         self.requests > 0 && self.failures == 0 && self.refused == 0 && self.broken.is_empty()
     }
@@ -57,13 +57,13 @@ impl RequestTally {
         self.run_at(load, &server.url(path), place);
     }
 
-    /// Runs a generator once against whoever is at the address.
+    /// Runs a generator once against the server at `url`.
     pub(super) fn run_at(&mut self, load: &HttpLoad, url: &str, place: &BenchEnvironment) {
         match load.run(url, place) {
             Ok(sample) => self.add(&sample),
             Err(error) => {
                 self.broken.insert(error.to_string());
-                // A server that is gone is not asked a thousand times.
+                // A missing server is not tried a thousand times.
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
@@ -80,7 +80,7 @@ pub(super) fn slow(server: &BenchServer, place: &BenchEnvironment, over: &Atomic
     tally
 }
 
-/// Fast requests over 100 connections, a connection each and kept, in turn: the load of row 4.28 and its kept form.
+/// Fast requests over 100 connections, a connection each and kept, alternately: the load of row 4.28 and its kept form.
 pub(super) fn fast(server: &BenchServer, place: &BenchEnvironment, over: &AtomicBool) -> [RequestTally; 2] {
     let mut tally = [RequestTally::new("fast, c=100 (ab)"), RequestTally::new("fast, kept, c=100 (wrk)")];
     let loads = [
@@ -95,7 +95,7 @@ pub(super) fn fast(server: &BenchServer, place: &BenchEnvironment, over: &Atomic
     tally
 }
 
-/// Nine times as many slow clients more, in each burst: ten times as many in all.
+/// Nine times as many additional slow clients in each burst: ten times as many in total.
 pub(super) fn bursts(
     server: &BenchServer,
     place: &BenchEnvironment,

@@ -1,8 +1,8 @@
 //! `cargo xtask bench app`: Stilling before worker processes (`--app`), beside nginx before the same program.
 //!
-//! Two questions, each with a program of its own behind the servers. What does a request cost the server that stands
-//! before the app? (Node, which answers at once.) And what becomes of an app that gets five times the requests it can
-//! do? (gunicorn, whose processes are what is scarce.)
+//! It answers two questions, each with its own app behind the servers: the cost of a request in the server before the
+//! app (Node, which answers at once), and the behaviour of an app under five times its capacity (gunicorn, with few
+//! processes).
 
 mod overload;
 mod proxies;
@@ -22,10 +22,9 @@ use crate::steps::{cargo, run};
 use crate::{XtaskResult, packages, python};
 use proxies::{BackendApp, UpstreamReuse};
 
-/// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Worker processes: `--app`";
 
-/// What a request may cost the server before the app, as a part of nginx's.
+/// Most CPU per request of the server before the app, as a part of nginx's.
 const CPU_FACTOR_MAX: f64 = 0.8;
 
 /// Connections of the clients, and of the server to the app.
@@ -37,7 +36,7 @@ pub(super) struct AppBenchArguments {
     options: BenchOptions,
 }
 
-/// Stilling before the Node program, which is written into the place.
+/// Stilling before the Node program, which is written into the folder of `place`.
 pub(crate) fn stilling_before_node(
     place: &BenchEnvironment,
     driver: BenchDriver,
@@ -48,7 +47,6 @@ pub(crate) fn stilling_before_node(
     proxies::stilling(&place.binary, driver, options, &command, "node answers.js")
 }
 
-/// What all measurements share.
 struct AppBench {
     options: BenchOptions,
     place: BenchEnvironment,
@@ -100,7 +98,7 @@ impl AppBench {
         let load = |seconds, close| HttpLoad::Own { seconds, connections: CONNECTIONS, close, pipeline: 1 };
         for server in &servers {
             proxies::answers(server)?;
-            // The programs behind compile themselves while they are young.
+            // The programs behind compile themselves during the first requests.
             load(1, false).measure(server, "/", &self.place)?;
         }
         let mut sections = Vec::new();
@@ -133,7 +131,7 @@ impl AppBench {
         Ok(sections)
     }
 
-    /// The servers of the comparison before Node; `app` is behind nginx, Stilling starts its own.
+    /// The compared servers before Node; nginx uses `app`, Stilling starts its own.
     fn before_node(&self, app: &BackendApp) -> XtaskResult<Vec<BenchServer>> {
         let concurrency = CONNECTIONS.to_string();
         let options = ["--app-concurrency", &concurrency];

@@ -1,11 +1,11 @@
-//! An app that gets five times the requests it can do: alone, behind nginx, behind Stilling.
+//! An app that gets five times the requests of its capacity: alone, behind nginx, behind Stilling.
 //!
 //! ```text
-//!  asked   ▁ █ ▁     × what a closed loop gets: ½ 5 ½
+//!  load    ▁ █ ▁     × rate of a closed loop: ½ 5 ½
 //! ```
 //!
-//! Each request comes over a connection of its own, since a synchronous worker that meets a silent connection waits
-//! for it, and alone it could not be measured otherwise. A client waits a second.
+//! Each request uses a new connection: a synchronous worker waits for silent connections, and the app alone could not
+//! be measured otherwise. A client waits a second.
 
 use super::AppBench;
 use super::proxies::{self, BackendApp, UpstreamReuse};
@@ -17,30 +17,29 @@ use crate::bench::overload::{best, recovery};
 use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::targets::BenchTarget;
 
-/// How long a client waits, in seconds.
+/// Timeout of a client, in seconds.
 const TIMEOUT_S: f64 = 1.0;
 
-/// Clients of the closed loop that finds out what the app can do: two for each process, so that none is ever
-/// without work and nobody waits long.
+/// Clients of the closed loop that measures the app's capacity: two per process, so that no process is ever idle and
+/// waits stay short.
 const CLIENTS: u32 = 2 * proxies::PROCESSES;
 
-/// Connections of the open loop: more than ask within a client's patience.
+/// Connections of the open loop: more than requests arrive within a client's timeout.
 const CONNECTIONS: u32 = 4000;
 
 /// The loads, in multiples of the closed loop's rate.
 const NORMAL: f64 = 0.5;
 const MULTIPLE: f64 = 5.0;
 
-/// What the goodput at that load must be at least, as a part of the best.
+/// Least goodput at that load, as a part of the best.
 const GOODPUT_PART_MIN: f64 = 0.9;
 
-/// Seconds after which all is normal again.
+/// Most seconds until recovery.
 const NORMAL_AGAIN_S: f64 = 1.0;
 
-/// A server, and the app behind it if it did not start it itself.
+/// A server, and the app behind it unless the server started it.
 type StartedApp = (BenchServer, Option<BackendApp>);
 
-/// A server in the comparison.
 struct AppContender {
     name: &'static str,
     start: fn(&AppBench) -> XtaskResult<StartedApp>,
@@ -74,7 +73,7 @@ fn stilling(bench: &AppBench, driver: BenchDriver) -> XtaskResult<StartedApp> {
     Ok((server, None))
 }
 
-/// The app as a reader would type it.
+/// The app as a reader types it.
 const SHOWN: &str = "gunicorn --bind unix:{socket} works:answer";
 
 fn nginx(bench: &AppBench) -> XtaskResult<StartedApp> {
@@ -82,15 +81,13 @@ fn nginx(bench: &AppBench) -> XtaskResult<StartedApp> {
     Ok((proxies::nginx(bench.folder(), &app, UpstreamReuse::Fresh)?, Some(app)))
 }
 
-/// What one run found.
 struct OverloadRun {
-    /// The most right answers per second, in the closed loop or in any step.
+    /// Most valid responses per second, in the closed loop or in any step.
     best: f64,
     report: LoadReport,
 }
 
 impl OverloadRun {
-    /// The step with the overload.
     fn overload(&self) -> &LoadStepFigures {
         &self.report.steps[1]
     }
@@ -158,7 +155,7 @@ impl AppBench {
 
     fn overloaded(&self, contender: &AppContender) -> XtaskResult<OverloadRun> {
         let (server, _app) = (contender.start)(self)?;
-        // The first answer also says that the app is there.
+        // The first response also shows that the app is ready.
         proxies::answers(&server)?;
         let (binary, url) = (&self.place.binary, server.url("/"));
         let probe = self.probe().run(binary, &url)?;
@@ -175,7 +172,7 @@ impl AppBench {
     }
 }
 
-/// The figures of all runs, and the time until all was normal.
+/// The figures of all runs, and the recovery time.
 fn row(name: &str, runs: &[OverloadRun]) -> (Vec<String>, Option<f64>) {
     let all = |of: &dyn Fn(&LoadStepFigures) -> f64| {
         figures::median(runs.iter().map(|run| of(run.overload())).collect())

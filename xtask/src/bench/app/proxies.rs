@@ -1,4 +1,4 @@
-//! The programs behind and the servers before them: how each is started, so that all are asked for the same.
+//! The apps and the servers before them: how each is started, so that all get the same requests.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,21 +14,19 @@ use crate::bench::server::{self, BenchDriver, BenchServer, READY_TIMEOUT};
 use crate::steps::shown;
 use crate::{XtaskResult, python};
 
-/// What both apps answer.
+/// Response of both apps.
 const BODY: &str = "hello from behind\n";
 
-/// Processes of gunicorn.
 pub(super) const PROCESSES: u32 = 2;
 
-/// Connections that wait in the kernel for gunicorn: its default.
+/// Kernel backlog of gunicorn: its default.
 const GUNICORN_BACKLOG: u32 = 2048;
 
-/// How nginx speaks to the app.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UpstreamReuse {
-    /// Over connections that it keeps (`keepalive`).
+    /// Kept connections (`keepalive`).
     Kept,
-    /// Over a connection per request, which is its default.
+    /// A connection per request, its default.
     Fresh,
 }
 
@@ -41,7 +39,7 @@ impl UpstreamReuse {
     }
 }
 
-/// A program on a Unix socket that is behind nginx; dropping it ends it.
+/// An app on a Unix socket behind nginx; dropping it ends it.
 pub(super) struct BackendApp {
     child: Child,
     socket: PathBuf,
@@ -64,9 +62,9 @@ impl BackendApp {
         BackendApp::start(command, socket)
     }
 
-    /// Returns when it accepts connections.
+    /// Starts the app and returns when it accepts connections.
     fn start(mut command: Command, socket: PathBuf) -> XtaskResult<BackendApp> {
-        // What an earlier one left would be taken for a listener until the new one replaces it.
+        // An old socket file would be mistaken for a listener until the new one replaces it.
         let _ = fs::remove_file(&socket);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         let mut app = BackendApp { child, socket };
@@ -100,7 +98,7 @@ impl Drop for BackendApp {
     }
 }
 
-/// Puts the programs where all of their processes reach them, and leave what they make.
+/// Writes the programs to a folder that all of their processes can read and write.
 pub(super) fn write_programs(folder: &Path) -> XtaskResult {
     fs::write(folder.join("answers.js"), include_str!("answers.js"))?;
     Ok(fs::write(folder.join("works.py"), include_str!("works.py"))?)
@@ -110,7 +108,7 @@ pub(super) fn node_command(folder: &Path) -> String {
     format!("node '{}'", folder.join("answers.js").display())
 }
 
-/// The command that starts gunicorn with the default, synchronous workers; `bind` as it takes it.
+/// The command that starts gunicorn with its default, synchronous workers; `bind` is its option.
 pub(super) fn gunicorn_command(folder: &Path, bind: &str, workers: u32) -> String {
     format!(
         "'{}' --no-control-socket --log-level critical --graceful-timeout 1 --chdir '{}' --backlog {GUNICORN_BACKLOG} \
@@ -120,7 +118,7 @@ pub(super) fn gunicorn_command(folder: &Path, bind: &str, workers: u32) -> Strin
     )
 }
 
-/// Stilling before an app that it starts; `called` is what a reader would type for it.
+/// Stilling before an app that it starts; `called` is the app's command for readers.
 pub(super) fn stilling(
     binary: &Path,
     driver: BenchDriver,
@@ -135,7 +133,7 @@ pub(super) fn stilling(
     Ok(BenchServer::announced(driver.name(), words, command)?.with_app())
 }
 
-/// nginx with a worker per core before an app that is there already.
+/// nginx with a worker per core before a running app.
 pub(super) fn nginx(folder: &Path, app: &BackendApp, upstream: UpstreamReuse) -> XtaskResult<BenchServer> {
     let keep = match upstream {
         UpstreamReuse::Kept => ", upstream keepalive",
@@ -146,7 +144,7 @@ pub(super) fn nginx(folder: &Path, app: &BackendApp, upstream: UpstreamReuse) ->
     BenchServer::nginx_with(upstream.name(), words, folder, config)
 }
 
-/// gunicorn that listens on TCP itself.
+/// gunicorn listening on TCP itself.
 pub(super) fn gunicorn_alone(folder: &Path) -> XtaskResult<BenchServer> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new("sh");
@@ -177,7 +175,7 @@ fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: Ups
     server::nginx_config(folder, machine::cores(), address, &http, &locations)
 }
 
-/// Checks that the app's answer comes through: a rate of anything else counts for nothing.
+/// Checks that the app's response arrives: a rate of anything else is meaningless.
 pub(super) fn answers(server: &BenchServer) -> XtaskResult {
     let mut stream = TcpStream::connect(server.address)?;
     stream.set_read_timeout(Some(READY_TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! The same load under one changing condition: message size, backlog, waiting or not.
+//! The same load under one changing condition: message size, backlog, confirmed or not.
 
 use super::figures::{self, PageSection};
 use super::load::CollectLoad;
@@ -8,10 +8,10 @@ use super::{BenchSample, BenchTarget, CollectBench};
 use crate::XtaskResult;
 use crate::bench::harness;
 
-/// Row 0.18: sending without waiting is faster than that.
+/// Row 0.18: unconfirmed sending is faster than this multiple of confirmed sending.
 const UNWAITED_FACTOR: f64 = 1.0;
 
-/// The ratio of two rates in each round, and the median of these ratios.
+/// Median of the ratios of two rates within each round.
 fn median_ratio(above: &[BenchSample], below: &[BenchSample]) -> Option<f64> {
     let all = above.iter().zip(below).map(|(above, below)| above.rate / below.rate);
     let ratios: Vec<f64> = all.collect();
@@ -19,7 +19,6 @@ fn median_ratio(above: &[BenchSample], below: &[BenchSample]) -> Option<f64> {
     is_measured.then(|| figures::median(ratios))
 }
 
-/// The rates of all rounds.
 fn rates(samples: &[BenchSample]) -> String {
     figures::spread(samples.iter().map(|sample| sample.rate), figures::thousands)
 }
@@ -54,7 +53,7 @@ impl CollectBench {
         Ok(PageSection { title: scenarios::CURVE.to_owned(), words, table })
     }
 
-    /// Row 0.5: the rate against the messages that lie in the stream already.
+    /// Row 0.5: the rate against the messages already in the stream.
     pub(super) fn backlog(&self) -> XtaskResult<PageSection> {
         let peers = self.available_peers(&[CollectPeer::StillingUring, CollectPeer::StillingPoll]);
         let cases = BACKLOGS.iter().flat_map(|backlog| peers.iter().map(move |peer| (*backlog, *peer)));
@@ -89,7 +88,7 @@ impl CollectBench {
         Ok(PageSection { title: scenarios::BACKLOG.to_owned(), words, table })
     }
 
-    /// Row 0.18: sending without waiting beside confirmed sending, in turn.
+    /// Row 0.18: unconfirmed beside confirmed sending, in turn.
     pub(super) fn unwaited(&self) -> XtaskResult<PageSection> {
         let peers = self.available_peers(&[CollectPeer::StillingUring, CollectPeer::StillingPoll]);
         let cases = peers.iter().flat_map(|peer| [(*peer, true), (*peer, false)]);

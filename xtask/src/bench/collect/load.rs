@@ -1,4 +1,4 @@
-//! A load of `stilling bench collect` on a server that is started for it.
+//! A load of `stilling bench collect` on a server started for it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,16 +15,15 @@ use crate::bench::sample::BenchSample;
 use crate::bench::server::{BenchServer, ContextSwitches};
 use crate::steps::{report, shown};
 
-/// Seconds that a client waits for an answer.
+/// Timeout of a client in seconds.
 const TIMEOUT_S: u32 = 20;
 
-/// Bytes of each message that lies in a stream before a load begins.
+/// Bytes of each message already in a stream before a load begins.
 const BACKLOG_SIZE: u32 = 128;
 
-/// A subject that no server has a stream for, whatever its defaults are.
+/// A subject without a stream on any server, whatever its defaults.
 const ALONE: &str = "alone";
 
-/// How messages are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CollectLoad {
     pub(crate) clients: u32,
@@ -35,7 +34,7 @@ pub(crate) struct CollectLoad {
     pub(crate) per_message: bool,
     pub(crate) subscribers: u32,
     pub(crate) storage: StorageKind,
-    /// Messages that lie in the stream before the load begins.
+    /// Messages in the stream before the load begins.
     pub(crate) backlog: u64,
 }
 
@@ -78,7 +77,7 @@ impl CollectLoad {
             format!("--timeout={TIMEOUT_S}"),
         ];
         if !self.per_message {
-            // One thread for all: the generator is not what is measured.
+            // One thread for all: the generator is not under measurement.
             options.push("--threads=1".to_owned());
         }
         let flags = [
@@ -92,15 +91,15 @@ impl CollectLoad {
         options
     }
 
-    /// The command as a reader would type it.
+    /// The command as a reader types it.
     pub(crate) fn shown(&self) -> String {
         format!("stilling bench collect ADDRESS {}", self.options().join(" "))
     }
 
-    /// Starts the server with an empty folder, puts the load on, ends it, removes the folder.
+    /// Starts the server with an empty folder, runs the load, ends the server, removes the folder.
     ///
     /// # Errors
-    /// If the server does not start, or there is no report. Failures are figures.
+    /// If the server does not start or there is no report. Failures are figures.
     pub(crate) fn measure(&self, peer: CollectPeer, place: &CollectPrograms) -> XtaskResult<BenchSample> {
         let folder = place.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
@@ -124,7 +123,7 @@ impl CollectLoad {
         for (kind, words) in &report.evidence {
             println!("  {}: {kind}: {words}", peer.name());
         }
-        // What a read-along sees is what counts where there is one.
+        // Where there are subscribers, the delivery time counts.
         let times = if self.subscribers > 0 { &report.delivery_time } else { &report.send_time };
         let sends = report.accounting.sends;
         let per_thousand = |count: u64| count as f64 * 1e3 / sends.max(1) as f64;
@@ -136,7 +135,8 @@ impl CollectLoad {
             p50_ms: ms(times.p50_us),
             p99_ms: ms(times.p99_us),
             p999_ms: ms(times.p999_us),
-            // Of the caller, in every manner of sending: until the acknowledgement, or until the system took the message.
+            // Of the caller, with every way of sending: until the acknowledgement, or until the system accepted the
+            // message.
             max_ms: (sends > 0).then_some(report.send_time.max_us / 1e3),
             mean_ms: (sends > 0).then_some(report.send_time.mean_us / 1e3),
             lost: report.accounting.in_ledger,
@@ -167,18 +167,18 @@ impl CollectLoad {
     }
 }
 
-/// A server's counters of what it has used since it started.
+/// Counters of a server's usage since its start.
 struct UsageReading {
-    /// Seconds of CPU.
+    /// CPU seconds.
     cpu_s: f64,
     switches: ContextSwitches,
     /// System calls of its driver, if it has a metric for them.
     system_calls: Option<u64>,
 }
 
-/// The difference of two readings.
+/// Difference of two readings.
 struct UsageDifference {
-    /// Seconds of CPU.
+    /// CPU seconds.
     cpu_s: f64,
     /// `None`: a thread has ended.
     switches: Option<u64>,

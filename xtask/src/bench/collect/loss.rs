@@ -1,4 +1,4 @@
-//! What is left after the server was killed: `stilling bench crash` on every server that speaks NATS.
+//! Messages stored after the server was killed: `stilling bench crash` on every NATS server.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::steps::report;
 
 pub(super) const TITLE: &str = "What is lost when the server is killed";
 
-/// Those that can be asked what they have.
+/// The servers that can report their stored messages.
 pub(crate) const KILLED_PEERS: [CollectPeer; 4] = [
     CollectPeer::StillingUring,
     CollectPeer::StillingPoll,
@@ -22,7 +22,7 @@ pub(crate) const KILLED_PEERS: [CollectPeer; 4] = [
     CollectPeer::JetStreamAlways,
 ];
 
-/// What `stilling bench crash` found.
+/// Findings of `stilling bench crash`.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
 pub(crate) struct CrashFindings {
     pub(crate) kills: u32,
@@ -45,7 +45,7 @@ pub(crate) struct CrashFindings {
 }
 
 impl CrashFindings {
-    /// Whether nothing was wrong, messages were acknowledged, and memory was compared if that was demanded.
+    /// Whether nothing was wrong, messages were acknowledged, and memory was compared if demanded.
     pub(crate) fn is_good(&self, demands: &CrashDemands) -> bool {
         let wrong = [
             self.lost,
@@ -66,7 +66,7 @@ impl CrashFindings {
         demands.descriptors_every > 0 && !demands.retention_removes && self.memory_compared == 0
     }
 
-    /// What was found of resident memory, in words.
+    /// Findings about resident memory, as text.
     pub(crate) fn memory(&self) -> String {
         match self.memory_compared {
             0 => "memory not compared".to_owned(),
@@ -77,29 +77,29 @@ impl CrashFindings {
         }
     }
 
-    /// Messages without an acknowledgement that are there all the same.
+    /// Stored messages without an acknowledgement.
     pub(crate) fn found_unacknowledged(&self) -> u64 {
         self.found.saturating_sub(self.acknowledged)
     }
 }
 
-/// What is asked of a server beside its defaults, and how long it may live.
+/// Options of the killed server beside its defaults, and the limits of its runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrashDemands {
     pub(crate) kills: u32,
     pub(crate) seed: u64,
-    /// Most acknowledgements of a life.
+    /// Most acknowledgements per run of the server.
     pub(crate) acks: u64,
-    /// What the stream keeps, in the words of the option.
+    /// Retention bound of the stream, as the value of the option.
     pub(crate) retention_bytes: Option<&'static str>,
-    /// Whether this bound is so small that retention may remove records in every life: then memory need not be compared.
+    /// Whether this bound is so small that retention may remove records in every run: memory is then not compared.
     pub(crate) retention_removes: bool,
     pub(crate) is_buffered: bool,
-    /// One life of so many in which descriptors and memory are compared.
+    /// Descriptors and memory are compared in one of this many runs.
     pub(crate) descriptors_every: u32,
 }
 
-/// Kills a server so often.
+/// Kills a server repeatedly.
 ///
 /// # Errors
 /// If there is no report.

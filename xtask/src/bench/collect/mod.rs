@@ -1,8 +1,8 @@
 //! `cargo xtask bench collect`: one-way messages to Stilling on both drivers, beside nats-server, Redis and rsyslog.
 //!
-//! Every server gets the same messages from the same generator, which checks every acknowledgement and accounts for every
-//! message. Each round starts each server anew in a folder of its own on the same file system, which grows from nothing
-//! and is removed afterwards: files that are written over, or that a warm server has already laid out, would flatter.
+//! Every server gets the same messages from the same generator, which checks every acknowledgement and accounts for
+//! every message. Each round starts each server with a new, empty folder on the same file system, removed afterwards:
+//! overwritten files, or files already laid out by a warm server, would give better figures.
 
 mod curves;
 mod load;
@@ -31,46 +31,44 @@ use crate::{XtaskResult, packages, tree};
 use load::CollectLoad;
 use scenarios::{PeerTarget, SCENARIOS, Scenario};
 
-/// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Collect: one-way messages";
 
 #[derive(Args)]
 pub(super) struct CollectBenchArguments {
     #[command(flatten)]
     options: BenchOptions,
-    /// Only the scenarios whose titles contain this; repeatable
+    /// Only scenarios with this in their title; repeatable
     #[arg(long, value_name = "WORD", conflicts_with = "write")]
     only: Vec<String>,
 }
 
-/// Where servers are started and what they are made of.
+/// Programs of the servers, and their folder.
 pub(crate) struct CollectPrograms {
-    /// On the file system that is measured.
+    /// On the file system under measurement.
     pub(crate) folder: PathBuf,
-    /// The `stilling` command.
     pub(crate) stilling: PathBuf,
-    /// Whether it speaks NATS.
+    /// Whether it supports NATS.
     pub(crate) collects: bool,
     pub(crate) nats_server: PathBuf,
     /// Whether nats-server can sync before it acknowledges.
     pub(crate) syncs_always: bool,
-    /// The peer that does the I/O and nothing else.
+    /// The peer that does only the I/O.
     pub(crate) bare: PathBuf,
 }
 
 impl CollectPrograms {
-    /// Builds and finds everything; to be called where there is a network.
+    /// Builds and installs all programs; requires a network.
     pub(crate) fn prepare() -> XtaskResult {
         packages::install(&packages::FOR_BENCH_COLLECT)?;
         tools::install_nats_server()?;
         run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-bare"]))
     }
 
-    /// The place, in a folder that is gone with the guard.
+    /// Finds the programs, with a folder that is removed with the guard.
     pub(crate) fn find() -> XtaskResult<(tempfile::TempDir, CollectPrograms)> {
         let target = tree::target();
         fs::create_dir_all(&target)?;
-        // Not where the system keeps its temporary files: that may be memory.
+        // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(target.canonicalize()?)?;
         let stilling = taken("stilling", folder.path())?;
         let nats_server = tools::nats_server();
@@ -92,10 +90,10 @@ struct CollectBench {
     targets: BenchTargets,
 }
 
-/// A part of the section, and what measures it.
+/// A part of the section, and the function that measures it.
 type CollectPart = (&'static str, fn(&CollectBench) -> XtaskResult<PageSection>);
 
-/// The parts behind the scenarios.
+/// The parts after the scenarios.
 const FURTHER: [CollectPart; 4] = [
     (scenarios::UNWAITED, CollectBench::unwaited),
     (scenarios::BACKLOG, CollectBench::backlog),
@@ -158,7 +156,7 @@ impl CollectBench {
         )
     }
 
-    /// The peers that can take part.
+    /// The peers that can run here.
     fn available_peers(&self, peers: &[CollectPeer]) -> Vec<CollectPeer> {
         peers.iter().copied().filter(|peer| peer.is_available(&self.place)).collect()
     }
@@ -177,7 +175,7 @@ impl CollectBench {
         Ok(PageSection { title: scenario.title.to_owned(), words, table: compared(&series, load.size) })
     }
 
-    /// Compares with what the project wants, on each driver, and wants no failure at all.
+    /// Compares with the project's targets on each driver, and requires that nothing fails.
     fn judge(&self, scenario: &Scenario, series: &[Series]) {
         let title = scenario.title;
         for name in [CollectPeer::StillingUring.name(), CollectPeer::StillingPoll.name()] {
@@ -216,14 +214,14 @@ impl CollectBench {
     }
 }
 
-/// The slowest send of all rounds in milliseconds; nothing without a round, or if one was not timed.
+/// The slowest send of all rounds in milliseconds; `None` without a round, or if one was not timed.
 fn slowest_send_ms(samples: &[BenchSample]) -> Option<f64> {
     let all: Option<Vec<f64>> = samples.iter().map(|sample| sample.max_ms).collect();
     all?.into_iter().reduce(f64::max)
 }
 
-/// A table of servers under one load with messages of `size` bytes, with the ratios of each to [`BARE`] and those of the
-/// first to the others.
+/// A table of servers under one load with messages of `size` bytes, with the ratios of each to [`BARE`] and those of
+/// the first to the others.
 fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
     let rate: fn(&BenchSample) -> Option<f64> = |sample| Some(sample.rate);
     let megabytes = move |samples: &[BenchSample]| {

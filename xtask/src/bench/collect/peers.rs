@@ -1,4 +1,4 @@
-//! The servers that take messages, each as its users run it, on a port and with a folder of its own.
+//! The message servers, each with its usual options, a port and a folder.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -11,28 +11,25 @@ use crate::bench::figures::BARE;
 use crate::bench::harness::NamedServer;
 use crate::bench::server::{BenchDriver, BenchServer};
 
-/// The stream, and the subject of which it takes everything.
+/// The stream, and the prefix of the subjects it stores.
 const STREAM: &str = "events";
 
-/// What becomes of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StorageKind {
-    /// They go to a stream on disk.
+    /// In a stream on disk.
     Disk,
-    /// They go to a stream in memory.
+    /// In a stream in memory.
     Memory,
-    /// They go to whoever listens.
+    /// Not stored, only sent to subscribers.
     Nothing,
 }
 
-/// A server that has been started.
 pub(in crate::bench) struct RunningPeer {
     pub(in crate::bench) server: BenchServer,
-    /// Where it tells its own figures over HTTP, if it does.
+    /// HTTP address of its metrics, if it has any.
     pub(super) monitor: Option<SocketAddr>,
 }
 
-/// A server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CollectPeer {
     StillingUring,
@@ -52,7 +49,7 @@ impl NamedServer for CollectPeer {
     }
 }
 
-/// All of them, in the order of the tables.
+/// All servers, in the order of the tables.
 pub(super) const ALL: [CollectPeer; 9] = [
     CollectPeer::StillingUring,
     CollectPeer::StillingPoll,
@@ -80,7 +77,7 @@ impl CollectPeer {
         }
     }
 
-    /// How it is run, and what its acknowledgement means.
+    /// Its options, and the meaning of its acknowledgement.
     pub(in crate::bench) fn words(self) -> &'static str {
         match self {
             CollectPeer::StillingUring | CollectPeer::StillingPoll => {
@@ -107,7 +104,7 @@ impl CollectPeer {
         }
     }
 
-    /// Whether it can be run here.
+    /// Whether it can run here.
     pub(crate) fn is_available(self, place: &CollectPrograms) -> bool {
         match self {
             CollectPeer::StillingUring | CollectPeer::StillingPoll => place.collects,
@@ -116,7 +113,7 @@ impl CollectPeer {
         }
     }
 
-    /// What the generator has to be told about it.
+    /// Options of the generator for this server.
     pub(super) fn generator_options(self, folder: &Path, storage: StorageKind) -> Vec<String> {
         let option = |text: &str| vec![text.to_owned()];
         match (self, storage) {
@@ -138,7 +135,7 @@ impl CollectPeer {
     /// Its command, for an address and a folder.
     ///
     /// # Errors
-    /// If a file of its configuration cannot be written.
+    /// If a configuration file cannot be written.
     pub(crate) fn command(
         self,
         place: &CollectPrograms,
@@ -164,7 +161,7 @@ impl CollectPeer {
                 let mut words =
                     text(&["redis-server", "--bind", "127.0.0.1", "--port", &port, "--dir", &data]);
                 words.extend(text(&["--save", "", "--appendonly", "yes", "--appendfsync", syncs]));
-                // Rewriting its file in the middle of a round would be measured in some rounds and not in others.
+                // A rewrite of its file in the middle of a round would distort some rounds.
                 words.extend(text(&["--auto-aof-rewrite-percentage", "0", "--daemonize", "no"]));
                 words
             }
@@ -185,7 +182,7 @@ impl CollectPeer {
         })
     }
 
-    /// Starts it; it has the folder for itself.
+    /// Starts it with a folder of its own.
     ///
     /// # Errors
     /// If it does not listen.
@@ -195,7 +192,7 @@ impl CollectPeer {
         folder: &Path,
         storage: StorageKind,
     ) -> XtaskResult<RunningPeer> {
-        // Not all of them can say which port they took.
+        // Not all servers can report the port they took.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let words = self.command(place, address, folder, storage)?;
         let log = fs::File::create(folder.join("log"))?;
@@ -245,7 +242,8 @@ fn nats_config(peer: CollectPeer, address: SocketAddr, data: &str) -> String {
     format!("listen: \"{address}\"\n{streams}")
 }
 
-/// One line per message, nothing but its text; messages longer than the default of 8 KiB are cut, so none is.
+/// One line per message with only its text; rsyslog truncates messages above its default of 8 KiB, so the limit is
+/// raised.
 fn rsyslog_config(port: &str, folder: &Path, data: &str) -> String {
     let file = folder.join("messages");
     format!(

@@ -1,4 +1,4 @@
-//! What is sent to whom.
+//! Scenarios: loads and the servers that receive them.
 
 use super::load::CollectLoad;
 use super::peers::{CollectPeer, StorageKind};
@@ -10,25 +10,25 @@ pub(super) struct Scenario {
     pub(super) load: CollectLoad,
     pub(super) seconds: u32,
     pub(super) peers: &'static [CollectPeer],
-    /// One round of it.
+    /// Only one round.
     pub(super) once: bool,
-    /// What the project wants of it, beside that nothing fails. Empty: it is only told.
+    /// The project's targets, besides that nothing fails. Empty: only reported.
     pub(super) targets_wanted: &'static [PeerTarget],
 }
 
-/// Something that is wanted of Stilling on each of its drivers.
+/// A target of Stilling on each of its drivers.
 pub(super) enum PeerTarget {
-    /// At most so many times the server CPU per message that this one uses.
+    /// Most server CPU per message, as a multiple of this peer's.
     CpuTimes(CollectPeer, f64),
-    /// At least so many times as many messages per second as this one takes.
+    /// Least messages per second, as a multiple of this peer's.
     RateTimes(CollectPeer, f64),
-    /// At least so many messages per second.
+    /// Least messages per second.
     Rate(f64),
-    /// At most so many milliseconds for the slowest send.
+    /// Most milliseconds of the slowest send.
     SendMs(f64),
 }
 
-/// Four publishers that wait for acknowledgements with 256 messages in flight each.
+/// Four publishers with 256 unacknowledged messages in flight each.
 pub(super) const ACKNOWLEDGED: CollectLoad = CollectLoad {
     clients: 4,
     size: 4096,
@@ -41,39 +41,39 @@ pub(super) const ACKNOWLEDGED: CollectLoad = CollectLoad {
     backlog: 0,
 };
 
-/// Without a stream, read along by one subscriber.
+/// Without a stream, with one subscriber.
 const CORE: CollectLoad =
     CollectLoad { confirmed: false, subscribers: 1, storage: StorageKind::Nothing, ..ACKNOWLEDGED };
 
-/// The same with a stream in memory, where a server has streams.
+/// The same with a stream in memory, on servers with streams.
 const IN_MEMORY: CollectLoad = CollectLoad { storage: StorageKind::Memory, ..CORE };
 
-/// The title of the rate against the size.
+/// Title of the rate against the size.
 pub(super) const CURVE: &str = "Against the size of the messages";
 
-/// Bytes of the messages there.
+/// Message sizes of that part, in bytes.
 pub(super) const CURVE_SIZES: [u32; 6] = [128, 512, 1024, 4096, 16_384, 65_536];
 
-/// The title of the rate against the messages that lie in the stream already.
+/// Title of the rate against the messages already in the stream.
 pub(super) const BACKLOG: &str = "Against the backlog of the stream";
 
-/// Messages that lie in the stream there.
+/// Messages in the stream in that part.
 pub(super) const BACKLOGS: [u64; 3] = [0, 100_000, 1_000_000];
 
-/// Row 0.5: the part of the rate of an empty stream that the longest backlog leaves.
+/// Row 0.5: least rate with the longest backlog, as a part of the rate of an empty stream.
 pub(super) const BACKLOG_RATE_MIN: f64 = 0.8;
 
-/// The load there.
+/// Load of that part.
 pub(super) const ONTO_BACKLOG: CollectLoad = CollectLoad { size: 1024, seconds: 1, ..ACKNOWLEDGED };
 
-/// The title of sending without waiting beside confirmed sending.
+/// Title of unconfirmed beside confirmed sending.
 pub(super) const UNWAITED: &str = "Without waiting beside confirmed";
 
-/// Row 0.28: milliseconds of the slowest send of a flood; BBQ reported 5.03 s, and 3.81 s in the mean.
+/// Row 0.28: most milliseconds of the slowest send of a flood; BBQ reported 5.03 s, and 3.81 s in the mean.
 const SEND_MS_MAX: f64 = 1000.0;
 
-/// Row 0.24 wants ten times the 1,071 messages per second that BBQ reported; the goal for a connection per message is
-/// this, whether or not the client waits for acknowledgements.
+/// Row 0.24 requires ten times the 1,071 messages per second that BBQ reported; the target for a connection per message
+/// is this, with or without waiting for acknowledgements.
 const PER_MESSAGE_RATE: f64 = 15_000.0;
 
 const STILLING: [CollectPeer; 2] = [CollectPeer::StillingUring, CollectPeer::StillingPoll];
@@ -101,7 +101,7 @@ const BBQ: [CollectPeer; 6] = [
     CollectPeer::Bare,
 ];
 
-/// Who takes messages without saying that they arrived.
+/// Servers that accept messages without acknowledging them.
 const UNCONFIRMED: [CollectPeer; 5] = [
     CollectPeer::StillingUring,
     CollectPeer::StillingPoll,
@@ -110,7 +110,7 @@ const UNCONFIRMED: [CollectPeer; 5] = [
     CollectPeer::Bare,
 ];
 
-/// What most of them have.
+/// Common values of the scenarios.
 const USUAL_LOAD: Scenario = Scenario {
     title: "",
     words: "",
@@ -121,7 +121,7 @@ const USUAL_LOAD: Scenario = Scenario {
     targets_wanted: &[],
 };
 
-/// A long time of Stilling alone: what is looked for is failures.
+/// A long run of Stilling alone, which looks for failures.
 const MINUTE_LOAD: Scenario = Scenario { seconds: 60, once: true, peers: &STILLING, ..USUAL_LOAD };
 
 pub(super) const SCENARIOS: [Scenario; 16] = [

@@ -1,4 +1,4 @@
-//! Programs that are measured beside Stilling and are not, or not new enough, among Debian's packages.
+//! Programs measured beside Stilling that Debian does not package, or not in a recent version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,6 @@ use crate::go::go;
 use crate::steps::run;
 use crate::tree;
 
-/// The version that is built.
 const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
 
 /// The first version that can sync before it acknowledges.
@@ -19,17 +18,17 @@ fn built() -> PathBuf {
     tree::target().join("tools/nats-server")
 }
 
-/// nats-server: the one that was built, else the system's.
+/// nats-server: the built one, else the system's.
 pub(crate) fn nats_server() -> PathBuf {
     let built = built();
     if built.is_file() { built.canonicalize().unwrap_or(built) } else { "nats-server".into() }
 }
 
-/// Builds nats-server into `target/tools` if it is not there. Debian's own is older than its `sync_interval: always`; it is
-/// used where there is no Go, and that row is left out.
+/// Builds nats-server into `target/tools` if it is missing. Debian's own predates `sync_interval: always`; it is used
+/// without Go, and that row is then left out.
 ///
 /// # Errors
-/// If there is neither.
+/// If neither is available.
 pub(crate) fn install_nats_server() -> XtaskResult {
     if built().is_file() {
         return Ok(());
@@ -37,7 +36,7 @@ pub(crate) fn install_nats_server() -> XtaskResult {
     let tools = tree::target().join("tools");
     std::fs::create_dir_all(&tools)?;
     let mut go = go(["install", NATS_SERVER]);
-    // An older Go fetches the toolchain that the module asks for.
+    // An older Go downloads the toolchain that the module requires.
     go.env("GOBIN", tools.canonicalize()?).env("GOTOOLCHAIN", "auto");
     match run(&mut go) {
         Ok(()) => Ok(()),
@@ -52,7 +51,7 @@ pub(crate) fn install_nats_server() -> XtaskResult {
     }
 }
 
-/// The version of a nats-server, as a line of the list above figures.
+/// The version of a nats-server, as a line of the list above the figures.
 pub(in crate::bench) fn nats_server_version(program: &Path) -> String {
     let command_output = machine::command_output(&program.to_string_lossy(), &["-v"]);
     format!("nats-server: {}", command_output.trim_start_matches("nats-server: "))
@@ -64,18 +63,18 @@ fn version(program: &Path) -> Option<(u32, u32)> {
     parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// `nats-server: v2.15.2`
+/// Parses `nats-server: v2.15.2`.
 fn parse(command_output: &str) -> Option<(u32, u32)> {
     let mut numbers = command_output.trim().rsplit_once('v')?.1.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether this nats-server knows `sync_interval: always`.
+/// Whether this nats-server supports `sync_interval: always`.
 pub(super) fn syncs_always(program: &Path) -> bool {
     version(program).is_some_and(|version| version >= SYNCS_FROM)
 }
 
-/// Whether this build of Stilling speaks NATS.
+/// Whether this build of Stilling supports NATS.
 pub(super) fn collects(stilling: &Path) -> bool {
     let help = Command::new(stilling).args(["serve", "--help"]).output();
     help.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("--nats "))

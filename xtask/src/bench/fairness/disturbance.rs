@@ -1,4 +1,4 @@
-//! Clients that would harm others, if the server let them. Each shows that what it is about has taken place, or fails.
+//! Hostile clients. Each proves that its disturbance has taken place, or fails.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,16 +21,16 @@ const NOISE_RATE: u32 = 20_000;
 /// Bytes of such a message.
 const NOISE_SIZE: usize = 128;
 
-/// How often the noise is sent in one second.
+/// Bursts of these messages per second.
 const NOISE_BURSTS: u32 = 100;
 
-/// How a subscriber's output ends that was disconnected.
+/// End of a disconnected subscriber's output.
 const FINAL_COMMANDS: &[u8] = b"\r\n-ERR 'Slow Consumer'\r\n";
 
 /// Bytes of the receive buffer of a subscriber that never reads.
 const UNREAD_BUFFER: usize = 8192;
 
-/// Idle consumers, and how many of them a connection has.
+/// Idle consumers, and idle consumers per connection.
 const CONSUMERS: usize = 10_000;
 const CONSUMERS_PER_CONNECTION: usize = 1000;
 
@@ -38,21 +38,21 @@ const CONSUMERS_PER_CONNECTION: usize = 1000;
 const LEAVING_CONNECTIONS: usize = 10;
 const LEAVER_SUBSCRIPTIONS: usize = 10_000;
 
-/// Subscriptions at most that all other clients have together.
+/// Most subscriptions of all other clients together.
 const OTHER_SUBSCRIPTIONS: u64 = 1000;
 
-/// Slow requests that are reset at once, how long after they were sent, and how often within the measurement.
+/// Slow requests reset at once, the time from their sending to the reset, and the time between two resets.
 const RESETS: usize = 50;
 const RESET_AFTER: Duration = Duration::from_millis(50);
 const RESETS_EVERY: Duration = Duration::from_millis(500);
 
-/// Of the requests that are reset together, those that have to be cancelled in the queue; the others may have begun.
+/// Least requests of a reset that must be cancelled in the queue; the others may have begun.
 const CANCELLED_MIN: u64 = RESETS as u64 / 2;
 
-/// Pause between two readings of a figure.
+/// Time between two readings of a figure.
 const READING_EVERY: Duration = Duration::from_millis(20);
 
-/// What is beside the pair.
+/// Disturbance beside the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     UnreadFew,
@@ -64,10 +64,10 @@ pub(super) enum Disturbance {
     AllMany,
 }
 
-/// What a thread has shown, or why it has not.
+/// Proof of a thread's disturbance, or the reason for its absence.
 type Evidence = Result<String, String>;
 
-/// What runs; dropping it ends it.
+/// A running disturbance; dropping it ends it.
 #[derive(Default)]
 pub(super) struct RunningDisturbance {
     is_over: Arc<AtomicBool>,
@@ -111,7 +111,7 @@ impl Disturbance {
         }
     }
 
-    /// Begins, in a measurement that takes `span` from now on.
+    /// Starts the disturbance, in a measurement that takes `span` from now on.
     pub(super) fn begin(
         self,
         server_addresses: FairnessServer,
@@ -132,10 +132,10 @@ impl Disturbance {
 }
 
 impl RunningDisturbance {
-    /// Ends it. Returns what has taken place.
+    /// Ends the disturbance and returns the evidence.
     ///
     /// # Errors
-    /// Something that the case is about has not taken place, so its figures say nothing.
+    /// If part of the disturbance has not taken place, so that the figures are meaningless.
     pub(super) fn finish(mut self, server_addresses: FairnessServer) -> XtaskResult<String> {
         self.is_over.store(true, Ordering::Release);
         let mut evidence = Vec::new();
@@ -149,7 +149,7 @@ impl RunningDisturbance {
         Ok(evidence.join("; "))
     }
 
-    /// All of them, with so many clients that never read.
+    /// Starts all disturbances, with `unread` clients that never read.
     fn all(&mut self, server_addresses: FairnessServer, span: Duration, unread: usize) -> XtaskResult {
         self.consumers(server_addresses)?;
         self.start_leavers(server_addresses, span)?;
@@ -157,7 +157,7 @@ impl RunningDisturbance {
         self.unread(server_addresses, unread)
     }
 
-    /// Subscribers that never read, and a publisher for them. Those that are disconnected are followed by others.
+    /// Starts subscribers that never read, and a publisher for them. Disconnected subscribers are replaced.
     fn unread(&mut self, server_addresses: FairnessServer, count: usize) -> XtaskResult {
         let mut publisher = PairConnection::open(server_addresses.nats)?;
         publisher.write.set_write_timeout(Some(READY_TIMEOUT))?;
@@ -183,7 +183,7 @@ impl RunningDisturbance {
         Ok(())
     }
 
-    /// Consumers of subjects that nothing is published to.
+    /// Creates consumers of subjects without publications.
     fn consumers(&mut self, server_addresses: FairnessServer) -> XtaskResult {
         for connection in 0..CONSUMERS / CONSUMERS_PER_CONNECTION {
             let mut client = PairConnection::open(server_addresses.nats)?;
@@ -205,7 +205,7 @@ impl RunningDisturbance {
         expect_consumers(server_addresses.http, CONSUMERS)
     }
 
-    /// Clients with many subscriptions that leave in the middle.
+    /// Starts clients with many subscriptions that leave in the middle of the measurement.
     fn start_leavers(&mut self, server_addresses: FairnessServer, span: Duration) -> XtaskResult {
         let mut start_leavers = Vec::new();
         for leaver in 0..LEAVING_CONNECTIONS {
@@ -228,7 +228,7 @@ impl RunningDisturbance {
         Ok(())
     }
 
-    /// Slow requests that are reset together.
+    /// Repeatedly sends slow requests and resets them together.
     fn resets(&mut self, server_addresses: FairnessServer) {
         let is_over = Arc::clone(&self.is_over);
         self.threads.push(thread::spawn(move || {
@@ -243,7 +243,7 @@ impl RunningDisturbance {
     }
 }
 
-/// Has the server disconnect so many subscribers that never read, again and again. Returns what they were sent last.
+/// Repeatedly gets `count` subscribers that never read disconnected. Returns their last output.
 fn unread_until(server_addresses: FairnessServer, count: usize, is_over: &AtomicBool) -> Evidence {
     let slow_consumers = || monitor::figure(server_addresses.http, "hub_slow_consumers_total").map_err(text);
     let mut all = 0;
@@ -284,7 +284,7 @@ fn unread_subscriber(to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Slow requests, and resets of all. Returns how many were cancelled in the queue.
+/// Sends slow requests and resets all of them. Returns the number cancelled in the queue.
 fn resets_once(http: SocketAddr) -> Result<u64, String> {
     const CANCELLED: &str = "jobs_total{outcome=\"cancelled\"}";
     let before = monitor::figure(http, CANCELLED).map_err(text)?;

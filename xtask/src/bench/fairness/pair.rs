@@ -1,4 +1,4 @@
-//! The well-behaved pair: one publisher that waits for each acknowledgement, one subscriber that reads at once.
+//! The well-behaved pair: a publisher that waits for each acknowledgement, a subscriber that reads at once.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::XtaskResult;
 /// Time between two messages.
 const PACE: Duration = Duration::from_millis(2);
 
-/// A connection that gets nothing for so long counts as cut off.
+/// Time without input after which a connection counts as cut off.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// The 99th percentiles of one measurement, and its longest latency.
@@ -23,11 +23,9 @@ pub(super) struct PairFigures {
     pub(super) delivery: Duration,
     /// The longest of both.
     pub(super) longest: Duration,
-    /// Connections of the pair that the server closed.
     pub(super) disconnects: u64,
 }
 
-/// A NATS connection.
 pub(in crate::bench) struct PairConnection {
     pub(in crate::bench) write: TcpStream,
     read: BufReader<TcpStream>,
@@ -57,7 +55,7 @@ impl PairConnection {
         Ok(())
     }
 
-    /// The payload of the next message; `None` if the connection is over.
+    /// The payload of the next message; `None` if the connection has ended.
     pub(in crate::bench) fn next_message(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();
         loop {
@@ -79,7 +77,6 @@ impl PairConnection {
     }
 }
 
-/// Runs the pair for a time.
 pub(super) fn measure(server_addresses: FairnessServer, span: Duration) -> XtaskResult<PairFigures> {
     let mut subscriber = PairConnection::open(server_addresses.nats)?;
     subscriber.write.write_all(b"SUB fair.pair 1\r\n")?;
@@ -117,7 +114,7 @@ fn publish(publisher: &mut PairConnection, text: &str) -> Option<()> {
     (!String::from_utf8_lossy(&answer).contains("\"error\"")).then_some(())
 }
 
-/// Reads until the end is said. Returns the spans, and whether the end came.
+/// Reads until the end message. Returns the latencies, and whether the end message arrived.
 fn subscribe(subscriber: &mut PairConnection, began: Instant) -> (Vec<Duration>, bool) {
     let mut spans = Vec::new();
     while let Some(payload) = subscriber.next_message() {

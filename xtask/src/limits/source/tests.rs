@@ -1,4 +1,4 @@
-//! What the line reader reads out of sources as rustfmt lays them out.
+//! Tests of the line reader on sources laid out by rustfmt.
 
 use super::*;
 
@@ -17,7 +17,7 @@ pub(super) const HELD_MAX: usize =
 const OFF_LIMIT: u32 = 1;
 
 /// What bounds a pool.
-pub struct Limits {
+pub struct PoolLimits {
     /// Threads.
     pub threads: usize,
     /// Jobs that may wait;
@@ -27,10 +27,10 @@ pub struct Limits {
     pub age_max: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
+impl Default for PoolLimits {
+    fn default() -> PoolLimits {
         let threads = cores();
-        Limits { threads, queue_max: 4096, age_max: Duration::from_secs(30) }
+        PoolLimits { threads, queue_max: 4096, age_max: Duration::from_secs(30) }
     }
 }
 
@@ -60,7 +60,7 @@ fn fields_come_with_their_defaults() {
     };
     let found = structures(SOURCE);
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].0, "Limits");
+    assert_eq!(found[0].0, "PoolLimits");
     assert_eq!(
         found[0].1,
         [

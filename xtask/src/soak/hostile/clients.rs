@@ -1,4 +1,4 @@
-//! Clients over TCP that never read, ask for too much, or take more connections than there are descriptors.
+//! TCP clients that never read, send oversize requests, or open more connections than the server has descriptors.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,28 +11,27 @@ const UNREAD: usize = 20;
 /// Silent connections at once, more than the server has descriptors.
 const SILENT: usize = 700;
 
-/// Time between two rounds of each.
+/// Time between two rounds of each kind.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long an answer to an oversize request may take.
+/// Timeout of a response to an oversize request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of an oversize head, beyond the default of 16 KiB.
 const HEAD: usize = 64 * 1024;
 
-/// What the harmful clients have done.
 #[derive(Default)]
 pub(super) struct HostileCounts {
-    /// Connections that took no more requests, because their answers are not read, or that the server ended.
+    /// Connections blocked for further requests because their responses are not read, or closed by the server.
     pub(super) unread: AtomicU64,
-    /// Oversize requests that were answered 413 or 431.
+    /// Oversize requests answered with 413 or 431.
     pub(super) refused: AtomicU64,
-    /// Silent connections that were open at once, beyond the server's descriptors.
+    /// Silent connections open at once beyond the server's descriptors.
     pub(super) beyond_limits: AtomicU64,
 }
 
 impl HostileCounts {
-    /// Keeps connections that ask for pages and never read them.
+    /// Keeps connections that request pages and never read them.
     pub(super) fn never_read(&self, to: SocketAddr, over: &AtomicBool) {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {to}\r\n\r\n").repeat(50);
         let mut open: Vec<TcpStream> = Vec::new();
@@ -40,7 +39,7 @@ impl HostileCounts {
             open.retain_mut(|stream| match stream.write(request.as_bytes()) {
                 Ok(_) => true,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => true,
-                // The server has ended the connection, which was full.
+                // The server has closed the full connection.
                 Err(_) => {
                     self.unread.fetch_add(1, Relaxed);
                     false
@@ -57,7 +56,7 @@ impl HostileCounts {
         }
     }
 
-    /// Sends heads and announces bodies that are too large.
+    /// Sends oversize heads and announces oversize bodies.
     pub(super) fn oversize(&self, to: SocketAddr, over: &AtomicBool) {
         let head = format!("GET /test/fast HTTP/1.1\r\nHost: {to}\r\nX: {}\r\n\r\n", "x".repeat(HEAD));
         let body = format!("POST /test/fast HTTP/1.1\r\nHost: {to}\r\nContent-Length: 99999999999\r\n\r\n");
@@ -72,7 +71,7 @@ impl HostileCounts {
         }
     }
 
-    /// Keeps more silent connections than the server has descriptors, as often as it ends them.
+    /// Keeps more silent connections than the server has descriptors, and replaces those that it closes.
     pub(super) fn exhaust(&self, to: SocketAddr, over: &AtomicBool) {
         let mut open: Vec<TcpStream> = Vec::new();
         while !over.load(Relaxed) {
@@ -93,11 +92,11 @@ impl HostileCounts {
     }
 }
 
-/// Sends a request that is too large; whether the answer says so.
+/// Sends an oversize request; returns whether it is answered as such.
 fn is_refused(to: SocketAddr, request: &str) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    // The server may close before it has all of a head.
+    // The server may close before it has received the whole head.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = [0; 12];
     stream.read_exact(&mut answer)?;

@@ -1,15 +1,16 @@
-//! `cargo xtask soak hostile`: every kind of harmful client at once, beside a valid load that may not fail (row 5.5).
+//! `cargo xtask soak hostile`: every kind of hostile client at once, beside a valid load that may not fail (row 5.5).
 //!
 //! ```text
-//!  valid, kept connections      ████████████████████████    0 failed
-//!  valid, a connection each     ████████████████████████    0 failed
-//!  SYN flood, slowloris, resets,  ████████████████████
-//!  never reading, oversize,       ████████████████████
-//!  more connections than there are descriptors
+//!  valid, kept connections        ████████████████████████    0 failed
+//!  valid, a connection each       ████████████████████████    0 failed
+//!  SYN flood, slowloris, resets,    ████████████████████
+//!  never reading, oversize,         ████████████████████
+//!  more connections than descriptors
 //! ```
 //!
-//! Each kind has to show that it took place. Everything stays in a network namespace of this process's own; the sources of
-//! the flood are addresses for benchmarks (RFC 2544), and their answers end in a pair of virtual interfaces there.
+//! Each kind must prove that it took place. Everything stays in a network namespace of this process; the source
+//! addresses of the flood are reserved for benchmarks (RFC 2544), and their responses end in a pair of virtual
+//! interfaces there.
 
 mod clients;
 mod syn;
@@ -30,10 +31,10 @@ use crate::bench::{figures, isolation, monitor, taken};
 use clients::HostileCounts;
 use syn::SynNetwork;
 
-/// Open files that the server may have: fewer than the connections that are opened.
+/// Limit of the server's open files: fewer than the connections opened.
 const DESCRIPTORS: u32 = 400;
 
-/// The server's options: short timeouts, as for a server that is open to everybody.
+/// The server's options: short timeouts, as for a public server.
 const OPTIONS: [&str; 8] = [
     "--demo",
     "-A",
@@ -49,27 +50,26 @@ const OPTIONS: [&str; 8] = [
 const KEPT_RATE: f64 = 300.0;
 const CLOSED_RATE: f64 = 20.0;
 
-/// How long a valid client waits, in seconds: less than the harm lasts, or waiting for its end would be enough.
+/// Timeout of a valid client in seconds: shorter than the hostile load, so that waiting for its end does not help.
 const TIMEOUT_S: f64 = 5.0;
 
-/// The valid load begins so much earlier than the harm, and ends so much later.
+/// Time by which the valid load begins before and ends after the hostile load.
 const LEAD_TIME: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 pub(super) struct HostileSoak {
-    /// How long the harm lasts on each driver
+    /// Seconds of the hostile load on each driver
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(10..=3600))]
     seconds: u32,
-    /// Write the judgements into docs/benchmarks.md
+    /// Write the verdicts into docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
 
-/// All that was seen on one driver.
 struct HostileObservation {
     driver: BenchDriver,
     valid: [(&'static str, LoadReport); 2],
-    /// What shows that a kind of harm took place, and how often.
+    /// Evidence of each kind of hostile load, with its count.
     counts: Vec<(&'static str, u64)>,
     ended_well: bool,
 }
@@ -147,7 +147,6 @@ impl HostileSoak {
         Ok(HostileObservation { driver, valid, counts, ended_well: server.end() })
     }
 
-    /// The valid load.
     fn valid(&self) -> [(&'static str, LoadPlan); 2] {
         let seconds = f64::from(self.seconds) + 2.0 * LEAD_TIME.as_secs_f64();
         let steps = |rate| vec![LoadStep { rate, seconds }];
@@ -159,7 +158,7 @@ impl HostileSoak {
     }
 }
 
-/// A server with few descriptors, in the network of the flood.
+/// Starts a server with few descriptors, in the network of the flood.
 fn start(binary: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
     let mut command = Command::new("prlimit");
     command.arg(format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")).arg(binary);
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
     use crate::bench::load_generator::LoadStepFigures;
 
-    /// Row 5.5: one failure of the valid load is a miss, and so is harm that did not take place.
+    /// Row 5.5: one failure of the valid load is a miss, and so is a hostile load that did not take place.
     #[test]
     fn one_failure_and_missing_harm_are_misses() {
         let report = LoadReport {

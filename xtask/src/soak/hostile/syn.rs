@@ -1,4 +1,4 @@
-//! A flood of SYNs from sources that never answer, and the network that keeps it in.
+//! A flood of SYNs from sources that never answer, and the network that contains it.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -10,20 +10,20 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::XtaskResult;
 
-/// Where the server listens: on one end of a pair of virtual interfaces.
+/// Address of the server: on one end of a pair of virtual interfaces.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// The way to the sources of the flood: a neighbour that does not exist.
+/// Gateway to the sources of the flood: a neighbour that does not exist.
 const NEIGHBOUR: &str = "10.99.0.2";
 
 /// SYNs per burst and the pause between two: some 5,000 per second.
 const PER_BURST: u64 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// SYNs at most in one flood.
+/// Most SYNs of one flood.
 const SYNS_MAX: u64 = 1_000_000;
 
-/// IPPROTO_RAW (raw(7)): the sender makes the IP header.
+/// IPPROTO_RAW (raw(7)): the sender writes the IP header.
 const RAW: i32 = 255;
 
 /// Bytes of an IP header and of a TCP header without options.
@@ -33,13 +33,13 @@ const TCP: usize = 20;
 /// The network of the flood, in this process's own namespace.
 pub(super) struct SynNetwork(());
 
-/// What the kernel counted in this namespace.
+/// Kernel counters of this namespace.
 pub(super) struct SynCounters {
     pub(super) cookies: u64,
 }
 
 impl SynNetwork {
-    /// Makes the interfaces and routes; they go with the namespace.
+    /// Creates the interfaces and routes; they are removed with the namespace.
     pub(super) fn set_up() -> XtaskResult<SynNetwork> {
         for line in [
             "link add flood0 type veth peer name flood1".to_owned(),
@@ -54,7 +54,7 @@ impl SynNetwork {
                 return Err(format!("`ip {line}` failed in the network namespace").into());
             }
         }
-        // The flood comes over loopback, its answers leave elsewhere: no check of the way back.
+        // The flood arrives over loopback and its responses leave elsewhere: no reverse-path check.
         for name in ["all", "lo", "flood0"] {
             fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0")?;
         }
@@ -68,7 +68,7 @@ impl SynNetwork {
         Ok(SynCounters { cookies })
     }
 
-    /// Sends SYNs until `over`; returns how many.
+    /// Sends SYNs until `over`; returns their number.
     pub(super) fn flood(&self, to: SocketAddr, over: &AtomicBool) -> XtaskResult<u64> {
         let SocketAddr::V4(to) = to else { return Err("the flood is of IPv4".into()) };
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
@@ -76,7 +76,7 @@ impl SynNetwork {
         let mut sent = 0;
         while !over.load(Relaxed) && sent < SYNS_MAX {
             for _ in 0..PER_BURST {
-                // A full device queue drops one; the flood goes on.
+                // A full device queue drops one; the flood continues.
                 let _ = socket.send_to(&syn(sent, to), &address);
                 sent += 1;
             }
@@ -117,7 +117,7 @@ fn syn(number: u64, to: SocketAddrV4) -> [u8; IP + TCP] {
     packet
 }
 
-/// The checksum of a TCP segment with its pseudo-header (RFC 9293 §3.1, RFC 1071).
+/// Checksum of a TCP segment with its pseudo-header (RFC 9293 §3.1, RFC 1071).
 fn checksum(source: &[u8; 4], destination: &[u8; 4], segment: &[u8]) -> u16 {
     let length = segment.len() as u16;
     let words = |bytes: &[u8]| -> u32 {
@@ -139,7 +139,7 @@ mod tests {
         let to = SocketAddrV4::new(SERVER, 9000);
         let packet = syn(7, to);
         let source: [u8; 4] = packet[12..16].try_into().expect("four bytes");
-        // With its checksum in it, a right segment sums up to nothing.
+        // A correct segment including its checksum sums up to zero.
         assert_eq!(checksum(&source, &to.ip().octets(), &packet[IP..]), 0);
         assert_eq!((packet[IP + 13], packet.len()), (0x02, 40));
         assert_ne!(syn(8, to)[12..16], source);
